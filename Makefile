@@ -1,0 +1,38 @@
+# Everything a contributor runs. `make help` lists it.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test check bench clean
+
+help: ## list these targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv with everything in it (the other targets do so by themselves)
+
+$(STAMP): pyproject.toml constraints.txt scripts/venv.sh
+	@PYTHON=$(PYTHON) scripts/venv.sh
+	@touch $@
+
+serve: $(STAMP) ## run the server
+	@$(BIN)/python -m sandbox_server
+
+test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
+	@scripts/engine.sh run $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP) ## format, lint, types, import rules and the fast tests
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pytest tests/unit -q $(PYTEST_ARGS)
+
+bench: $(STAMP) ## run the benchmarks
+	@scripts/engine.sh run $(BIN)/python -m bench
+
+clean: ## remove .venv and caches of tools; the image cache stays
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

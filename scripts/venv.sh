@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Makes .venv and installs the project with its development tools into it, at the pinned versions.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${PYTHON:-python3}
+
+fail() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    fail "$python is missing or older than 3.11; name a newer one: make PYTHON=python3.12 …"
+
+if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+    # Debian ships venv apart from python.
+    fix="apt-get install python3-venv"
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "$python cannot make a venv; as root: $fix"
+    echo "setup: installing python3-venv …"
+    log=$(mktemp)
+    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv; } \
+        >"$log" 2>&1 </dev/null || { tail -n 20 "$log" >&2; fail "$fix did not work"; }
+    rm -f "$log"
+fi
+
+# A venv that was cut short has no working pip: begin again.
+.venv/bin/python -m pip --version >/dev/null 2>&1 || { rm -rf .venv && "$python" -m venv .venv; }
+
+echo "setup: installing into .venv …"
+.venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'

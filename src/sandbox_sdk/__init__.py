@@ -1,0 +1,1 @@
+"""A sandbox for AI agents: the wire contract and, on top of it, what users import."""

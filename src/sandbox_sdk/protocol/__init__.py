@@ -1,0 +1,1 @@
+"""The wire contract, shared by server and clients. Depends on pydantic alone."""

@@ -1,0 +1,140 @@
+"""Every way a call can fail, as one tree.
+
+    SandboxError
+    ├── InvalidRequest            422  invalid_request
+    │   ├── InvalidThreadId       422  invalid_thread_id
+    │   └── InvalidPath           422  invalid_path
+    ├── Unauthorized              401  unauthorized
+    ├── Forbidden                 403  forbidden
+    │   └── CommandRejected       403  command_rejected
+    ├── NotFound                  404
+    │   ├── SessionNotFound       404  session_not_found
+    │   └── FileMissing           404  file_not_found
+    ├── IdempotencyMismatch       409  idempotency_mismatch
+    ├── SessionLost               410  session_lost
+    ├── FileTooLarge              413  file_too_large
+    ├── DiskFull                  507  disk_full
+    ├── Unavailable               503
+    │   ├── RateLimited           429  rate_limited
+    │   ├── Capacity              503  capacity
+    │   └── RuntimeUnavailable    503  runtime_unavailable
+    └── Internal                  500  internal
+
+Errors travel by code: an unknown code is still a SandboxError on the other side.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class SandboxError(Exception):
+    """Base of everything this project raises on purpose."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    @classmethod
+    def from_wire(
+        cls, code: str, message: str, details: dict[str, Any] | None = None
+    ) -> SandboxError:
+        """The error a server has told by its code."""
+        return _BY_CODE.get(code, SandboxError)(message, **(details or {}))
+
+
+class InvalidRequest(SandboxError):
+    code = "invalid_request"
+    status = 422
+
+
+class InvalidThreadId(InvalidRequest):
+    code = "invalid_thread_id"
+
+
+class InvalidPath(InvalidRequest):
+    code = "invalid_path"
+
+
+class Unauthorized(SandboxError):
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(SandboxError):
+    code = "forbidden"
+    status = 403
+
+
+class CommandRejected(Forbidden):
+    code = "command_rejected"
+
+
+class NotFound(SandboxError):
+    code = "not_found"
+    status = 404
+
+
+class SessionNotFound(NotFound):
+    code = "session_not_found"
+
+
+class FileMissing(NotFound):
+    code = "file_not_found"
+
+
+class IdempotencyMismatch(SandboxError):
+    code = "idempotency_mismatch"
+    status = 409
+
+
+class SessionLost(SandboxError):
+    """The box is gone, and everything in it."""
+
+    code = "session_lost"
+    status = 410
+
+
+class FileTooLarge(SandboxError):
+    code = "file_too_large"
+    status = 413
+
+
+class DiskFull(SandboxError):
+    code = "disk_full"
+    status = 507
+
+
+class Unavailable(SandboxError):
+    """Nothing is lost; the same call may succeed later."""
+
+    code = "unavailable"
+    status = 503
+
+
+class RateLimited(Unavailable):
+    code = "rate_limited"
+    status = 429
+
+
+class Capacity(Unavailable):
+    code = "capacity"
+
+
+class RuntimeUnavailable(Unavailable):
+    code = "runtime_unavailable"
+
+
+class Internal(SandboxError):
+    code = "internal"
+
+
+def _tree(root: type[SandboxError]) -> list[type[SandboxError]]:
+    return [root, *(found for child in root.__subclasses__() for found in _tree(child))]
+
+
+_BY_CODE = {cls.code: cls for cls in _tree(SandboxError)}

@@ -1,0 +1,1 @@
+"""The server side: boxes, the pool that warms them, sessions, and the HTTP app over all of it."""

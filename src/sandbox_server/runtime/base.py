@@ -1,0 +1,129 @@
+"""The interfaces every runtime implements: Runtime makes boxes, Box leads to a warden."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Network = Literal["none", "bridge"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one box may use."""
+
+    memory_bytes: int = 512 << 20
+    cpus: float = 0.5
+    pids: int = 256
+    disk_bytes: int = 1 << 30
+    open_files: int = 4096
+    tmp_bytes: int = 128 << 20
+    shm_bytes: int = 64 << 20
+    home_bytes: int = 64 << 20
+    inodes: int = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxSpec:
+    """The box wanted. `owner` is the worker that will answer for it and find it again."""
+
+    owner: str
+    image: str = "sandbox-secure:latest"
+    limits: Limits = field(default_factory=Limits)
+    network: Network = "none"
+    env: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    deadman_s: float = 2100.0
+    """The box ends by itself when nobody has spoken to its warden for this long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enforcement:
+    """Which limits a runtime enforces on this machine: an empty text, or why it does not."""
+
+    memory: str = ""
+    cpu: str = ""
+    pids: str = ""
+    disk: str = ""
+    inodes: str = ""
+    syscalls: str = ""
+
+    def missing(self) -> dict[str, str]:
+        return {name: why for name, why in vars(self).items() if why}
+
+
+class ByteStream(Protocol):
+    """A stream of bytes to one warden. Errors of any kind are an end of the stream: b"" or
+    ConnectionError, nothing else."""
+
+    async def read(self) -> bytes:
+        """The next bytes, b"" at the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Send all of data; returns when there is room for more. Raises ConnectionError."""
+
+    async def close(self) -> None:
+        """Closing twice is harmless."""
+
+
+class Box(ABC):
+    """One isolated place. Who made or adopted it may open streams to its warden and destroy it."""
+
+    def __init__(
+        self, box_id: str, *, runtime: str, labels: dict[str, str], created_at: float
+    ) -> None:
+        self.id = box_id
+        self.runtime = runtime
+        self.labels = labels
+        self.created_at = created_at
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    @abstractmethod
+    async def open_stream(self) -> ByteStream:
+        """A new stream to the warden. Several may be open at once.
+
+        Raises SessionLost where the box is gone, RuntimeUnavailable where that cannot be told.
+        """
+
+    @abstractmethod
+    async def is_alive(self) -> bool:
+        """Whether the box still runs. Raises RuntimeUnavailable where that cannot be told."""
+
+    @abstractmethod
+    async def destroy(self) -> None:
+        """End the box and all that is in it; returns when it is gone. Destroying twice is
+        harmless. Raises RuntimeUnavailable."""
+
+
+class Runtime(ABC):
+    """Makes boxes and finds those it made before. Use as an async context manager."""
+
+    name: str
+
+    @abstractmethod
+    async def create(self, spec: BoxSpec) -> Box:
+        """A new running box. Its warden may need a moment before it answers.
+
+        Raises RuntimeUnavailable; leaves nothing behind where it fails or is cancelled.
+        """
+
+    @abstractmethod
+    async def boxes(self, owner: str) -> list[Box]:
+        """Every box of this owner that runs, made by this process or by one before it."""
+
+    @abstractmethod
+    async def enforcement(self) -> Enforcement:
+        """What is enforced here and what is not."""
+
+    async def __aenter__(self) -> Runtime:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of connections. Boxes live on."""

@@ -1,0 +1,91 @@
+"""What happens to a command, told piece by piece, and the whole of it at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox_sdk.protocol import errors
+from sandbox_warden import frames
+from sandbox_warden.frames import FrameError
+
+from .answers import CommandExit, StreamName, checked, reply_body
+
+
+@dataclass(frozen=True)
+class Started:
+    command_id: str
+
+
+@dataclass(frozen=True)
+class Output:
+    """Bytes of a command's output; `offset` counts both streams together."""
+
+    stream: StreamName
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Output that is no longer kept: the bytes from start up to end."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Exited:
+    result: CommandExit
+
+
+Event = Started | Output | Gap | Exited
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """A finished command with the output that was kept of it."""
+
+    exit: CommandExit
+    pieces: tuple[Output | Gap, ...]
+
+    @property
+    def output(self) -> str:
+        """Both streams as they came."""
+        return self._text(None)
+
+    @property
+    def stdout(self) -> str:
+        return self._text("stdout")
+
+    @property
+    def stderr(self) -> str:
+        return self._text("stderr")
+
+    @property
+    def truncated(self) -> bool:
+        return any(isinstance(piece, Gap) for piece in self.pieces)
+
+    def _text(self, stream: StreamName | None) -> str:
+        parts = []
+        for piece in self.pieces:
+            if isinstance(piece, Gap):
+                parts.append(b"\n[%d bytes of output left out]\n" % (piece.end - piece.start))
+            elif stream is None or piece.stream == stream:
+                parts.append(piece.data)
+        return b"".join(parts).decode("utf-8", "replace")
+
+
+def event_of(kind: int, _channel: int, payload: bytes) -> Event | dict[str, Any]:
+    try:
+        if kind in (frames.STDOUT, frames.STDERR):
+            offset, data = frames.decode_at(payload)
+            return Output("stdout" if kind == frames.STDOUT else "stderr", offset, data)
+        if kind == frames.STARTED:
+            return frames.decode_json(payload)
+        if kind == frames.GAP:
+            body = frames.decode_json(payload)
+            return Gap(int(body["start"]), int(body["end"]))
+    except (FrameError, KeyError, TypeError, ValueError) as exc:
+        raise errors.RuntimeUnavailable("the warden sent nonsense") from exc
+    return Exited(checked(CommandExit, reply_body(kind, payload)))

@@ -1,0 +1,158 @@
+"""A link: one stream to a warden, many channels on it.
+
+Whatever the warden sends is hostile input. A frame out of place, more bytes than were granted or
+answers that do not parse end the link; what was going on in it raises LinkLost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from sandbox_warden import frames
+from sandbox_warden.frames import Frame, FrameError
+
+from .base import ByteStream
+
+_SLACK = 256 * 1024
+"""Beyond the window granted: small frames (started, gap, reply) are not counted by the warden."""
+
+
+class LinkLost(Exception):
+    """The stream ended, or the warden broke the protocol. What was asked may have happened."""
+
+
+class Channel:
+    """One request on a link and the frames that come back on it."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        self._link = link
+        self.number = number
+        self._frames: deque[Frame] = deque()
+        self._buffered = 0
+        self._consumed = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._granted: asyncio.Event = asyncio.Event()
+        self.send_window = frames.WINDOW
+
+    async def receive(self) -> Frame:
+        """The next frame. Raises LinkLost."""
+        while not self._frames:
+            if self._link.lost is not None:
+                raise LinkLost(self._link.lost)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        frame = self._frames.popleft()
+        size = len(frame[2])
+        self._buffered -= size
+        if frame[0] in (frames.DATA, frames.STDOUT, frames.STDERR):
+            self._consumed += size
+            if self._consumed >= frames.WINDOW // 2:
+                granted, self._consumed = self._consumed, 0
+                await self.send(frames.CREDIT, frames.OFFSET.pack(granted))
+        return frame
+
+    async def send(self, kind: int, payload: bytes = b"") -> None:
+        await self._link.write(frames.encode(kind, self.number, payload))
+
+    async def send_input(self, offset: int, data: bytes) -> None:
+        """Bytes for a command's stdin, held back while the command does not read."""
+        while self.send_window < len(data):
+            if self._link.lost is not None:
+                raise LinkLost(self._link.lost)
+            self._granted.clear()
+            await self._granted.wait()
+        self.send_window -= len(data)
+        await self._link.write(frames.encode_at(frames.DATA, self.number, offset, data))
+
+    def push(self, frame: Frame) -> None:
+        if frame[0] == frames.CREDIT:
+            self.send_window += frames.OFFSET.unpack(frame[2])[0] if len(frame[2]) == 8 else 0
+            self._granted.set()
+            return
+        self._frames.append(frame)
+        self._buffered += len(frame[2])
+        if self._buffered > frames.WINDOW + _SLACK:
+            raise FrameError("more data than was granted")
+        self.wake()
+
+    def wake(self) -> None:
+        self._granted.set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Link:
+    """Who opens it closes it."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._channels: dict[int, Channel] = {}
+        self._number = 0
+        self.lost: str | None = None
+        self._reader = asyncio.create_task(self._read())
+
+    def __repr__(self) -> str:
+        return f"<Link {len(self._channels)} channels{', ' + self.lost if self.lost else ''}>"
+
+    async def open(self, kind: int, body: dict[str, Any]) -> Channel:
+        """Send a request on a channel of its own. Close the channel when done with it."""
+        self._number = self._number % 0xFFFFFFFE + 1
+        channel = self._channels[self._number] = Channel(self, self._number)
+        try:
+            await self.write(frames.encode_json(kind, channel.number, body))
+        except BaseException:
+            self._channels.pop(channel.number, None)
+            raise
+        return channel
+
+    async def write(self, frame: bytes) -> None:
+        if self.lost is not None:
+            raise LinkLost(self.lost)
+        try:
+            await self._stream.write(frame)
+        except ConnectionError as exc:
+            self._lose(f"the stream broke: {exc}")
+            raise LinkLost(str(exc)) from exc
+
+    def forget(self, channel: Channel) -> None:
+        self._channels.pop(channel.number, None)
+
+    async def close(self) -> None:
+        self._lose("closed")
+        self._reader.cancel()
+        await asyncio.gather(self._reader, return_exceptions=True)
+        await self._stream.close()
+
+    async def _read(self) -> None:
+        decoder = frames.Decoder()
+        why = "the stream ended"
+        try:
+            while data := await self._stream.read():
+                for frame in decoder.feed(data):
+                    self._dispatch(frame)
+        except FrameError as exc:
+            why = f"the warden broke the protocol: {exc}"
+        except OSError as exc:
+            why = f"the stream broke: {exc}"
+        finally:
+            self._lose(why)
+        await self._stream.close()
+
+    def _dispatch(self, frame: Frame) -> None:
+        kind, number, payload = frame
+        if number == 0 and kind == frames.ERROR:
+            raise FrameError(str(frames.decode_json(payload).get("message", ""))[:200])
+        channel = self._channels.get(number)
+        if channel is not None:
+            channel.push(frame)
+
+    def _lose(self, why: str) -> None:
+        if self.lost is None:
+            self.lost = why
+        for channel in self._channels.values():
+            channel.wake()

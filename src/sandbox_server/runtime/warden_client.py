@@ -1,0 +1,391 @@
+"""The server's side of a warden: everything that can be done in a box.
+
+A client keeps one link and replaces it when it breaks. Commands carry an id of their own, so asking
+again after a break joins the command that is already running: nothing runs twice, nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from typing import Any
+
+from sandbox_sdk.protocol import errors
+from sandbox_warden import frames
+
+from .answers import (
+    BoxAbout,
+    BoxState,
+    DownloadAbout,
+    FileEntry,
+    Listing,
+    Uploaded,
+    Usage,
+    checked,
+    checked_entries,
+    raise_answer,
+    readable,
+    reply_body,
+)
+from .base import Box
+from .events import CommandResult, Event, Exited, Gap, Output, Started, event_of
+from .link import Channel, Link, LinkLost
+
+ANSWER_S = 30.0
+"""How long a warden may take for an answer that does not depend on a command."""
+CONNECT_S = 10.0
+OUTPUT_LIMIT = 1 << 20
+MAX_LIST_BYTES = 64 << 20
+
+
+class Download:
+    """A file on its way out: what it is, then its bytes. A folder comes as a tar."""
+
+    def __init__(self, about: DownloadAbout, channel: Channel) -> None:
+        self.about = about
+        self._channel = channel
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            kind, _, payload = await self._channel.receive()
+            if kind == frames.DATA:
+                yield payload
+            elif kind == frames.REPLY:
+                return
+            else:
+                raise_answer(kind, payload)
+
+
+class WardenClient:
+    """Speaks to the warden of one box in the name of one epoch."""
+
+    def __init__(self, box: Box, *, epoch: int = 1, deadman_s: float | None = None) -> None:
+        self._box = box
+        self._epoch = epoch
+        self._deadman_s = deadman_s
+        self._link: Link | None = None
+        self.about: BoxAbout | None = None
+        self._connecting = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<WardenClient {self._box!r} epoch {self._epoch} {self._link!r}>"
+
+    async def __aenter__(self) -> WardenClient:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the link. The box and what runs in it live on."""
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.close()
+
+    async def connect(self) -> None:
+        """Make sure there is a link.
+
+        Raises SessionLost where the box is gone, Fenced where it is somebody else's, and
+        RuntimeUnavailable where the warden cannot be reached.
+        """
+        await self._get_link()
+
+    # Commands
+
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = 30.0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        key: str | None = None,
+        command_id: str | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> CommandResult:
+        """Run a command to its end and return what is kept of its output."""
+        body = _run_body(
+            command, timeout_s=timeout_s, cwd=cwd, env=env, stdin=stdin, key=key,
+            command_id=command_id, output_limit=output_limit, follow=False,
+        )  # fmt: skip
+        patience_s = None if timeout_s is None else timeout_s + ANSWER_S
+        pieces: list[Output | Gap] = []
+        try:
+            async with asyncio.timeout(patience_s):
+                async for event in self._follow(frames.RUN, body, stdin):
+                    if isinstance(event, Exited):
+                        return CommandResult(event.result, tuple(pieces))
+                    if isinstance(event, Output | Gap):
+                        pieces.append(event)
+        except TimeoutError:
+            raise errors.RuntimeUnavailable("the box did not answer in time; try again") from None
+        raise AssertionError("a followed command exits or raises")
+
+    def stream(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = 30.0,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        key: str | None = None,
+        command_id: str | None = None,
+        output_limit: int = OUTPUT_LIMIT,
+    ) -> AsyncIterator[Event]:
+        """Run a command and yield its output as it comes. Leaving early does not end it."""
+        body = _run_body(
+            command, timeout_s=timeout_s, cwd=cwd, env=env, stdin=stdin, key=key,
+            command_id=command_id, output_limit=output_limit, follow=True,
+        )  # fmt: skip
+        return self._follow(frames.RUN, body, stdin)
+
+    def attach(self, command_id: str, *, offset: int = 0) -> AsyncIterator[Event]:
+        """Follow a command that was started before, from an offset in its output on."""
+        body = {"command_id": command_id, "offset": offset, "follow": True}
+        return self._follow(frames.ATTACH, body, None)
+
+    async def signal(self, command_id: str, number: int) -> None:
+        """Send a signal to everything a command has started; 9 ends all of it for sure."""
+        await self._ask(frames.SIGNAL, {"command_id": command_id, "signal": number})
+
+    async def _follow(
+        self, kind: int, body: dict[str, Any], stdin: bytes | None
+    ) -> AsyncIterator[Event]:
+        offset = int(body.get("offset", 0))
+        told = False
+        while True:
+            link = await self._get_link()
+            try:
+                async with (
+                    _channel(link, kind, {**body, "offset": offset}) as channel,
+                    _feeding(channel, stdin) as feed,
+                ):
+                    while True:
+                        event = event_of(*await channel.receive())
+                        if isinstance(event, dict):
+                            feed(int(event.get("stdin_received", 0)))
+                            if told:
+                                continue
+                            told, event = True, Started(str(event["command_id"]))
+                        elif isinstance(event, Output):
+                            offset = event.offset + len(event.data)
+                        elif isinstance(event, Gap):
+                            offset = event.end
+                        yield event
+                        if isinstance(event, Exited):
+                            return
+            except LinkLost:
+                continue
+
+    # Files
+
+    async def put(
+        self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
+    ) -> Uploaded:
+        """Store a file. It appears under its name when it is whole, or not at all."""
+        link = await self._get_link()
+        body = {"path": path, "mode": mode, "limit": limit}
+        try:
+            async with _channel(link, frames.PUT, body) as channel:
+                answer = asyncio.ensure_future(channel.receive())
+                try:
+                    async for chunk in chunks:
+                        for start in range(0, len(chunk), frames.CHUNK):
+                            await channel.send(frames.DATA, chunk[start : start + frames.CHUNK])
+                        if answer.done():
+                            break
+                    else:
+                        await channel.send(frames.EOF)
+                    async with asyncio.timeout(ANSWER_S):
+                        kind, _, payload = await answer
+                finally:
+                    answer.cancel()
+                return checked(Uploaded, reply_body(kind, payload))
+        except (LinkLost, TimeoutError) as exc:
+            raise errors.RuntimeUnavailable("the upload was cut off; try again") from exc
+
+    @contextlib.asynccontextmanager
+    async def get(self, path: str, *, digest: bool = False) -> AsyncIterator[Download]:
+        """Read a file or a folder. With digest, its sha256 is known before the first byte."""
+        link = await self._get_link()
+        try:
+            async with _channel(link, frames.GET, {"path": path, "digest": digest}) as channel:
+                kind, _, payload = await channel.receive()
+                if kind != frames.STARTED:
+                    raise_answer(kind, payload)
+                yield Download(checked(DownloadAbout, frames.decode_json(payload)), channel)
+        except LinkLost as exc:
+            raise errors.RuntimeUnavailable("the download was cut off; try again") from exc
+
+    async def list(self, path: str, *, recursive: bool = False, limit: int = 1000) -> Listing:
+        link = await self._get_link()
+        body = {"path": path, "recursive": recursive, "limit": limit}
+        entries: list[FileEntry] = []
+        batch = bytearray()
+        try:
+            async with asyncio.timeout(ANSWER_S), _channel(link, frames.LIST, body) as channel:
+                while True:
+                    kind, _, payload = await channel.receive()
+                    if kind == frames.DATA and len(batch) < MAX_LIST_BYTES:
+                        batch += payload
+                    elif kind == frames.EOF:
+                        entries += checked_entries(bytes(batch))
+                        batch.clear()
+                    else:
+                        truncated = bool(reply_body(kind, payload).get("truncated"))
+                        return Listing(entries[:limit], truncated)
+        except (LinkLost, TimeoutError) as exc:
+            raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
+
+    async def stat(self, path: str) -> FileEntry:
+        return checked(FileEntry, readable(await self._ask(frames.STAT, {"path": path})))
+
+    # The box
+
+    async def usage(self) -> Usage:
+        return checked(Usage, await self._ask(frames.USAGE, {}))
+
+    async def state(self) -> BoxState:
+        """What the owner left in the box, and the commands it knows."""
+        return checked(BoxState, await self._ask(frames.STATE, {}))
+
+    async def set_state(self, state: Mapping[str, Any]) -> BoxState:
+        """Leave something in the box for whoever owns it next."""
+        return checked(BoxState, await self._ask(frames.STATE, {"set": dict(state)}))
+
+    async def ping(self) -> None:
+        """Tell the warden that its owner lives."""
+        await self._ask(frames.PING, {})
+
+    async def end(self) -> None:
+        """Let the box end itself."""
+        link = await self._get_link()
+        with contextlib.suppress(LinkLost):
+            async with _channel(link, frames.END, {}) as channel:
+                while True:
+                    await channel.receive()
+
+    async def _ask(self, kind: int, body: dict[str, Any]) -> dict[str, Any]:
+        """A request that may be asked again: one break of the link is not an error yet."""
+        for attempt in (1, 2):
+            link = await self._get_link()
+            try:
+                async with asyncio.timeout(ANSWER_S), _channel(link, kind, body) as channel:
+                    answer, _, payload = await channel.receive()
+                    return reply_body(answer, payload)
+            except (LinkLost, TimeoutError) as exc:
+                if attempt == 2:
+                    raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
+        raise AssertionError("unreachable")
+
+    async def _get_link(self) -> Link:
+        if self._link is not None and self._link.lost is None:
+            return self._link
+        async with self._connecting:
+            if self._link is None or self._link.lost is not None:
+                await self.close()
+                self._link = await self._connect()
+            return self._link
+
+    async def _connect(self) -> Link:
+        """Open a stream and say hello, for as long as the box lives and patience lasts."""
+        deadline = asyncio.get_running_loop().time() + CONNECT_S
+        pause_s = 0.01
+        while True:
+            try:
+                return await self._hello()
+            except (LinkLost, TimeoutError) as exc:
+                if not await self._box.is_alive():
+                    raise errors.SessionLost(f"box {self._box.id} is gone") from exc
+                if asyncio.get_running_loop().time() > deadline:
+                    raise errors.RuntimeUnavailable(
+                        f"the warden of box {self._box.id} does not answer; try again"
+                    ) from exc
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.5)
+
+    async def _hello(self) -> Link:
+        link = Link(await self._box.open_stream())
+        body: dict[str, Any] = {"version": frames.PROTOCOL_VERSION, "epoch": self._epoch}
+        if self._deadman_s is not None:
+            body["deadman_s"] = self._deadman_s
+        try:
+            async with asyncio.timeout(CONNECT_S), _channel(link, frames.HELLO, body) as channel:
+                kind, _, payload = await channel.receive()
+                self.about = checked(BoxAbout, reply_body(kind, payload))
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+
+def _run_body(
+    command: str,
+    *,
+    timeout_s: float | None,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    stdin: bytes | None,
+    key: str | None,
+    command_id: str | None,
+    output_limit: int,
+    follow: bool,
+) -> dict[str, Any]:
+    what = [command, cwd, sorted((env or {}).items()), hashlib.sha256(stdin or b"").hexdigest()]
+    return {
+        "command": command,
+        "command_id": command_id or uuid.uuid4().hex,
+        "digest": hashlib.sha256(json.dumps(what).encode()).hexdigest(),
+        "key": key,
+        "timeout_s": timeout_s,
+        "cwd": cwd,
+        "env": dict(env or {}),
+        "stdin": stdin is not None,
+        "output_limit": output_limit,
+        "follow": follow,
+    }
+
+
+@contextlib.asynccontextmanager
+async def _channel(link: Link, kind: int, body: dict[str, Any]) -> AsyncIterator[Channel]:
+    """A request whose channel is given up when left early."""
+    channel = await link.open(kind, body)
+    finished = False
+    try:
+        yield channel
+        finished = True
+    finally:
+        link.forget(channel)
+        if not finished and link.lost is None:
+            with contextlib.suppress(LinkLost):
+                await channel.send(frames.CANCEL)
+
+
+@contextlib.asynccontextmanager
+async def _feeding(channel: Channel, stdin: bytes | None) -> AsyncIterator[Any]:
+    """Gives a function that sends stdin from an offset on, in the background."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def send(offset: int) -> None:
+        assert stdin is not None
+        with contextlib.suppress(LinkLost):
+            for start in range(offset, len(stdin), frames.CHUNK):
+                await channel.send_input(start, stdin[start : start + frames.CHUNK])
+            await channel.send(frames.EOF)
+
+    def feed(offset: int) -> None:
+        if stdin is not None:
+            tasks.append(asyncio.create_task(send(offset)))
+
+    try:
+        yield feed
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,33 @@
+"""The warden as one file: a zipapp of the package's own sources, the same bytes each time."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from functools import cache
+from importlib.resources import files
+
+_MAIN = b"import sandbox_warden.__main__\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+@cache
+def warden_zipapp() -> bytes:
+    """The zipapp. It runs with any Python from 3.8 on."""
+    sources = {
+        f"sandbox_warden/{item.name}": item.read_bytes()
+        for item in files("sandbox_warden").iterdir()
+        if item.name.endswith((".py", ".sh"))
+    }
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sorted({"__main__.py": _MAIN, **sources}.items()):
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+@cache
+def warden_version() -> str:
+    """A short name of exactly this warden."""
+    return hashlib.sha256(warden_zipapp()).hexdigest()[:12]

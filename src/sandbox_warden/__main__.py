@@ -1,0 +1,20 @@
+"""`warden.pyz pid1 …` is the warden, `warden.pyz relay` its stream through `docker exec`."""
+
+import sys
+
+
+def main() -> None:
+    role, arguments = sys.argv[1], dict(part.split("=", 1) for part in sys.argv[2:])
+    if role == "relay":
+        from . import relay
+
+        relay.main()
+    elif role == "pid1":
+        from . import pid1
+
+        pid1.main(arguments)
+    else:
+        sys.exit("usage: warden.pyz pid1|relay")
+
+
+main()

@@ -1,0 +1,67 @@
+"""One command and those who read its output."""
+
+import time
+from typing import Any, Callable, Dict, Optional, Set
+
+from .loop import Timer
+from .nursery import Nursery
+from .output import OutputLog
+from .shell import Shell
+
+
+class Follower:
+    """Somebody who reads a command's output. `live` ones get it as it comes, others at the end."""
+
+    def __init__(
+        self, command: "Command", offset: int, live: bool, wake: Callable[[], None]
+    ) -> None:
+        self.command = command
+        self.cursor = offset
+        self.live = live
+        self.wake = wake
+        self.lossy = False
+
+    def lag(self) -> int:
+        return self.command.log.size - self.cursor
+
+
+class Command:
+    """One command, from its start to long after its end."""
+
+    def __init__(self, ident: str, digest: str, log: OutputLog, started: float) -> None:
+        self.ident = ident
+        self.digest = digest
+        self.key: Optional[str] = None
+        self.log = log
+        self.started = started
+        self.call: Optional[Callable[[Shell], None]] = None
+        self.nursery: Optional[Nursery] = None
+        self.pipes: Dict[int, int] = {}
+        self.left: Optional[Dict[int, int]] = None
+        self.status = 0
+        self.save_fd = -1
+        self.oom_before: Optional[int] = None
+        self.timer: Optional[Timer] = None
+        self.stall: Optional[Timer] = None
+        self.timed_out = False
+        self.paused = False
+        self.stdin_fd = -1
+        self.stdin_pending = bytearray()
+        self.stdin_received = 0
+        self.stdin_closed = True
+        self.stdin_taken: Callable[[int], None] = lambda _count: None
+        self.followers: Set[Follower] = set()
+        self.result: Optional[Dict[str, Any]] = None
+        self.late_bytes = 0
+        """What children in the background wrote after the end: read, so they go on; not kept."""
+
+    def summary(self) -> Dict[str, Any]:
+        """What a server that comes back needs to know of it."""
+        return {
+            "command_id": self.ident,
+            "idempotency_key": self.key,
+            "running": self.result is None,
+            "age_s": round(time.monotonic() - self.started, 3),
+            "output_bytes": self.log.size,
+            "late_bytes": self.late_bytes,
+        }

@@ -1,0 +1,370 @@
+"""Commands: started, followed, killed, and remembered for a server that comes back."""
+
+import errno
+import os
+import time
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional
+
+from .command import Command
+from .errors import Refused, refusal
+from .loop import READ, WRITE, Loop
+from .meter import Meter
+from .output import STDERR, STDOUT, OutputLog
+from .shell import Shell, ShellState, available
+from .shells import Shells
+
+READ_SIZE = 256 * 1024
+STALL_S = 10.0
+"""How long a reader that takes nothing may hold a command back before it has to accept a gap."""
+KEPT_BYTES = 8 << 20
+KEPT_COMMANDS = 2000
+TIMEOUT_EXIT_CODE = 124
+EXHAUSTED_EXIT_CODE = 254
+
+_SIGNALS = {
+    1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
+    10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ",
+    31: "SYS",
+}  # fmt: skip
+
+
+class Commands:
+    """Every command of the box, by id and by idempotency key."""
+
+    def __init__(self, loop: Loop, meter: Meter) -> None:
+        self._loop = loop
+        self._meter = meter
+        self._state = ShellState.empty()
+        self._by_id: Dict[str, Command] = {}
+        self._by_key: Dict[str, Command] = {}
+        self._by_shell: Dict[Shell, Command] = {}
+        self._shells = Shells(loop, self._shell_ended)
+        self._shells.prepare(self._state)
+        self._done: Deque[Command] = deque()
+        self._with_output: Deque[Command] = deque()
+        self._kept_bytes = 0
+        self.finished_at = time.monotonic()
+
+    @property
+    def running(self) -> List[Command]:
+        return list(self._by_shell.values())
+
+    @property
+    def cwd(self) -> str:
+        return self._state.cwd
+
+    def summaries(self) -> List[Dict[str, Any]]:
+        return [command.summary() for command in self._by_id.values()]
+
+    def get(self, ident: str) -> Command:
+        command = self._by_id.get(ident)
+        if command is None:
+            raise Refused("command_not_found", "no command %s in this box" % ident[:64])
+        return command
+
+    def known(self, ident: str, key: Optional[str], digest: str) -> Optional[Command]:
+        """The command that an earlier attempt of the same call started, if there was one."""
+        command = self._by_id.get(ident) or (self._by_key.get(key) if key else None)
+        if command is not None and command.digest != digest:
+            raise Refused("idempotency_mismatch", "this key was used for another command")
+        return command
+
+    def start(
+        self,
+        text: str,
+        *,
+        ident: str,
+        key: Optional[str],
+        digest: str,
+        timeout_s: Optional[float],
+        cwd: Optional[str],
+        env: Dict[str, str],
+        stdin: bool,
+        output_limit: int,
+    ) -> Command:
+        if cwd is not None and not os.path.isdir(cwd):
+            raise Refused("file_not_found", "no folder %s to start in" % cwd)
+        command = Command(ident, digest, OutputLog(output_limit), time.monotonic())
+        command.key = key
+        command.oom_before = self._meter.oom_kills()
+        command.stdin_closed = not stdin
+        command.call = lambda shell: shell.call(text, command_id=ident, cwd=cwd, env=env)
+        self._remember(command)
+        try:
+            self._spawn(command)
+        except OSError as exc:
+            self._could_not_start(command, exc)
+            return command
+        if timeout_s is not None:
+            command.timer = self._loop.after(timeout_s, lambda: self._time_out(command))
+        return command
+
+    def _spawn(self, command: Command) -> None:
+        nursery = self._shells.take(self._state, stdin=not command.stdin_closed)
+        shell = nursery.shell
+        assert shell is not None
+        assert command.call is not None
+        command.call(shell)
+        command.nursery = nursery
+        command.pipes = {shell.keep(shell.stdout): STDOUT, shell.keep(shell.stderr): STDERR}
+        command.save_fd = shell.keep(shell.save)
+        if shell.stdin >= 0:
+            command.stdin_fd = shell.keep(shell.stdin)
+        self._by_shell[shell] = command
+        self._watch(command)
+
+    def _could_not_start(self, command: Command, error: OSError) -> None:
+        text = (
+            "sandbox: cannot start the command: %s. The box is at its limit: end something first.\n"
+        )
+        command.log.append(STDERR, (text % refusal(error)).encode())
+        reason = "pids" if error.errno == errno.EAGAIN else "exhausted"
+        self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, signal=None, reason=reason)
+
+    # Output
+
+    def _watch(self, command: Command) -> None:
+        for fd, stream in command.pipes.items():
+            self._loop.watch(fd, READ, _reader(self, command, fd, stream))
+
+    def on_output(self, command: Command, fd: int, stream: int) -> None:
+        room = self._room(command)
+        if room <= 0:
+            self._pause(command)
+            return
+        left = command.left
+        most = min(READ_SIZE, room) if left is None else min(READ_SIZE, room, max(left[fd], 0))
+        try:
+            data = os.read(fd, most) if most else b""
+        except BlockingIOError:
+            return
+        if left is not None:
+            left[fd] = left[fd] - len(data) if data else 0
+        elif not data:
+            self._close_pipe(command, fd)
+        if data and command.result is not None:
+            command.late_bytes += len(data)
+        elif data:
+            command.log.append(stream, data)
+            for follower in list(command.followers):
+                if follower.live:
+                    follower.wake()
+        if left is not None:
+            self._settle(command)
+
+    def _room(self, command: Command) -> int:
+        """How much may be read now without pushing out what a live reader has yet to get."""
+        half = command.log.half
+        lags = [f.lag() for f in command.followers if f.live and not f.lossy]
+        return half - max(lags, default=0) if lags else READ_SIZE
+
+    def _pause(self, command: Command) -> None:
+        if command.paused:
+            return
+        command.paused = True
+        for fd in command.pipes:
+            self._loop.unwatch(fd)
+        command.stall = self._loop.after(STALL_S, lambda: self._stalled(command))
+
+    def _stalled(self, command: Command) -> None:
+        for follower in command.followers:
+            if follower.live and command.log.half - follower.lag() <= 0:
+                follower.lossy = True
+        self.resume(command)
+
+    def resume(self, command: Command) -> None:
+        """A reader moved on or left: go on reading where it held the command back."""
+        if not command.paused or self._room(command) <= 0:
+            return
+        command.paused = False
+        if command.stall is not None:
+            command.stall.cancel()
+            command.stall = None
+        self._watch(command)
+
+    def _close_pipe(self, command: Command, fd: int) -> None:
+        self._loop.unwatch(fd)
+        del command.pipes[fd]
+        os.close(fd)
+
+    # Input
+
+    def feed(self, command: Command, offset: int, data: bytes) -> None:
+        """Bytes for stdin. What was received before is skipped, so a resend is harmless."""
+        data = data[max(command.stdin_received - offset, 0) :]
+        if not data or command.stdin_closed:
+            return
+        command.stdin_received += len(data)
+        command.stdin_pending += data
+        self._write_stdin(command)
+
+    def close_stdin(self, command: Command) -> None:
+        command.stdin_closed = True
+        self._write_stdin(command)
+
+    def _write_stdin(self, command: Command) -> None:
+        if command.stdin_fd < 0:
+            return
+        try:
+            while command.stdin_pending:
+                count = os.write(command.stdin_fd, command.stdin_pending[:READ_SIZE])
+                del command.stdin_pending[:count]
+                command.stdin_taken(count)
+        except BlockingIOError:
+            self._loop.watch(command.stdin_fd, WRITE, lambda _events: self._write_stdin(command))
+            return
+        except OSError:
+            command.stdin_pending.clear()
+            command.stdin_closed = True
+        self._loop.unwatch(command.stdin_fd)
+        if command.stdin_closed:
+            os.close(command.stdin_fd)
+            command.stdin_fd = -1
+
+    # The end
+
+    def kill(self, command: Command, number: int) -> None:
+        if command.nursery is None:
+            return
+        if number == 9:
+            command.nursery.kill()
+        else:
+            command.nursery.signal(number)
+
+    def _time_out(self, command: Command) -> None:
+        if command.nursery is not None:
+            command.timed_out = True
+            command.nursery.kill()
+
+    def reaped(self, pid: int, status: int) -> None:
+        """A child of the warden itself has ended."""
+        self._shells.reaped(pid, status)
+
+    def _shell_ended(self, shell: Shell, status: int) -> None:
+        """What is in a command's pipes when its shell has ended is still its output."""
+        command = self._by_shell.pop(shell, None)
+        again = command is not None and shell.untouched and not command.timed_out
+        shell.close()
+        if command is None:
+            return
+        command.nursery = None
+        if again:
+            self._start_again(command)
+            return
+        if command.timer is not None:
+            command.timer.cancel()
+        command.status = status
+        command.left = {fd: available(fd) for fd in command.pipes}
+        self._settle(command)
+
+    def _start_again(self, command: Command) -> None:
+        """The shell that was started ahead died before it took the call: nothing has been run."""
+        for fd in list(command.pipes):
+            self._close_pipe(command, fd)
+        os.close(command.save_fd)
+        if command.stdin_fd >= 0:
+            os.close(command.stdin_fd)
+        try:
+            self._spawn(command)
+        except OSError as exc:
+            self._could_not_start(command, exc)
+
+    def _settle(self, command: Command) -> None:
+        """Finish as soon as everything written before the end has been read."""
+        assert command.left is not None
+        if command.status < 0:  # bash could not be started at all.
+            command.left = None
+            self._could_not_start(command, OSError(-command.status, os.strerror(-command.status)))
+            return
+        if any(count > 0 for count in command.left.values()):
+            return
+        exited = os.WIFEXITED(command.status)
+        number = None if exited else os.WTERMSIG(command.status)
+        code = os.WEXITSTATUS(command.status) if exited else 128 + os.WTERMSIG(command.status)
+        saved = self._take_state(command)
+        command.left = None
+        self._finish(
+            command,
+            exit_code=TIMEOUT_EXIT_CODE if command.timed_out else code,
+            signal=_SIGNALS.get(number, str(number)) if number else None,
+            reason=self._reason(command, code),
+            state_saved=saved,
+        )
+
+    def _take_state(self, command: Command) -> bool:
+        """The state is taken over in order of completion; a killed command leaves none."""
+        fd, command.save_fd = command.save_fd, -1
+        state = None if command.timed_out else ShellState.saved(fd)
+        if state is None:
+            os.close(fd)
+            return False
+        self._state.close()
+        self._state = state
+        return True
+
+    def _reason(self, command: Command, code: int) -> Optional[str]:
+        if command.timed_out:
+            return "timeout"
+        kills = self._meter.oom_kills()
+        if code == 137 and kills is not None and kills > (command.oom_before or 0):
+            return "oom"
+        return None
+
+    def _finish(
+        self,
+        command: Command,
+        *,
+        exit_code: int,
+        signal: Optional[str],
+        reason: Optional[str],
+        state_saved: bool = False,
+    ) -> None:
+        self.finished_at = time.monotonic()
+        command.log.seal()
+        command.result = {
+            "command_id": command.ident,
+            "exit_code": exit_code,
+            "signal": signal,
+            "reason": reason,
+            "timed_out": command.timed_out,
+            "duration_ms": round((self.finished_at - command.started) * 1000, 3),
+            "output_bytes": command.log.size,
+            "cwd": self._state.cwd,
+            "state_saved": state_saved,
+        }
+        if command.stdin_fd >= 0:
+            command.stdin_pending.clear()
+            self.close_stdin(command)
+        for follower in list(command.followers):
+            follower.wake()
+        self._forget_old(command)
+        self._loop.after(0, lambda: self._shells.prepare(self._state))
+
+    def _remember(self, command: Command) -> None:
+        self._by_id[command.ident] = command
+        if command.key:
+            self._by_key[command.key] = command
+
+    def _forget_old(self, newest: Command) -> None:
+        """Bound what finished commands cost: first their output goes, oldest first, then they."""
+        self._done.append(newest)
+        self._with_output.append(newest)
+        self._kept_bytes += newest.log.retained
+        while self._kept_bytes > KEPT_BYTES:
+            command = self._with_output.popleft()
+            self._kept_bytes -= command.log.retained
+            command.log.forget()
+        if len(self._done) > KEPT_COMMANDS:
+            command = self._done.popleft()
+            del self._by_id[command.ident]
+            if command.key:
+                self._by_key.pop(command.key, None)
+
+
+def _reader(commands: Commands, command: Command, fd: int, stream: int) -> Callable[[int], None]:
+    def on_ready(events: int) -> None:
+        del events
+        commands.on_output(command, fd, stream)
+
+    return on_ready

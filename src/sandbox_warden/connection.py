@@ -1,0 +1,184 @@
+"""One server's stream to the warden: frames in, frames out, a fair share for every channel."""
+
+import os
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional
+
+from .frames import ERROR, Decoder, FrameError, encode_json
+from .loop import READ, WRITE, Loop
+
+READ_SIZE = 256 * 1024
+HIGH_WATER = 256 * 1024
+"""Sources are not asked for more while this much waits to be written."""
+OUT_LIMIT = 4 << 20
+"""Above it no request is read any more: a server that asks and does not listen has to wait."""
+
+
+class Source:
+    """What sends on a channel for as long as it has something: an output, a file.
+
+    pull() gives the next frame, or None where there is nothing to send right now.
+    """
+
+    done = False
+
+    def pull(self) -> Optional[bytes]:
+        raise AssertionError("a source sends something")
+
+    def credit(self, count: int) -> None:
+        """The reader of this channel has room for count more bytes."""
+
+    def data(self, payload: bytes) -> None:
+        """Bytes that came in on this channel."""
+
+    def eof(self) -> None:
+        """No more bytes will come in."""
+
+    def closed(self) -> None:
+        """The channel or its whole connection is gone."""
+
+
+class Connection:
+    def __init__(
+        self,
+        loop: Loop,
+        read_fd: int,
+        write_fd: int,
+        on_frame: Callable[["Connection", int, int, bytes], None],
+        on_close: Callable[["Connection"], None],
+    ) -> None:
+        self.epoch: Optional[int] = None
+        self.sources: Dict[int, Source] = {}
+        self._loop = loop
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._on_frame = on_frame
+        self._on_close = on_close
+        self._decoder = Decoder()
+        self._out: Deque[memoryview] = deque()
+        self._out_size = 0
+        self._turn: Deque[Source] = deque()
+        self._closing = False
+        self.open = True
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        loop.watch(read_fd, READ, self._readable)
+
+    def send(self, frame: bytes) -> None:
+        self._out.append(memoryview(frame))
+        self._out_size += len(frame)
+
+    def refuse(self, channel: int, code: str, message: str) -> None:
+        self.send(encode_json(ERROR, channel, {"code": code, "message": message}))
+
+    def add(self, channel: int, source: Source) -> None:
+        self.sources[channel] = source
+        self._turn.append(source)
+
+    def close(self, *, after_writing: bool = False) -> None:
+        """Close now, or as soon as what has been said is on its way."""
+        if after_writing and self._out and self.open:
+            self._closing = True
+            self._loop.unwatch(self._read_fd)
+            return
+        if not self.open:
+            return
+        self.open = False
+        for fd in (self._read_fd, self._write_fd):
+            self._loop.unwatch(fd)
+            os.close(fd)
+        for source in list(self.sources.values()):
+            source.closed()
+        self.sources.clear()
+        self._turn.clear()
+        self._on_close(self)
+
+    def pump(self) -> None:
+        """Write what can be written now, asking the sources in turn for more."""
+        while self.open:
+            self._fill()
+            if not self._out:
+                break
+            try:
+                count = os.writev(self._write_fd, _first(self._out))
+            except BlockingIOError:
+                self._loop.watch(self._write_fd, WRITE, self._writable)
+                return
+            except OSError:
+                self.close()
+                return
+            self._written(count)
+        if self.open:
+            self._loop.unwatch(self._write_fd)
+            if self._closing:
+                self.close()
+
+    def _fill(self) -> None:
+        idle = 0
+        while self._turn and self._out_size < HIGH_WATER and idle < len(self._turn):
+            source = self._turn.popleft()
+            frame = source.pull()
+            if frame is None:
+                idle += 1
+            else:
+                idle = 0
+                self.send(frame)
+            if source.done:
+                self._drop(source)
+            elif self.open:
+                self._turn.append(source)
+
+    def _drop(self, source: Source) -> None:
+        for channel, other in list(self.sources.items()):
+            if other is source:
+                del self.sources[channel]
+        source.closed()
+
+    def cancel(self, channel: int) -> None:
+        source = self.sources.get(channel)
+        if source is not None:
+            if source in self._turn:
+                self._turn.remove(source)
+            self._drop(source)
+
+    def _written(self, count: int) -> None:
+        self._out_size -= count
+        while count:
+            first = self._out[0]
+            if count < len(first):
+                self._out[0] = first[count:]
+                return
+            count -= len(first)
+            self._out.popleft()
+
+    def _readable(self, _events: int) -> None:
+        if self._out_size > OUT_LIMIT:
+            self._loop.unwatch(self._read_fd)
+            return
+        try:
+            data = os.read(self._read_fd, READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        try:
+            for kind, channel, payload in self._decoder.feed(data):
+                self._on_frame(self, kind, channel, payload)
+                if not self.open or self._closing:
+                    break
+        except FrameError as exc:
+            self.refuse(0, "bad_frame", str(exc))
+            self.close(after_writing=True)
+        self.pump()
+
+    def _writable(self, _events: int) -> None:
+        self.pump()
+        if self.open and not self._closing and self._out_size <= OUT_LIMIT:
+            self._loop.watch(self._read_fd, READ, self._readable)
+
+
+def _first(buffers: Deque[memoryview]) -> List[Any]:
+    return [buffers[i] for i in range(min(len(buffers), 64))]

@@ -1,0 +1,35 @@
+"""What a warden answers when it will not do what it was asked."""
+
+import errno
+
+_CODES = {
+    errno.ENOSPC: "disk_full",
+    errno.EDQUOT: "disk_full",
+    errno.ENOENT: "file_not_found",
+    errno.ENOTDIR: "file_not_found",
+    errno.EISDIR: "is_directory",
+    errno.ENAMETOOLONG: "invalid_path",
+    errno.ELOOP: "invalid_path",
+    errno.ENXIO: "not_a_file",
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EROFS: "permission_denied",
+    errno.EAGAIN: "exhausted",
+    errno.ENOMEM: "exhausted",
+    errno.EMFILE: "exhausted",
+    errno.ENFILE: "exhausted",
+}
+
+
+class Refused(Exception):
+    """A request that cannot be served. `code` is for programs, the message for people."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def refusal(error: OSError) -> Refused:
+    """The same thing for what the kernel refused."""
+    code = _CODES.get(error.errno or 0, "failed")
+    return Refused(code, error.strerror or str(error))

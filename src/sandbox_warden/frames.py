@@ -1,0 +1,95 @@
+"""Frames: the unit of speech between a server and a warden, over any byte stream.
+
+A frame is a 9-byte header (payload length, kind, channel) and a payload. A channel is one request
+and everything that belongs to it; the requester picks its number. Both ends use this module, and
+both bound what they accept: a frame that is too long or of an unknown kind ends the stream.
+"""
+
+import json
+import struct
+from typing import Any, Dict, Iterator, Tuple
+
+PROTOCOL_VERSION = 1
+
+HEADER = struct.Struct("!IBI")
+OFFSET = struct.Struct("!Q")
+MAX_PAYLOAD = 1 << 20
+CHUNK = 64 * 1024
+WINDOW = 1 << 20
+"""How much a channel may send before its reader has granted more with CREDIT."""
+
+# Requests, answered on their channel by one REPLY or ERROR.
+HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, END, PING = range(1, 13)
+# Parts of a request, in either direction.
+DATA, EOF, CREDIT, CANCEL = range(32, 36)
+# Answers.
+REPLY, ERROR, STARTED, STDOUT, STDERR, GAP = range(64, 70)
+
+KINDS = frozenset([*range(1, 13), *range(32, 36), *range(64, 70)])
+
+Frame = Tuple[int, int, bytes]
+"""Kind, channel, payload."""
+
+
+class FrameError(Exception):
+    """The other end sent what is not a frame. The stream cannot be used any further."""
+
+
+def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
+    return HEADER.pack(len(payload), kind, channel) + payload
+
+
+def encode_json(kind: int, channel: int, body: Dict[str, Any]) -> bytes:
+    return encode(kind, channel, json.dumps(body, separators=(",", ":")).encode())
+
+
+def encode_at(kind: int, channel: int, offset: int, data: bytes) -> bytes:
+    """A frame of output or input bytes with their absolute offset in front."""
+    return HEADER.pack(OFFSET.size + len(data), kind, channel) + OFFSET.pack(offset) + data
+
+
+def decode_json(payload: bytes) -> Dict[str, Any]:
+    """The object in a payload. Raises FrameError for anything that is not a JSON object."""
+    try:
+        body = json.loads(payload or b"{}")
+    except (ValueError, RecursionError) as exc:
+        raise FrameError("payload is not JSON: %s" % exc) from None
+    if not isinstance(body, dict):
+        raise FrameError("payload is not a JSON object")
+    return body
+
+
+def decode_at(payload: bytes) -> Tuple[int, bytes]:
+    """The inverse of encode_at. Raises FrameError where the offset is missing."""
+    if len(payload) < OFFSET.size:
+        raise FrameError("payload has no offset")
+    (offset,) = OFFSET.unpack_from(payload)
+    return int(offset), payload[OFFSET.size :]
+
+
+class Decoder:
+    """Turns the bytes of a stream into frames, whatever the pieces they arrive in."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Every frame completed by data. Raises FrameError at the first one that is not valid."""
+        buffer = self._buffer
+        buffer += data
+        position = 0
+        try:
+            while len(buffer) - position >= HEADER.size:
+                length, kind, channel = HEADER.unpack_from(buffer, position)
+                if length > MAX_PAYLOAD:
+                    raise FrameError("frame of %d bytes, at most %d" % (length, MAX_PAYLOAD))
+                if kind not in KINDS:
+                    raise FrameError("unknown frame kind %d" % kind)
+                end = position + HEADER.size + length
+                if len(buffer) < end:
+                    break
+                payload = bytes(memoryview(buffer)[position + HEADER.size : end])
+                position = end
+                yield kind, channel, payload
+        finally:
+            del buffer[:position]

@@ -1,0 +1,90 @@
+"""What the box has used, from its control group, and how often its memory limit has struck.
+
+Under Docker the group's files are in /sys/fs/cgroup of the box; an embedded box has no /sys, so the
+server opens the files and hands the descriptors in. Where there are none, the answer is None.
+"""
+
+import os
+from typing import Any, Dict, Mapping, Optional
+
+from . import processes
+from .shell import WORKSPACE
+
+_PATHS = {
+    "oom": ("memory.events", "memory/memory.oom_control"),
+    "memory": ("memory.current", "memory/memory.usage_in_bytes"),
+    "cpu": ("cpu.stat", "cpuacct/cpuacct.usage", "cpu,cpuacct/cpuacct.usage"),
+    "pids": ("pids.current", "pids/pids.current"),
+}
+_WALK_LIMIT = 20_000
+
+
+class Meter:
+    def __init__(self, fds: Mapping[str, int]) -> None:
+        self._fds = dict(fds)
+        if not self._fds:
+            for name, paths in _PATHS.items():
+                self._open(name, paths)
+
+    def _open(self, name: str, paths: Any) -> None:
+        for path in paths:
+            try:
+                self._fds[name] = os.open("/sys/fs/cgroup/" + path, os.O_RDONLY | os.O_CLOEXEC)
+                return
+            except OSError:
+                continue
+
+    def oom_kills(self) -> Optional[int]:
+        return _field(self._read("oom"), "oom_kill")
+
+    def usage(self) -> Dict[str, Any]:
+        cpu = self._read("cpu")
+        usec = _field(cpu, "usage_usec")
+        if usec is not None:
+            cpu_s = usec / 1e6
+        elif cpu.strip().isdigit():
+            cpu_s = int(cpu) / 1e9
+        else:
+            cpu_s = processes.cpu_seconds()
+        memory, pids = self._read("memory").strip(), self._read("pids").strip()
+        return {
+            "cpu_s": round(cpu_s, 3),
+            "memory_bytes": int(memory) if memory.isdigit() else None,
+            "pids": int(pids) if pids.isdigit() else processes.count(),
+            "disk_bytes": _disk_bytes(),
+        }
+
+    def _read(self, name: str) -> str:
+        fd = self._fds.get(name)
+        if fd is None:
+            return ""
+        try:
+            return os.pread(fd, 4096, 0).decode("ascii", "replace")
+        except OSError:
+            return ""
+
+
+def _field(text: str, name: str) -> Optional[int]:
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def _disk_bytes() -> Optional[int]:
+    """What the workspace holds. None where it shares a disk with others and is too big to walk."""
+    if os.stat(WORKSPACE).st_dev != os.stat("/usr").st_dev:
+        disk = os.statvfs(WORKSPACE)
+        return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+    total = seen = 0
+    for folder, _, names in os.walk(WORKSPACE):
+        for name in names:
+            seen += 1
+            if seen > _WALK_LIMIT:
+                return None
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total

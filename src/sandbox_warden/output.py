@@ -1,0 +1,107 @@
+"""The output of one command: its first half and its last half, with absolute offsets.
+
+stdout and stderr are kept in one log in the order they were read, so that the combined text, each
+stream alone and a reader that resumes in the middle all come from the same bytes.
+"""
+
+from array import array
+from bisect import bisect_right
+from typing import Optional, Tuple
+
+STDOUT, STDERR = 0, 1
+
+
+class OutputLog:
+    """At most `limit` bytes of an output of any size.
+
+    Offsets count the bytes of both streams together. What lies between the two halves is gone once
+    it has been pushed out: [gap_start, gap_end) tells what is missing.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.half = max(limit // 2, 1)
+        self.size = 0
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._tail_start = self.half
+        # Where the stream changes: offset * 2 + stream. Eight bytes a change, so that a command
+        # which alternates between its streams byte by byte cannot make the log grow without bound.
+        self._marks = array("Q")
+
+    @property
+    def gap_start(self) -> int:
+        return len(self._head)
+
+    @property
+    def gap_end(self) -> int:
+        return max(self._tail_start, len(self._head))
+
+    @property
+    def truncated(self) -> bool:
+        return self.size > self.retained
+
+    @property
+    def retained(self) -> int:
+        return len(self._head) + len(self._tail)
+
+    def append(self, stream: int, data: bytes) -> None:
+        if not data:
+            return
+        if not self._marks or self._marks[-1] & 1 != stream:
+            self._marks.append(self.size * 2 + stream)
+        room = self.half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data_for_tail = data[room:]
+        else:
+            data_for_tail = data
+        self.size += len(data)
+        self._tail += data_for_tail
+        # Trimming only when twice the half is there keeps appending cheap.
+        if len(self._tail) >= 2 * self.half:
+            self._trim()
+
+    def forget(self) -> None:
+        """Drop the bytes and keep the count: the output of a command of long ago."""
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._marks = array("Q")
+        self._tail_start = self.size
+
+    def seal(self) -> None:
+        """The command has ended: settle at what is promised to be kept."""
+        self._trim()
+
+    def read(self, offset: int, most: int) -> Optional[Tuple[int, int, bytes]]:
+        """The next piece at or after offset: where it begins, its stream, its bytes.
+
+        A piece never spans a change of stream nor the gap. None where nothing is left to read.
+        """
+        if self.gap_start <= offset < self.gap_end:
+            offset = self.gap_end
+        if offset >= self.size:
+            return None
+        index = bisect_right(self._marks, offset * 2 + 1) - 1
+        stream = self._marks[index] & 1
+        end = min(offset + most, self.size)
+        if index + 1 < len(self._marks):
+            end = min(end, self._marks[index + 1] >> 1)
+        if offset < len(self._head):
+            return offset, stream, bytes(self._head[offset : min(end, len(self._head))])
+        start = offset - self._tail_start
+        return offset, stream, bytes(self._tail[start : end - self._tail_start])
+
+    def _trim(self) -> None:
+        excess = len(self._tail) - self.half
+        if excess <= 0:
+            return
+        del self._tail[:excess]
+        self._tail_start += excess
+        self._trim_marks()
+
+    def _trim_marks(self) -> None:
+        """Forget changes of stream inside the gap, all but the one that rules its end."""
+        first = bisect_right(self._marks, len(self._head) * 2 + 1)
+        last = bisect_right(self._marks, self._tail_start * 2 + 1) - 1
+        if last > first:
+            del self._marks[first:last]

@@ -1,0 +1,35 @@
+"""Putting the warden together from its arguments, all of them `name=value`."""
+
+import gc
+import socket
+from typing import Dict
+
+from .loop import Loop
+from .meter import Meter
+from .relay import SOCKET_NAME
+from .warden import Warden
+
+
+def main(arguments: Dict[str, str]) -> None:
+    """box: its id. deadman_s: how long the owner may be silent. listen_fd: a listening socket that
+    was handed in; without it the warden listens for relays. meter_NAME: descriptors to read."""
+    listen_fd = arguments.get("listen_fd")
+    if listen_fd is None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(SOCKET_NAME)
+        listener.listen(16)
+    else:
+        listener = socket.socket(fileno=int(listen_fd))
+        listener.set_inheritable(False)
+    meter = {k[len("meter_") :]: int(v) for k, v in arguments.items() if k.startswith("meter_")}
+    warden = Warden(
+        Loop(),
+        listener,
+        box=arguments.get("box", ""),
+        deadman_s=float(arguments.get("deadman_s", "120")),
+        meter=Meter(meter),
+        relayed=listen_fd is None,
+    )
+    gc.collect()
+    gc.freeze()
+    warden.serve()

@@ -1,0 +1,187 @@
+"""How a command becomes a bash process: state in, state out, and nothing of the warden inside.
+
+Every command is a fresh bash. It loads the state the last one left (variables, functions, aliases,
+options, working directory) and writes its own at exit, so `exit`, `exec`, a kill and two commands
+at once cannot corrupt anything. State travels in sealed memory files: it never touches a disk.
+"""
+
+import ctypes
+import fcntl
+import os
+import pkgutil
+import struct
+import termios
+from typing import Dict, List, Optional, Tuple
+
+WORKSPACE = "/workspace"
+ARGV = ["bash", "-c", '__sandbox_wait; eval "$__sandbox_command"']
+TARGETS = (0, 1, 2, 201, 202, 203, 204)
+"""What a shell gets as descriptors: stdin, stdout, stderr, state, save, go, call.
+prelude.sh, itself number 200, knows them; people's own redirections do not reach so high."""
+PRELUDE_TARGET = 200
+PIPE_SIZE = 256 * 1024
+
+_STATE_LIMIT = 4 << 20
+_STATE_END = b"#end\n"
+_F_SETPIPE_SZ = 1031
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl %d" % option)
+
+
+def memory_file(data: bytes = b"") -> int:
+    """A file in memory. What is written here does not move the offset its readers share."""
+    fd = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fill(fd, data)
+    return fd
+
+
+def fill(fd: int, data: bytes) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(fd, data[written:], written)
+
+
+def prelude_file() -> int:
+    return memory_file(pkgutil.get_data(__package__, "prelude.sh") or b"")
+
+
+def available(fd: int) -> int:
+    """How many bytes wait in a pipe."""
+    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0])
+
+
+class ShellState:
+    """What one command leaves to the next: a sealed memory file and the directory it names."""
+
+    def __init__(self, fd: int, cwd: str) -> None:
+        self.fd = fd
+        self.cwd = cwd
+
+    @classmethod
+    def empty(cls) -> "ShellState":
+        return cls(memory_file(), WORKSPACE)
+
+    @classmethod
+    def saved(cls, fd: int) -> Optional["ShellState"]:
+        """The state a finished shell wrote to fd, which then belongs to it. None where the shell
+        wrote none, half of one, or more than is kept; the state from before stays in force."""
+        size = os.fstat(fd).st_size
+        if not len(_STATE_END) < size <= _STATE_LIMIT:
+            return None
+        if os.pread(fd, len(_STATE_END), size - len(_STATE_END)) != _STATE_END:
+            return None
+        try:
+            # No process of the box may change a state that has been taken over.
+            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        except OSError:
+            pass  # A child has it mapped: it can only hurt its own session.
+        header = os.pread(fd, 4096, 0).split(b"\n", 1)[0]
+        return cls(fd, header[1:].decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Shell:
+    """The warden's ends of one bash, which has loaded `state` and waits for its call."""
+
+    def __init__(self, state: ShellState, *, stdin: bool) -> None:
+        """Raises OSError where the box is out of descriptors."""
+        self.state = state
+        self.pid = 0
+        self._ours: List[int] = []
+        theirs: List[int] = []
+        try:
+            in_read, self.stdin = self._pipe(theirs, write=True) if stdin else (_null(theirs), -1)
+            self.stdout, out = self._pipe(theirs)
+            self.stderr, err = self._pipe(theirs)
+            self.save = memory_file()
+            self._ours.append(self.save)
+            self._call = memory_file()
+            self._ours.append(self._call)
+            self._go_read, self._go = os.pipe()
+            self._ours += (self._go_read, self._go)
+        except OSError:
+            self.close()
+            for fd in theirs:
+                os.close(fd)
+            raise
+        self.child_ends = theirs
+        self.child_fds = (in_read, out, err, state.fd, self.save, self._go_read, self._call)
+
+    def _pipe(self, theirs: List[int], *, write: bool = False) -> Tuple[int, int]:
+        ends = os.pipe()
+        ours, their = (ends[1], ends[0]) if write else ends
+        self._ours.append(ours)
+        theirs.append(their)
+        os.set_blocking(ours, False)
+        try:
+            fcntl.fcntl(ours, _F_SETPIPE_SZ, PIPE_SIZE)
+        except OSError:
+            pass  # The user's share of pipe memory is used up: the default size does too.
+        return (their, ours) if write else (ours, their)
+
+    def handed_over(self) -> None:
+        """The shell has its ends now: drop our copies, so that we see when it closes them."""
+        for fd in self.child_ends:
+            os.close(fd)
+        self.child_ends = []
+
+    def call(
+        self, command: str, *, command_id: str, cwd: Optional[str], env: Dict[str, str]
+    ) -> None:
+        """Let the shell go."""
+        fill(self._call, _call_lines(command_id, cwd, env) + b"\0" + _bytes(command) + b"\0")
+        os.lseek(self._call, 0, os.SEEK_SET)  # The shell reads from where we left off.
+        os.write(self._go, b"g")
+        self._drop(self._call)
+        self._drop(self._go)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the shell ended before it took its call: nothing has been run."""
+        return self._go_read in self._ours and available(self._go_read) > 0
+
+    def keep(self, fd: int) -> int:
+        """Take over one of our ends: closing it is the caller's business now."""
+        self._ours.remove(fd)
+        return fd
+
+    def close(self) -> None:
+        """Drop what nobody took over. A shell that still waits for its call ends."""
+        for fd in self._ours:
+            os.close(fd)
+        self._ours = []
+
+    def _drop(self, fd: int) -> None:
+        os.close(self.keep(fd))
+
+
+def _null(theirs: List[int]) -> int:
+    fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    theirs.append(fd)
+    return fd
+
+
+def _call_lines(command_id: str, cwd: Optional[str], env: Dict[str, str]) -> bytes:
+    lines = ["export SANDBOX_COMMAND_ID=%s\n" % _quote(command_id)]
+    if cwd is not None:
+        lines.append("cd -- %s\n" % _quote(cwd))
+    for name, value in env.items():
+        # The call's own variables end with the call: the state gets back what was there before.
+        lines.append('__sandbox_restore+="unset -v %s;${%s@A};"; ' % (name, name))
+        lines.append("export %s=%s\n" % (name, _quote(value)))
+    return _bytes("".join(lines))
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,357 @@
+"""The warden itself: who may speak to it, and what it does for them."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import time
+from typing import Any, Callable, Dict, List, Optional
+
+from . import files, frames, processes, shell
+from .channels import Following, Receiving, Sending
+from .command import Command
+from .commands import Commands
+from .connection import Connection
+from .errors import Refused, refusal
+from .frames import decode_json, encode_json
+from .loop import READ, Loop
+from .meter import Meter
+
+MAX_CONNECTIONS = 16
+MAX_STATE = 64 * 1024
+MAX_OUTPUT_LIMIT = 64 << 20
+MIN_OUTPUT_LIMIT = 4096
+_PR_SET_DUMPABLE = 4
+_LIST_BATCH = 200
+_HELLO_S = 10.0
+_DEADMAN_TICK_S = 5.0
+
+
+class Warden:
+    def __init__(self, loop: Loop, listener: socket.socket, *, box: str, deadman_s: float,
+                 meter: Meter, relayed: bool) -> None:  # fmt: skip
+        self._loop = loop
+        self._listener = listener
+        self._relayed = relayed
+        self._meter = meter
+        self._commands = Commands(loop, meter)
+        self._connections: List[Connection] = []
+        self._box = box
+        self._boot = os.urandom(8).hex()
+        self._epoch = 0
+        self._state: Dict[str, Any] = {}
+        self._deadman_s = deadman_s
+        self._heard_at = self._started_at = time.monotonic()
+        self._handlers: Dict[int, Callable[[Connection, int, Dict[str, Any]], None]] = {
+            frames.HELLO: self._hello,
+            frames.RUN: self._run,
+            frames.ATTACH: self._attach,
+            frames.SIGNAL: self._signal,
+            frames.PUT: self._put,
+            frames.GET: self._get,
+            frames.LIST: self._list,
+            frames.STAT: self._stat,
+            frames.USAGE: self._usage,
+            frames.STATE: self._set_state,
+            frames.END: self._end,
+            frames.PING: self._ping,
+        }
+
+    def serve(self) -> None:
+        """Be PID 1: reap, listen, and end the box when its owner has been silent for too long."""
+        shell.prctl(_PR_SET_DUMPABLE, 0)
+        # The kernel drops every signal for PID 1 that has no handler, SIGKILL from inside included;
+        # and what is ignored here would be ignored by every command.
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        woken, wake = os.pipe()
+        for fd in (woken, wake):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._loop.watch(woken, READ, lambda _events: self._reap(woken))
+        self._listener.setblocking(False)
+        self._loop.watch(self._listener.fileno(), READ, lambda _events: self._accept())
+        self._watch_owner()
+        self._loop.run()
+
+    def _reap(self, woken: int) -> None:
+        os.read(woken, 4096)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._commands.reaped(pid, status)
+
+    def _watch_owner(self) -> None:
+        """The dead-man's switch. A running command is bounded by its own time limit."""
+        if not self._commands.running:
+            heard = max(self._heard_at, self._commands.finished_at)
+            if time.monotonic() - heard > self._deadman_s:
+                os._exit(0)
+        self._loop.after(min(_DEADMAN_TICK_S, self._deadman_s / 4), self._watch_owner)
+
+    # Connections
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        if not _from_outside(sock):
+            sock.close()
+        elif self._relayed:
+            self._await_stdio(sock)
+        else:
+            write_fd = os.dup(sock.fileno())
+            self._connect(sock.detach(), write_fd, None)
+
+    def _await_stdio(self, sock: socket.socket) -> None:
+        """A relay hands over its own stdin and stdout and keeps the socket as a sign of life."""
+        sock.setblocking(False)
+
+        def on_ready(_events: int) -> None:
+            self._loop.unwatch(sock.fileno())
+            late.cancel()
+            try:
+                _, control, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+                read_fd, write_fd = struct.unpack("ii", control[0][2][:8])
+            except (OSError, IndexError, struct.error):
+                sock.close()
+                return
+            self._connect(read_fd, write_fd, sock)
+
+        def give_up() -> None:
+            self._loop.unwatch(sock.fileno())
+            sock.close()
+
+        late = self._loop.after(_HELLO_S, give_up)
+        self._loop.watch(sock.fileno(), READ, on_ready)
+
+    def _connect(self, read_fd: int, write_fd: int, relay: Optional[socket.socket]) -> None:
+        def on_close(closed: Connection) -> None:
+            self._connections.remove(closed)
+            hello.cancel()
+            if relay is not None:
+                self._loop.unwatch(relay.fileno())
+                relay.close()
+
+        connection = Connection(self._loop, read_fd, write_fd, self._frame, on_close)
+        hello = self._loop.after(
+            _HELLO_S, lambda: connection.close() if connection.epoch is None else None
+        )
+        self._connections.append(connection)
+        if relay is not None:
+            self._loop.watch(relay.fileno(), READ, lambda _events: connection.close())
+        if len(self._connections) > MAX_CONNECTIONS:
+            self._connections[0].close()
+
+    # Frames
+
+    def _frame(self, connection: Connection, kind: int, channel: int, payload: bytes) -> None:
+        if connection.epoch is None and kind != frames.HELLO:
+            raise frames.FrameError("the first frame has to be a hello")
+        if connection.epoch is not None and connection.epoch < self._epoch:
+            self._fence(connection, channel)
+            return
+        self._heard_at = time.monotonic()
+        source = connection.sources.get(channel)
+        if kind == frames.CREDIT:
+            if source is not None:
+                source.credit(frames.OFFSET.unpack(payload)[0] if len(payload) == 8 else 0)
+        elif kind == frames.DATA:
+            if source is not None:
+                source.data(payload)
+        elif kind == frames.EOF:
+            if source is not None:
+                source.eof()
+        elif kind == frames.CANCEL:
+            connection.cancel(channel)
+        elif kind in self._handlers:
+            if source is not None:
+                raise frames.FrameError("channel %d is in use" % channel)
+            self._request(connection, kind, channel, decode_json(payload))
+        else:
+            raise frames.FrameError("kind %d is not a request" % kind)
+
+    def _request(
+        self, connection: Connection, kind: int, channel: int, body: Dict[str, Any]
+    ) -> None:
+        try:
+            self._handlers[kind](connection, channel, body)
+        except Refused as exc:
+            connection.refuse(channel, exc.code, str(exc))
+        except OSError as exc:
+            connection.refuse(channel, refusal(exc).code, str(exc))
+        except (KeyError, TypeError, ValueError, OverflowError) as exc:
+            connection.refuse(channel, "invalid_request", "%s: %s" % (type(exc).__name__, exc))
+
+    def _fence(self, connection: Connection, channel: int) -> None:
+        message = "epoch %d owns this box now" % self._epoch
+        connection.refuse(channel, "fenced", message)
+        connection.close(after_writing=True)
+
+    def _hello(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        version, epoch = int(body["version"]), int(body["epoch"])
+        if version != frames.PROTOCOL_VERSION:
+            message = "this warden speaks version %d" % frames.PROTOCOL_VERSION
+            connection.refuse(channel, "version", message)
+            connection.close(after_writing=True)
+            return
+        if epoch < self._epoch:
+            self._fence(connection, channel)
+            return
+        self._epoch = connection.epoch = epoch
+        if "deadman_s" in body:
+            self._deadman_s = max(float(body["deadman_s"]), 1.0)
+        connection.send(encode_json(frames.REPLY, channel, self._about()))
+
+    def _about(self) -> Dict[str, Any]:
+        return {
+            "version": frames.PROTOCOL_VERSION,
+            "box": self._box,
+            "boot": self._boot,
+            "epoch": self._epoch,
+            "uptime_s": round(time.monotonic() - self._started_at, 3),
+            "cwd": self._commands.cwd,
+            "state": self._state,
+        }
+
+    # Requests
+
+    def _run(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        ident, digest, key = str(body["command_id"]), str(body["digest"]), body.get("key")
+        command = self._commands.known(ident, key, digest)
+        if command is None:
+            command = self._commands.start(
+                str(body["command"]),
+                ident=ident,
+                key=key,
+                digest=digest,
+                timeout_s=None if body.get("timeout_s") is None else float(body["timeout_s"]),
+                cwd=_folder(body.get("cwd")),
+                env=_environment(body.get("env") or {}),
+                stdin=bool(body.get("stdin")),
+                output_limit=min(
+                    max(int(body["output_limit"]), MIN_OUTPUT_LIMIT), MAX_OUTPUT_LIMIT
+                ),
+            )
+        self._follow(connection, channel, command, body, live=bool(body.get("follow")))
+
+    def _attach(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        command = self._commands.get(str(body["command_id"]))
+        self._follow(connection, channel, command, body, live=bool(body.get("follow", True)))
+
+    def _follow(
+        self,
+        connection: Connection,
+        channel: int,
+        command: Command,
+        body: Dict[str, Any],
+        *,
+        live: bool,
+    ) -> None:
+        offset = max(int(body.get("offset") or 0), 0)
+        about = {"command_id": command.ident, "stdin_received": command.stdin_received}
+        connection.send(encode_json(frames.STARTED, channel, about))
+        following = Following(
+            connection, channel, self._commands, command, offset=offset, live=live
+        )
+        connection.add(channel, following)
+
+    def _signal(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        command = self._commands.get(str(body["command_id"]))
+        number = int(body["signal"])
+        if not 1 <= number <= 64:
+            raise Refused("invalid_request", "signal %d does not exist" % number)
+        self._commands.kill(command, number)
+        connection.send(encode_json(frames.REPLY, channel, {}))
+
+    def _put(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        upload = files.Upload(
+            str(body["path"]), mode=int(body.get("mode", 0o644)) & 0o777, limit=int(body["limit"])
+        )
+        connection.add(channel, Receiving(channel, upload))
+
+    def _get(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        def again() -> None:
+            self._loop.after(0, connection.pump)
+
+        sending = Sending(channel, str(body["path"]), digest=bool(body.get("digest")), again=again)
+        connection.add(channel, sending)
+
+    def _list(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        limit = min(max(int(body["limit"]), 1), 100_000)
+        found, more = files.entries(
+            str(body["path"]), recursive=bool(body.get("recursive")), limit=limit
+        )
+        for start in range(0, len(found), _LIST_BATCH):
+            batch = json.dumps(found[start : start + _LIST_BATCH]).encode()
+            for piece in range(0, len(batch), frames.CHUNK):
+                connection.send(
+                    frames.encode(frames.DATA, channel, batch[piece : piece + frames.CHUNK])
+                )
+            connection.send(frames.encode(frames.EOF, channel))
+        connection.send(encode_json(frames.REPLY, channel, {"truncated": more}))
+
+    def _stat(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        connection.send(encode_json(frames.REPLY, channel, files.describe(str(body["path"]))))
+
+    def _usage(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
+        connection.send(encode_json(frames.REPLY, channel, self._meter.usage()))
+
+    def _set_state(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        """Read what the owner left here, or replace it; the commands known come along."""
+        if "set" in body:
+            state = body["set"]
+            if not isinstance(state, dict) or len(json.dumps(state)) > MAX_STATE:
+                raise Refused(
+                    "invalid_request", "state is an object of at most %d bytes" % MAX_STATE
+                )
+            self._state = state
+        newest = self._commands.summaries()[-MAX_STATE // 256 :]
+        body = dict(self._about(), commands=newest)
+        connection.send(encode_json(frames.REPLY, channel, body))
+
+    def _ping(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
+        connection.send(encode_json(frames.REPLY, channel, {}))
+
+    def _end(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
+        connection.send(encode_json(frames.REPLY, channel, {}))
+        connection.pump()
+        os._exit(0)
+
+
+def _from_outside(sock: socket.socket) -> bool:
+    """Whether the peer was put in from outside of the box: processes of the box may not command
+    their warden. Such a peer has no pid here, or no parent here."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid = struct.unpack("3i", credentials)[0]
+    try:
+        return pid == 0 or processes.parent_of(pid) == 0
+    except (OSError, ValueError):
+        return False
+
+
+def _folder(path: Any) -> Optional[str]:
+    if path is None:
+        return None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise Refused("invalid_path", "not a folder's path")
+    return os.path.join(shell.WORKSPACE, path)
+
+
+def _environment(env: Any) -> Dict[str, str]:
+    if not isinstance(env, dict):
+        raise Refused("invalid_request", "env is an object of strings")
+    for name, value in env.items():
+        plain = name.replace("_", "a")
+        if not (plain.isascii() and plain.isalnum() and not plain[0].isdigit()):
+            raise Refused("invalid_request", "%r is not a variable's name" % name[:64])
+        if not isinstance(value, str) or "\0" in value:
+            raise Refused("invalid_request", "the value of %s is not a string" % name)
+    return env
