@@ -40,7 +40,6 @@ class Commands:
         self._by_key: Dict[str, Command] = {}
         self._by_shell: Dict[Shell, Command] = {}
         self._shells = Shells(loop, self._shell_ended)
-        self._shells.prepare(self._state)
         self._done: Deque[Command] = deque()
         self._with_output: Deque[Command] = deque()
         self._kept_bytes = 0
@@ -53,6 +52,10 @@ class Commands:
     @property
     def cwd(self) -> str:
         return self._state.cwd
+
+    def prepare(self) -> None:
+        """Have a shell at hand for the next command."""
+        self._shells.prepare(self._state)
 
     def summaries(self) -> List[Dict[str, Any]]:
         return [command.summary() for command in self._by_id.values()]
@@ -339,7 +342,7 @@ class Commands:
         for follower in list(command.followers):
             follower.wake()
         self._forget_old(command)
-        self._loop.after(0, lambda: self._shells.prepare(self._state))
+        self._loop.after(0, self.prepare)
 
     def _remember(self, command: Command) -> None:
         self._by_id[command.ident] = command

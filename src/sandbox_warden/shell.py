@@ -174,7 +174,7 @@ def _call_lines(command_id: str, cwd: Optional[str], env: Dict[str, str]) -> byt
         lines.append("cd -- %s\n" % _quote(cwd))
     for name, value in env.items():
         # The call's own variables end with the call: the state gets back what was there before.
-        lines.append('__sandbox_restore+="unset -v %s;${%s@A};"; ' % (name, name))
+        lines.append('__sandbox_restore+="unset -v %s\n${%s@A}\n"\n' % (name, name))
         lines.append("export %s=%s\n" % (name, _quote(value)))
     return _bytes("".join(lines))
 

@@ -73,6 +73,7 @@ class Warden:
         self._loop.watch(woken, READ, lambda _events: self._reap(woken))
         self._listener.setblocking(False)
         self._loop.watch(self._listener.fileno(), READ, lambda _events: self._accept())
+        self._commands.prepare()
         self._watch_owner()
         self._loop.run()
 

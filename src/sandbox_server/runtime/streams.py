@@ -46,4 +46,5 @@ class SocketStream:
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+            # Shielded: a second close waits for the same thing.
+            await asyncio.shield(self._writer.wait_closed())

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from typing import Any
 
 from sandbox_sdk.protocol import errors
@@ -117,8 +117,11 @@ class WardenClient:
         patience_s = None if timeout_s is None else timeout_s + ANSWER_S
         pieces: list[Output | Gap] = []
         try:
-            async with asyncio.timeout(patience_s):
-                async for event in self._follow(frames.RUN, body, stdin):
+            async with (
+                asyncio.timeout(patience_s),
+                contextlib.aclosing(self._follow(frames.RUN, body, stdin)) as events,
+            ):
+                async for event in events:
                     if isinstance(event, Exited):
                         return CommandResult(event.result, tuple(pieces))
                     if isinstance(event, Output | Gap):
@@ -138,7 +141,7 @@ class WardenClient:
         key: str | None = None,
         command_id: str | None = None,
         output_limit: int = OUTPUT_LIMIT,
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         """Run a command and yield its output as it comes. Leaving early does not end it."""
         body = _run_body(
             command, timeout_s=timeout_s, cwd=cwd, env=env, stdin=stdin, key=key,
@@ -146,7 +149,7 @@ class WardenClient:
         )  # fmt: skip
         return self._follow(frames.RUN, body, stdin)
 
-    def attach(self, command_id: str, *, offset: int = 0) -> AsyncIterator[Event]:
+    def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
         """Follow a command that was started before, from an offset in its output on."""
         body = {"command_id": command_id, "offset": offset, "follow": True}
         return self._follow(frames.ATTACH, body, None)
@@ -157,7 +160,7 @@ class WardenClient:
 
     async def _follow(
         self, kind: int, body: dict[str, Any], stdin: bytes | None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event]:
         offset = int(body.get("offset", 0))
         told = False
         while True:
@@ -178,11 +181,13 @@ class WardenClient:
                             offset = event.offset + len(event.data)
                         elif isinstance(event, Gap):
                             offset = event.end
+                        elif isinstance(event, Exited):
+                            break
                         yield event
-                        if isinstance(event, Exited):
-                            return
             except LinkLost:
                 continue
+            yield event
+            return
 
     # Files
 

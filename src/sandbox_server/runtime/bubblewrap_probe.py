@@ -1,0 +1,127 @@
+"""Finds out how boxes can be made here: by making one, from the strictest way to the plainest."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.runtime import (
+    bubblewrap_host,
+    bubblewrap_keeper,
+    cgroups,
+    loop_disk,
+    seccomp_bpf,
+)
+from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.bubblewrap_mounts import WARDEN
+from sandbox_server.runtime.bubblewrap_setup import Setup
+from sandbox_server.runtime.bubblewrap_state import StateFolder
+
+_TRIAL = BoxSpec(owner="", limits=Limits(disk_bytes=16 << 20, inodes=1000))
+_TRIAL_S = 20.0
+
+
+def find_setup(state: StateFolder, *, python: Path | None, bwrap: Path | None) -> Setup:
+    """The strictest way that works. Blocks for a few tenths of a second.
+
+    Raises RuntimeUnavailable, with the fix, where boxes cannot be made here.
+    """
+    bubblewrap_host.require_bash()
+    state.prepare()
+    facts = _facts(state, python)
+    reasons = []
+    for program in bubblewrap_host.bwrap_programs(bwrap):
+        failed = first = ""
+        for way in _ways(replace(facts, bwrap=program), state):
+            setup = _because(way, failed) if failed else way
+            failed = _try(setup, state)
+            if not failed:
+                return replace(setup, groups=cgroups.find())
+            first = first or failed
+        reasons.append(f"{program}: {first}")
+    text = bubblewrap_host.explain("; ".join(reasons))
+    raise RuntimeUnavailable(f"bubblewrap does not work here: {text}")
+
+
+def _facts(state: StateFolder, python: Path | None) -> Setup:
+    """What does not depend on the way."""
+    links, folders = bubblewrap_host.root_entries()
+    try:
+        seccomp, no_seccomp = seccomp_bpf.program(), ""
+    except ValueError as exc:
+        seccomp, no_seccomp = b"", str(exc)
+    root = os.geteuid() == 0
+    chosen = bubblewrap_host.choose_python(python)
+    return Setup(
+        bwrap="",
+        python=chosen,
+        shared=str(state.shared(chosen.executable)),
+        uid=os.getuid(),
+        uids=bubblewrap_host.uid_range(Path("/proc/self/uid_map").read_text()) if root else None,
+        nproc_per_namespace=_kernel() >= (5, 14),
+        seccomp=seccomp,
+        no_seccomp=no_seccomp,
+        links=links,
+        folders=folders,
+        etc=bubblewrap_host.etc_entries(),
+        has_python_command=Path("/usr/bin/python").exists(),
+    )
+
+
+def _kernel() -> tuple[int, ...]:
+    major, minor = platform.release().split(".")[:2]
+    return int(major), int("".join(filter(str.isdigit, minor)) or 0)
+
+
+def _ways(facts: Setup, state: StateFolder) -> list[Setup]:
+    sources = [facts.bwrap, facts.shared, facts.python.prefix or "/usr", str(state.path)]
+    stage = bubblewrap_host.stage_folder(sources)
+    no_disk = loop_disk.obstacle(state.path)
+    if not stage:
+        why = "no folder is left to mount it on"
+        return [replace(facts, no_disk=no_disk or why, no_namespace=why)]
+    staged = replace(facts, namespace="mount" if facts.uids else "user", stage=stage)
+    with_disk = [] if no_disk else [staged]
+    return [*with_disk, replace(staged, no_disk=no_disk), replace(facts, no_disk=no_disk)]
+
+
+def _because(way: Setup, failed: str) -> Setup:
+    """A way with the reason why the stricter one before it is not taken."""
+    return replace(way, no_disk=way.no_disk or failed, no_namespace="" if way.namespace else failed)
+
+
+def _try(setup: Setup, state: StateFolder) -> str:
+    """Why a box made this way does not run, or an empty text."""
+    folder = state.new_box()
+    try:
+        making = bubblewrap_keeper.prepare(setup, state, _TRIAL, folder)
+    except OSError as exc:
+        shutil.rmtree(folder, ignore_errors=True)
+        return str(exc)
+    making.plan["command"] = [
+        setup.python.executable,
+        "-I",
+        "-S",
+        "-c",
+        f"open('{WARDEN}/start.py')",
+    ]
+    try:
+        done = subprocess.run(
+            [*bubblewrap_keeper.LAUNCHER, making.write_plan()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=bubblewrap_keeper.ENVIRONMENT,
+            timeout=_TRIAL_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as exc:
+        return str(exc)
+    finally:
+        making.discard()
+    return "" if done.returncode == 0 else done.stderr.strip()[-300:] or f"exit {done.returncode}"

@@ -1,0 +1,156 @@
+"""How boxes are made on one machine: the facts, and what follows from them for a box. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sandbox_server.runtime import bubblewrap_mounts
+from sandbox_server.runtime.base import BoxSpec, Enforcement, Limits
+from sandbox_server.runtime.bubblewrap_mounts import PERMS, PLACES, Layout, Python
+from sandbox_server.runtime.bubblewrap_plan import Plan
+from sandbox_server.runtime.cgroups import Groups
+from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
+
+Namespace = Literal["mount", "user", ""]
+
+_FLAGS = {"nosuid", "nodev", "noatime"}
+"""Mount options that are flags of the system call; the launcher sets them."""
+_FILE_SLACK = 1 << 20
+"""A file may be a little larger than its disk, so that a full disk is reported as what it is."""
+_NO_GROUP = "no writable control group"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Facts about a machine, and the way chosen for it."""
+
+    bwrap: str
+    python: Python
+    shared: str
+    uid: int
+    """Our own."""
+    uids: range | None = None
+    """As root, the users that boxes are given: a box never runs as root."""
+    namespace: Namespace = ""
+    """Whose mounts the writable places are: `mount` and `user` are namespaces of the launcher,
+    otherwise bubblewrap makes them, which bounds bytes but not inodes."""
+    no_namespace: str = ""
+    stage: str = ""
+    no_disk: str = ""
+    """Why /workspace is not a disk of its own but kept in memory."""
+    groups: Groups = field(default_factory=lambda: Groups(2, {}))
+    nproc_per_namespace: bool = True
+    """Whether RLIMIT_NPROC counts the processes of a user namespace, not of the whole machine."""
+    seccomp: bytes = b""
+    no_seccomp: str = ""
+    links: dict[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+    etc: tuple[str, ...] = ()
+    has_python_command: bool = False
+
+    @property
+    def has_disk(self) -> bool:
+        return self.namespace == "mount" and not self.no_disk
+
+    def enforcement(self) -> Enforcement:
+        limited = self.groups.parents
+        data = f"per process only (RLIMIT_DATA), and files are kept in memory: {_NO_GROUP}"
+        counted = f"/workspace is kept in memory and counts as memory: {self.no_disk}"
+        loose = f"only the kernel's own limit for a tmpfs: {self.no_namespace}"
+        pids = "pids" in limited or self.nproc_per_namespace
+        return Enforcement(
+            memory="" if "memory" in limited else data,
+            cpu="" if "cpu" in limited else f"not limited: {_NO_GROUP}",
+            pids="" if pids else f"not limited: {_NO_GROUP}, and Linux is older than 5.14",
+            disk=counted if self.no_disk and "memory" in limited else "",
+            inodes="" if self.namespace else loose,
+            syscalls=self.no_seccomp,
+        )
+
+    def plan(self, spec: BoxSpec, *, box_id: str, uid: int | None, disk: str) -> Plan:
+        """All of a box but its folder and its record. `uid` is its user on the host where it has
+        one of its own, `disk` the device of its workspace."""
+        groups = self.groups.plan(box_id, spec.limits)
+        layout = self.layout(spec.limits)
+        return {
+            "folder": "",
+            "record": "",
+            "groups": groups.folders,
+            "group_writes": groups.writes,
+            "meters": groups.meters,
+            "rlimits": self._rlimits(spec.limits),
+            "uid": uid,
+            "namespace": self.namespace,
+            "stage": self.stage,
+            "binds": self._binds(),
+            "tmpfs": self._tmpfs(spec.limits, self.uid if uid is None else uid, disk),
+            "disk": disk,
+            "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in _FLAGS),
+            "bwrap": self._staged("bwrap", self.bwrap),
+            "options": bubblewrap_mounts.options(layout, spec.env),
+            "command": bubblewrap_mounts.command(
+                layout, {"box": box_id, "deadman_s": str(spec.deadman_s)}, pids=self._nproc(spec)
+            ),
+            "seccomp": self.seccomp,
+        }
+
+    def layout(self, limits: Limits) -> Layout:
+        return Layout(
+            shared=self._staged("shared", self.shared),
+            places={
+                name: f"{self.stage}/{name}" if self.namespace else size
+                for name, size in _sizes(limits).items()
+            },
+            python=self.python,
+            python_source=self._staged("python", self.python.prefix),
+            links=self.links,
+            folders=self.folders,
+            etc=self.etc,
+            has_python_command=self.has_python_command,
+        )
+
+    def _staged(self, name: str, source: str) -> str:
+        """As another user than ours, bubblewrap may not be able to reach the source itself."""
+        return f"{self.stage}/{name}" if name in self._binds() else source
+
+    def _binds(self) -> dict[str, str]:
+        if self.namespace != "mount":
+            return {}
+        binds = {"shared": self.shared, "bwrap": self.bwrap, "python": self.python.prefix}
+        return {name: source for name, source in binds.items() if source}
+
+    def _tmpfs(self, limits: Limits, uid: int, disk: str) -> dict[str, str]:
+        if not self.namespace:
+            return {}
+        return {
+            name: f"size={size},nr_inodes={limits.inodes},mode={PERMS[name]},uid={uid},gid={uid}"
+            for name, size in _sizes(limits).items()
+            if name != "workspace" or not disk
+        }
+
+    def _rlimits(self, limits: Limits) -> dict[str, int]:
+        rlimits = {
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_FSIZE": limits.disk_bytes + _FILE_SLACK,
+        }
+        if "memory" not in self.groups.parents:
+            rlimits["RLIMIT_DATA"] = limits.memory_bytes
+        return rlimits
+
+    def _nproc(self, spec: BoxSpec) -> int | None:
+        if "pids" in self.groups.parents or not self.nproc_per_namespace:
+            return None
+        return spec.limits.pids
+
+
+def _sizes(limits: Limits) -> dict[str, int]:
+    sizes = {
+        "workspace": limits.disk_bytes,
+        "home": limits.home_bytes,
+        "tmp": limits.tmp_bytes,
+        "shm": limits.shm_bytes,
+    }
+    assert sizes.keys() == PLACES.keys()
+    return sizes

@@ -1,0 +1,202 @@
+"""The folder that boxes are kept in: what a server that comes back finds them by.
+
+<state>/boxes/<id>/box.json   the record, written by the launcher: the box exists
+<state>/boxes/<id>/sock       where the warden listens
+<state>/uids/<uid>            a link that names the box whose user this is, as root
+<state>/shared/<version>/     the warden and the files of our own that boxes have in /etc
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.runtime import cgroups
+from sandbox_server.runtime.bubblewrap_mounts import SHARED, START
+from sandbox_server.runtime.processes import Process
+from sandbox_server.runtime.zipapp import warden_version, warden_zipapp
+
+HALF_MADE_S = 60.0
+"""A folder without a record is being made, or was abandoned this long ago."""
+END_S = 5.0
+DEAD = ".dead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """box.json."""
+
+    id: str
+    owner: str
+    created_at: float
+    boot: str
+    """The boot of the machine: numbers of processes mean nothing after another one."""
+    keeper: Process
+    monitor: Process
+    labels: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    groups: list[str] = field(default_factory=list)
+    claim: str = ""
+
+    @classmethod
+    def read(cls, folder: Path) -> Record | None:
+        """None where there is none, or none that can be read."""
+        try:
+            body: dict[str, Any] = json.loads((folder / "box.json").read_bytes())
+            keeper, monitor = Process(*body.pop("keeper")), Process(*body.pop("monitor"))
+            return cls(**body, keeper=keeper, monitor=monitor)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def alive(self) -> bool:
+        return self.boot == boot_id() and self.keeper.alive()
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def default_path() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/sandbox")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "sandbox"
+
+
+class StateFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._boxes = self.path / "boxes"
+        self._uids = self.path / "uids"
+
+    def prepare(self) -> None:
+        """Make what is missing. Raises RuntimeUnavailable where that is not allowed."""
+        try:
+            self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+            for folder in (self._boxes, self._uids):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as exc:
+            raise RuntimeUnavailable(f"the state folder {self.path} cannot be made: {exc}") from exc
+
+    def shared(self, python: str) -> Path:
+        """The folder with what all boxes on this interpreter share, made where it is missing."""
+        made_of = [python, os.stat(python).st_mtime_ns, warden_version(), SHARED]
+        name = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
+        folder = self.path / "shared" / name
+        if folder.is_dir():
+            return folder
+        folder.parent.mkdir(mode=0o755, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as new:
+            _write_shared(Path(new, name), python)
+            with contextlib.suppress(OSError):  # Another process was faster.
+                os.rename(Path(new, name), folder)
+        return folder
+
+    def new_box(self) -> Path:
+        folder = self._boxes / secrets.token_hex(8)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def folder(self, box_id: str) -> Path:
+        return self._boxes / box_id
+
+    def claim(self, box_id: str, uids: range) -> tuple[int, Path]:
+        """A user of the host that no other box has, and the claim that keeps it so."""
+        for _ in range(1000):
+            uid = secrets.choice(uids)
+            try:
+                (self._uids / str(uid)).symlink_to(box_id)
+            except FileExistsError:
+                continue
+            return uid, self._uids / str(uid)
+        raise RuntimeUnavailable(f"no unused user left among {uids}")
+
+    def records(self) -> list[Record]:
+        """Every box that runs. What is left of others is removed."""
+        living = []
+        for folder in sorted(self._boxes.iterdir()):
+            record = Record.read(folder)
+            if record is not None and record.alive():
+                if folder.name == record.id:
+                    living.append(record)
+            elif record is not None or _age_s(folder) > HALF_MADE_S:
+                clear(folder, record)
+        for claim in self._uids.iterdir():
+            with contextlib.suppress(OSError):
+                if not self.folder(os.readlink(claim)).exists():
+                    claim.unlink(missing_ok=True)
+        return living
+
+
+def _write_shared(folder: Path, python: str) -> None:
+    """The files of our own, and the warden unpacked and compiled: it starts in half the time."""
+    folder.mkdir()
+    for path, text in SHARED.items():
+        (folder / Path(path).name).write_text(text)
+    with zipfile.ZipFile(io.BytesIO(warden_zipapp())) as archive:
+        archive.extractall(folder / "warden")
+    (folder / "warden" / "start.py").write_text(START)
+    words = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    subprocess.run([*words, str(folder / "warden")], capture_output=True, check=False)
+    for entry in (folder, *folder.rglob("*")):
+        entry.chmod(0o755 if entry.is_dir() else 0o644)
+
+
+def _age_s(folder: Path) -> float:
+    try:
+        return time.time() - folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def listen(folder: Path) -> socket.socket:
+    """The box's socket. Its path may be longer than the kernel takes, so it goes by descriptor."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    top = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{top}/sock")
+        os.chmod(f"/proc/self/fd/{top}/sock", 0o600)
+        listener.listen(16)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(top)
+    return listener
+
+
+def kill(record: Record) -> None:
+    """End a box: its PID 1, and with it the kernel ends the rest. Its keeper cleans up."""
+    if not record.monitor.stop():
+        return
+    children = record.monitor.children()  # Complete: who is stopped starts no more.
+    for child in children:
+        child.kill()
+    if children:
+        record.monitor.resume()
+    else:
+        record.monitor.kill()
+
+
+def clear(folder: Path, record: Record | None) -> None:
+    """Remove what is left of a box without a keeper."""
+    if record is not None:
+        if record.boot == boot_id():
+            kill(record)
+        cgroups.remove(record.groups)
+        if record.claim:
+            Path(record.claim).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,173 @@
+"""Control groups of boxes, versions 1 and 2: where they can be made, and what is written to them.
+
+A box's groups are made by its launcher and removed by its keeper; this module tells them how.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandbox_server.runtime.base import Limits
+
+ROOT = Path("/sys/fs/cgroup")
+CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
+_PERIOD_US = 100_000
+_ENTER = 'for door; do echo 0 >"$door" || exit 1; done'
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupPlan:
+    """The groups of one box: folders to make, limits to write, files to read."""
+
+    folders: list[str] = field(default_factory=list)
+    writes: list[tuple[str, str, bool]] = field(default_factory=list)
+    """Path, value, and whether the box may not start without it."""
+    meters: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which controllers can be used here, each with the folder that groups are made in."""
+
+    version: int
+    parents: Mapping[str, Path]
+
+    def plan(self, box_id: str, limits: Limits) -> GroupPlan:
+        folders = {name: parent / f"sandbox-{box_id}" for name, parent in self.parents.items()}
+        writes, meters = _TABLES[self.version](limits)
+        return GroupPlan(
+            folders=list(dict.fromkeys(str(folder) for folder in folders.values())),
+            writes=[
+                (str(folders[controller] / name), value, required)
+                for controller, name, value, required in writes
+                if controller in folders
+            ],
+            meters={
+                meter: str(folders[controller] / name)
+                for meter, (controller, name) in meters.items()
+                if controller in folders
+            },
+        )
+
+
+_Write = tuple[str, str, str, bool]
+_Meters = dict[str, tuple[str, str]]
+
+
+def _first_version(limits: Limits) -> tuple[list[_Write], _Meters]:
+    memory = str(limits.memory_bytes)
+    writes = [
+        ("memory", "memory.limit_in_bytes", memory, True),
+        ("memory", "memory.memsw.limit_in_bytes", memory, False),
+        ("pids", "pids.max", str(limits.pids), True),
+        ("cpu", "cpu.cfs_period_us", str(_PERIOD_US), True),
+        ("cpu", "cpu.cfs_quota_us", str(_quota_us(limits)), True),
+    ]
+    meters = {
+        "oom": ("memory", "memory.oom_control"),
+        "memory": ("memory", "memory.usage_in_bytes"),
+        "cpu": ("cpuacct", "cpuacct.usage"),
+        "pids": ("pids", "pids.current"),
+    }
+    return writes, meters
+
+
+def _second_version(limits: Limits) -> tuple[list[_Write], _Meters]:
+    writes = [
+        ("memory", "memory.max", str(limits.memory_bytes), True),
+        ("memory", "memory.swap.max", "0", False),
+        ("pids", "pids.max", str(limits.pids), True),
+        ("cpu", "cpu.max", f"{_quota_us(limits)} {_PERIOD_US}", True),
+    ]
+    meters = {
+        "oom": ("memory", "memory.events"),
+        "memory": ("memory", "memory.current"),
+        "cpu": ("cpu", "cpu.stat"),
+        "pids": ("pids", "pids.current"),
+    }
+    return writes, meters
+
+
+_TABLES = {1: _first_version, 2: _second_version}
+
+
+def _quota_us(limits: Limits) -> int:
+    return max(int(limits.cpus * _PERIOD_US), 1000)
+
+
+def find(root: Path = ROOT) -> Groups:
+    """What can be used here, found by trying. Blocks for a few milliseconds."""
+    if (root / "cgroup.controllers").exists():
+        for parent in _candidates(root):
+            if usable := _usable(parent):
+                return Groups(2, dict.fromkeys(usable, parent))
+        return Groups(2, {})
+    found = {name: (root / name).resolve() for name in CONTROLLERS}
+    return Groups(1, {name: parent for name, parent in found.items() if _can_enter([parent])})
+
+
+def _candidates(root: Path) -> list[Path]:
+    """The top, as root; below a delegated group, next to our own: a group with processes in it
+    (this one) may not have limited children."""
+    own = root / _own_group().lstrip("/")
+    return list(dict.fromkeys([root, own.parent, own]))
+
+
+def _own_group() -> str:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        if line.startswith("0::"):
+            return line[3:]
+    return "/"
+
+
+def _usable(parent: Path) -> list[str]:
+    wanted = [name for name in CONTROLLERS if name != "cpuacct"]
+    for name in wanted:
+        with contextlib.suppress(OSError):
+            (parent / "cgroup.subtree_control").write_text(f"+{name}")
+    try:
+        enabled = (parent / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return []
+    usable = [name for name in wanted if name in enabled]
+    return usable if usable and _can_enter([parent]) else []
+
+
+def _can_enter(parents: list[Path]) -> bool:
+    """Whether a process of ours can be put into a new group below each of parents."""
+    probes = [parent / f"sandbox-probe-{os.getpid()}-{time.monotonic_ns()}" for parent in parents]
+    try:
+        for probe in probes:
+            probe.mkdir()
+        doors = [str(probe / "cgroup.procs") for probe in probes]
+        done = subprocess.run(
+            ["/bin/sh", "-c", _ENTER, "sh", *doors], capture_output=True, check=False
+        )
+        return done.returncode == 0
+    except OSError:
+        return False
+    finally:
+        remove([str(probe) for probe in probes])
+
+
+def remove(folders: list[str], *, within_s: float = 1.0) -> None:
+    """Remove groups whose processes have ended or are about to. What is gone is no error."""
+    deadline = time.monotonic() + within_s
+    for folder in folders:
+        while True:
+            try:
+                os.rmdir(folder)
+            except FileNotFoundError:
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.02)
+            else:
+                break

@@ -1,0 +1,248 @@
+"""The docker runtime: a container for every box, with its warden as PID 1."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiodocker
+from aiodocker.containers import DockerContainer
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
+from sandbox_server.runtime import docker_config, loop_disk
+from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Limits, Runtime
+from sandbox_server.runtime.docker_config import BoxImage
+from sandbox_server.runtime.docker_enforcement import enforcement, obstacle_to_disks
+from sandbox_server.runtime.docker_engine import Endpoint, Engine
+from sandbox_server.runtime.docker_image import BoxImages
+from sandbox_server.runtime.docker_stream import ExecStream, open_exec
+from sandbox_server.runtime.loop_disk import LoopDisk
+
+_REMOVED_S = 60.0
+_STALE_S = 600.0
+"""A container that was never started for so long has lost who made it."""
+_T = TypeVar("_T")
+
+
+class DockerBox(Box):
+    """A container. Its name follows from the box's id, so it can be found without its own id."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        box_id: str,
+        *,
+        python: str,
+        labels: dict[str, str],
+        created_at: float,
+    ) -> None:
+        super().__init__(box_id, runtime="docker", labels=labels, created_at=created_at)
+        self._engine = engine
+        self._relay = docker_config.relay_command(python)
+        self._gone = f"box {box_id} is gone"
+        self._name = docker_config.container_name(box_id)
+
+    async def open_stream(self) -> ExecStream:
+        with self._engine.errors(gone=self._gone):
+            try:
+                relay = await self._engine.client.containers.container(self._name).exec(
+                    self._relay, stdin=True, user=docker_config.USER
+                )
+            except aiodocker.DockerError as exc:
+                if exc.status == 409:
+                    raise SessionLost(self._gone) from exc
+                raise
+        return await open_exec(self._engine, relay.id, gone=self._gone)
+
+    async def is_alive(self) -> bool:
+        try:
+            with self._engine.errors(gone=self._gone):
+                about = await self._engine.client.containers.container(self._name).show()
+        except SessionLost:
+            return False
+        return bool(about["State"]["Running"])
+
+    async def destroy(self) -> None:
+        await remove_container(self._engine, self._name)
+
+
+async def remove_container(engine: Engine, name: str) -> None:
+    """Kill and remove a container and its volumes; returns when it is gone. One that is gone
+    already, or on its way, is no error. Raises RuntimeUnavailable."""
+    container = engine.client.containers.container(name)
+    with engine.errors():
+        try:
+            async with asyncio.timeout(_REMOVED_S):
+                try:
+                    await container.delete(force=True, v=True)
+                except aiodocker.DockerError as exc:
+                    if exc.status != 409:
+                        raise
+                    await container.wait(condition="removed")
+        except aiodocker.DockerError as exc:
+            if exc.status != 404:
+                raise
+
+
+class DockerRuntime(Runtime):
+    """Makes boxes on a Docker engine, local or remote.
+
+    engine_runtime: the engine's name of another OCI runtime, "runsc" for gVisor.
+    disk_folder: where disks of boxes are kept, as files without a name.
+    """
+
+    name = "docker"
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        engine_runtime: str | None = None,
+        disk_folder: Path = Path("/var/tmp"),
+    ) -> None:
+        self._engine = Engine(Endpoint.of(url))
+        self._engine_runtime = engine_runtime or None
+        self._disk_folder = disk_folder
+        self._images = BoxImages(self._engine)
+        self._obstacle: str | None = None
+        self._making: set[str] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __repr__(self) -> str:
+        runtime = f" {self._engine_runtime}" if self._engine_runtime else ""
+        return f"<DockerRuntime {self._engine.endpoint.url}{runtime}, {len(self._making)} starting>"
+
+    @property
+    def gvisor(self) -> bool:
+        """Whether boxes run on gVisor's kernel instead of the host's."""
+        name = self._engine_runtime or ""
+        return "runsc" in name or "gvisor" in name
+
+    async def version(self) -> str:
+        """The engine's version. Raises RuntimeUnavailable."""
+        return await self._engine.version()
+
+    async def create(self, spec: BoxSpec) -> DockerBox:
+        image = await self._images.derived(spec.image)
+        # An engine does not stop half way because its caller has left: what was begun is finished,
+        # and removed where nobody waits for it any more.
+        making = self._spawn(self._make(spec, image))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._spawn(_undo(making)))
+            raise
+
+    async def _make(self, spec: BoxSpec, image: BoxImage) -> DockerBox:
+        box_id = uuid.uuid4().hex[:16]
+        created_at = time.time()
+        python = docker_config.READABLE_PYTHON if self.gvisor else docker_config.PYTHON
+        disk = await self._new_disk(spec.limits, box_id)
+        config = docker_config.container_config(
+            spec,
+            box_id=box_id,
+            created_at=created_at,
+            image=image,
+            device=disk.device if disk else None,
+            engine_runtime=self._engine_runtime,
+            python=python,
+        )
+        self._making.add(box_id)
+        try:
+            await self._start(docker_config.container_name(box_id), config)
+        finally:
+            self._making.discard(box_id)
+            if disk is not None:
+                disk.close()
+        labels = dict(spec.labels)
+        return DockerBox(self._engine, box_id, python=python, labels=labels, created_at=created_at)
+
+    async def _start(self, name: str, config: dict[str, Any]) -> None:
+        try:
+            with self._engine.errors():
+                container = await self._engine.client.containers.create(config, name=name)
+                await container.start()
+        except SandboxError:
+            with contextlib.suppress(SandboxError):
+                await remove_container(self._engine, name)
+            raise
+
+    async def _new_disk(self, limits: Limits, box_id: str) -> LoopDisk | None:
+        if await self._disk_obstacle():
+            return None
+        try:
+            return await asyncio.to_thread(
+                loop_disk.new_disk,
+                self._disk_folder,
+                size=limits.disk_bytes,
+                inodes=limits.inodes,
+                label=docker_config.container_name(box_id),
+            )
+        except OSError as exc:
+            message = f"no disk of {limits.disk_bytes} bytes can be made for a box: {exc}"
+            raise RuntimeUnavailable(message) from exc
+
+    async def _disk_obstacle(self) -> str:
+        """Why /workspace has no hard limit here, or an empty text; found out once."""
+        if self._obstacle is None:
+            self._obstacle = obstacle_to_disks(
+                await self._engine.info(), unix_socket=bool(self._engine.endpoint.path)
+            ) or loop_disk.obstacle(self._disk_folder)
+        return self._obstacle
+
+    async def boxes(self, owner: str) -> list[Box]:
+        found: list[Box] = []
+        for about in await self._containers():
+            labels, state = about["Labels"], about["State"]
+            box_id = labels.get(docker_config.LABEL_BOX, "")
+            mine = labels.get(docker_config.LABEL_OWNER) == owner
+            if mine and state in ("running", "paused"):
+                found.append(self._adopted(box_id, labels))
+            elif box_id not in self._making and (mine or _is_stale(state, about["Created"])):
+                await remove_container(self._engine, about["Id"])
+        return found
+
+    def _adopted(self, box_id: str, labels: dict[str, str]) -> DockerBox:
+        return DockerBox(
+            self._engine,
+            box_id,
+            python=labels.get(docker_config.LABEL_PYTHON, docker_config.PYTHON),
+            labels=docker_config.own_labels(labels),
+            created_at=float(labels.get(docker_config.LABEL_CREATED, "0")),
+        )
+
+    async def _containers(self) -> list[DockerContainer]:
+        filters = json.dumps({"label": [f"{docker_config.LABEL_MARK}=1"]})
+        with self._engine.errors():
+            return list(await self._engine.client.containers.list(all=1, filters=filters))
+
+    async def enforcement(self) -> Enforcement:
+        info = await self._engine.info()
+        return enforcement(info, no_disk=await self._disk_obstacle(), gvisor=self.gvisor)
+
+    async def close(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._engine.close()
+
+    def _spawn(self, work: Coroutine[object, object, _T]) -> asyncio.Task[_T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _undo(making: asyncio.Task[DockerBox]) -> None:
+    with contextlib.suppress(SandboxError):
+        await (await making).destroy()
+
+
+def _is_stale(state: str, created_at: float) -> bool:
+    """Never started and old: who made it was killed between two steps and has not come back."""
+    return state == "created" and time.time() - created_at > _STALE_S

@@ -1,0 +1,195 @@
+"""What the engine is told about a box: pure, so that every line of it can be read and tested."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
+
+FOLDER = "/usr/lib/sandbox"
+"""Where a derived image keeps the warden and what it needs."""
+PYTHON = f"{FOLDER}/python3"
+"""A program no user of the box can read, and thus not dumpable. Absolute: the PATH of a box may begin
+with folders its user can write to."""
+READABLE_PYTHON = f"{FOLDER}/python3-readable"
+"""For gVisor, which does not run what it cannot read."""
+USER = "1000:1000"
+WORKSPACE = "/workspace"
+HOME = "/home/sandboxuser"
+
+LABEL_MARK = "sandbox"
+LABEL_OWNER = "sandbox.owner"
+LABEL_BOX = "sandbox.box"
+LABEL_CREATED = "sandbox.created"
+LABEL_PYTHON = "sandbox.python"
+_LABEL_PREFIX = "sandbox.label."
+
+_ENVIRONMENT = {
+    "HOME": HOME,
+    "USER": "sandboxuser",
+    "LOGNAME": "sandboxuser",
+    "LANG": "C.UTF-8",
+    "SHELL": "/bin/bash",
+    "TERM": "dumb",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxImage:
+    """An image boxes can be made from."""
+
+    name: str
+    volumes: tuple[str, ...] = ()
+    """The places it declares as volumes."""
+    hosts_file: str = ""
+    """Where the engine's machine has a hosts file for boxes without a network, if it has one."""
+
+
+def container_name(box_id: str) -> str:
+    return f"sandbox-{box_id}"
+
+
+def relay_command(python: str) -> list[str]:
+    return [*_warden(python), "relay"]
+
+
+def _warden(python: str) -> list[str]:
+    return [python, "-I", "-S", f"{FOLDER}/warden.pyz"]
+
+
+def own_labels(labels: dict[str, str]) -> dict[str, str]:
+    """The labels of a box's spec, out of all the labels of its container."""
+    start = len(_LABEL_PREFIX)
+    return {k[start:]: v for k, v in labels.items() if k.startswith(_LABEL_PREFIX)}
+
+
+def container_config(
+    spec: BoxSpec,
+    *,
+    box_id: str,
+    created_at: float,
+    image: BoxImage,
+    device: str | None = None,
+    engine_runtime: str | None = None,
+    python: str = PYTHON,
+) -> dict[str, Any]:
+    """The body of the engine's create call.
+
+    device: a block device with the file system for /workspace; without one it is a plain volume.
+    """
+    return {
+        "Image": image.name,
+        "Entrypoint": [*_warden(python), "pid1", f"box={box_id}", f"deadman_s={spec.deadman_s:g}"],
+        "Cmd": [],
+        "User": USER,
+        "Hostname": "sandbox",
+        "WorkingDir": WORKSPACE,
+        "Env": [f"{name}={value}" for name, value in {**_ENVIRONMENT, **spec.env}.items()],
+        "Labels": {**_labels(spec, box_id, created_at), LABEL_PYTHON: python},
+        "Healthcheck": {"Test": ["NONE"]},
+        "NetworkDisabled": _is_unplugged(spec, image),
+        "HostConfig": {
+            **_isolation(spec),
+            **_limits(spec.limits),
+            "Tmpfs": _tmpfs(spec.limits),
+            "Mounts": _mounts(spec, image, device),
+            "AutoRemove": True,
+            "LogConfig": {"Type": "none"},
+            "Init": False,
+            **({"Runtime": engine_runtime} if engine_runtime else {}),
+        },
+    }
+
+
+def _is_unplugged(spec: BoxSpec, image: BoxImage) -> bool:
+    """Whether the engine need not set up even the network "none": that halves the time to start.
+
+    The kernel's own empty network is all a box has then. What is missing is a hosts file, without
+    which no program finds localhost.
+    """
+    return spec.network == "none" and bool(image.hosts_file)
+
+
+def _mounts(spec: BoxSpec, image: BoxImage, device: str | None) -> list[dict[str, Any]]:
+    mounts = [_workspace(device), *map(_sealed_volume, _other_volumes(image.volumes))]
+    if _is_unplugged(spec, image):
+        mounts.append(
+            {"Type": "bind", "Source": image.hosts_file, "Target": "/etc/hosts", "ReadOnly": True}
+        )
+    return mounts
+
+
+def _labels(spec: BoxSpec, box_id: str, created_at: float) -> dict[str, str]:
+    return {
+        **{_LABEL_PREFIX + name: value for name, value in spec.labels.items()},
+        LABEL_MARK: "1",
+        LABEL_OWNER: spec.owner,
+        LABEL_BOX: box_id,
+        LABEL_CREATED: f"{created_at:.3f}",
+    }
+
+
+def _isolation(spec: BoxSpec) -> dict[str, Any]:
+    return {
+        "NetworkMode": spec.network,
+        "IpcMode": "none",
+        "CgroupnsMode": "private",
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
+    }
+
+
+def _limits(limits: Limits) -> dict[str, Any]:
+    return {
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,
+        "NanoCpus": round(limits.cpus * 1e9),
+        "PidsLimit": limits.pids,
+        "OomKillDisable": False,
+        "Ulimits": [
+            {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
+            {"Name": "core", "Soft": 0, "Hard": 0},
+        ],
+    }
+
+
+def _tmpfs(limits: Limits) -> dict[str, str]:
+    common = f"nosuid,nodev,nr_inodes={limits.inodes}"
+    owner = "uid=1000,gid=1000"
+    return {
+        "/tmp": f"rw,exec,{common},size={limits.tmp_bytes},mode=1777",
+        "/dev/shm": f"rw,noexec,{common},size={limits.shm_bytes},mode=1777",
+        HOME: f"rw,exec,{common},size={limits.home_bytes},mode=0755,{owner}",
+    }
+
+
+def _workspace(device: str | None) -> dict[str, Any]:
+    """An anonymous volume: it goes with its container. The engine fills it with what the image has
+    in the same place, and gives it the same owner."""
+    mount: dict[str, Any] = {"Type": "volume", "Target": WORKSPACE}
+    if device is not None:
+        options = {"type": "ext4", "device": device, "o": MOUNT_OPTIONS}
+        mount["VolumeOptions"] = {"DriverConfig": {"Name": "local", "Options": options}}
+    return mount
+
+
+def _other_volumes(image_volumes: tuple[str, ...]) -> list[str]:
+    ours = (WORKSPACE, HOME, "/tmp", "/dev/shm")
+    return sorted(path for path in image_volumes if path.rstrip("/") not in ours)
+
+
+def _sealed_volume(path: str) -> dict[str, Any]:
+    """A volume the image declares would be writable and without any limit."""
+    return {"Type": "volume", "Target": path, "ReadOnly": True}
+
+
+@cache
+def seccomp_profile() -> str:
+    text = files("sandbox_server.runtime").joinpath("seccomp.json").read_text()
+    return json.dumps(json.loads(text), separators=(",", ":"))

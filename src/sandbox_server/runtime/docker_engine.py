@@ -1,0 +1,155 @@
+"""The connection to a Docker engine: where it is, its API client, and what its errors mean here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiodocker
+import aiohttp
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
+
+_CALL_TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=5)
+"""For calls that take a second at most; an engine under load may need many."""
+_CONNECT_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where an engine listens: a unix socket, or TCP with or without TLS."""
+
+    url: str
+    path: str = ""
+    host: str = ""
+    port: int = 0
+    certificates: Path | None = None
+
+    @classmethod
+    def of(cls, url: str | None = None) -> Endpoint:
+        """The endpoint at url, else the one the environment names, else the usual socket.
+
+        Raises RuntimeUnavailable for an address of another kind, ssh:// for one.
+        """
+        url = url or os.environ.get("DOCKER_HOST") or f"unix://{_usual_socket()}"
+        parts = urlsplit(url)
+        if parts.scheme == "unix":
+            return cls(url=url, path=parts.path)
+        if parts.scheme not in ("tcp", "http", "https") or not parts.hostname:
+            message = f"DOCKER_HOST={url} is not supported: use unix:///path or tcp://host:port"
+            raise RuntimeUnavailable(message)
+        tls = parts.scheme == "https" or bool(os.environ.get("DOCKER_TLS_VERIFY"))
+        folder = Path(os.environ.get("DOCKER_CERT_PATH") or Path.home() / ".docker")
+        port = parts.port or (2376 if tls else 2375)
+        return cls(url=url, host=parts.hostname, port=port, certificates=folder if tls else None)
+
+    @property
+    def base_url(self) -> str:
+        if self.path:
+            return "http://localhost"
+        return f"{'https' if self.certificates else 'http'}://{self.host}:{self.port}"
+
+    def tls(self) -> ssl.SSLContext | None:
+        if self.certificates is None:
+            return None
+        context = ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
+        context.load_cert_chain(self.certificates / "cert.pem", self.certificates / "key.pem")
+        return context
+
+    def connector(self) -> aiohttp.BaseConnector:
+        """Without aiohttp's limit of 100 connections."""
+        if self.path:
+            return aiohttp.UnixConnector(self.path, limit=0)
+        return aiohttp.TCPConnector(limit=0, ssl=self.tls() or True)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection of one's own. Raises OSError, TimeoutError included."""
+        async with asyncio.timeout(_CONNECT_S):
+            if self.path:
+                return await asyncio.open_unix_connection(self.path, limit=1 << 20)
+            return await asyncio.open_connection(
+                self.host, self.port, ssl=self.tls(), limit=1 << 20
+            )
+
+
+def _usual_socket() -> str:
+    runtime_folder = os.environ.get("XDG_RUNTIME_DIR", "/run")
+    for path in ("/var/run/docker.sock", f"{runtime_folder}/docker.sock"):
+        if os.path.exists(path):
+            return path
+    return "/var/run/docker.sock"
+
+
+class Engine:
+    """An engine at an endpoint. Has to be closed by who made it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._client: aiodocker.Docker | None = None
+        self._info: dict[str, object] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.endpoint.url}>"
+
+    @property
+    def client(self) -> aiodocker.Docker:
+        """The API client, made when first asked for: it belongs to the running event loop."""
+        if self._client is None:
+            with self.errors():
+                connector = self.endpoint.connector()
+                url = self.endpoint.base_url
+                self._client = aiodocker.Docker(url=url, connector=connector, timeout=_CALL_TIMEOUT)
+        return self._client
+
+    async def info(self) -> dict[str, object]:
+        """What the engine tells of itself, asked once. Raises RuntimeUnavailable."""
+        if self._info is None:
+            with self.errors():
+                self._info = dict(await self.client.system.info())
+        return self._info
+
+    async def version(self) -> str:
+        """The engine's version, asked now. Raises RuntimeUnavailable."""
+        with self.errors():
+            return str((await self.client.version()).get("Version", "of unknown version"))
+
+    @contextmanager
+    def errors(self, *, gone: str = "") -> Iterator[None]:
+        """Turn the errors of the engine and of the way to it into ours.
+
+        gone: what a 404 means: SessionLost with this message; without it, a fault of the engine.
+        """
+        try:
+            yield
+        except SandboxError:
+            raise
+        except aiodocker.DockerError as exc:
+            if exc.status == 404 and gone:
+                raise SessionLost(gone) from None
+            message = f"the Docker engine answered {exc.status}: {_line(exc.message)}"
+            raise RuntimeUnavailable(message) from exc
+        except (aiohttp.ClientError, OSError, AssertionError) as exc:
+            raise self.unreachable(exc) from exc
+
+    def unreachable(self, cause: BaseException) -> RuntimeUnavailable:
+        why = _line(str(cause)) or type(cause).__name__
+        return RuntimeUnavailable(
+            f"no Docker engine answers at {self.endpoint.url} ({why}): start it, point DOCKER_HOST"
+            " at a running one, or choose another runtime with SANDBOX_RUNTIME"
+        )
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+            await client.connector.close()
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())[:300]

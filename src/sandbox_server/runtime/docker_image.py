@@ -1,0 +1,213 @@
+"""Images for boxes: any image with bash and Python, with the warden laid into it once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import json
+import tarfile
+import time
+import uuid
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Any
+
+import aiodocker
+import aiohttp
+from aiodocker.containers import DockerContainer
+
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
+from sandbox_server.runtime.docker_config import FOLDER, BoxImage
+from sandbox_server.runtime.docker_engine import Engine
+from sandbox_server.runtime.docker_prepare import HOSTS, NO_BASH, OLD_PYTHON
+from sandbox_server.runtime.zipapp import warden_version, warden_zipapp
+
+REPOSITORY = "sandbox-box"
+_LABEL_BASE = "sandbox.image.base"
+_NAME_PREFIX = "sandbox-derive-"
+_LEFT_AFTER_S = 900
+_OWN_PREFIX = "sandbox-"
+"""Names no registry has: our own images are built, never pulled."""
+_PULL_S = 900
+_PREPARE_S = 300
+_CONFIG: dict[str, Any] = {
+    "User": "0:0",
+    "WorkingDir": "/",
+    "Entrypoint": ["python3", "-I", "-S", f"{FOLDER}/prepare.py"],
+    "Cmd": [],
+    "Healthcheck": {"Test": ["NONE"]},
+    "HostConfig": {
+        "NetworkMode": "none",
+        "CapDrop": ["ALL"],
+        "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"],
+        "SecurityOpt": ["no-new-privileges"],
+        "Memory": 512 << 20,
+        "PidsLimit": 64,
+        "LogConfig": {"Type": "none"},
+    },
+}
+_CHANGES = ["USER 1000:1000", "WORKDIR /workspace", "ENTRYPOINT []", 'CMD ["bash"]']
+_WRONG = {
+    NO_BASH: "has no bash: install it in the image",
+    OLD_PYTHON: "has a python3 older than 3.8: install a newer one in the image",
+}
+
+
+class BoxImages:
+    """Derives images and finds those derived before, by this process or another."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._deriving = asyncio.Lock()
+
+    async def derived(self, base: str) -> BoxImage:
+        """The image for boxes made from base.
+
+        Raises RuntimeUnavailable where base is not to be had, InvalidRequest where it lacks
+        something a box needs.
+        """
+        base_id = await self._base_id(base)
+        name = f"{REPOSITORY}:{_tag(base_id)}"
+        found = await self._find(name)
+        if found is not None:
+            return found
+        async with self._deriving:
+            found = await self._find(name)
+            if found is None:
+                await self._derive(base, base_id, name)
+                found = await self._find(name)
+        if found is None:
+            raise RuntimeUnavailable(f"image {name} was removed while it was made; try again")
+        return found
+
+    async def _base_id(self, base: str) -> str:
+        for attempt in ("local", "pulled"):
+            with self._engine.errors():
+                try:
+                    return str((await self._engine.client.images.inspect(base))["Id"])
+                except aiodocker.DockerError as exc:
+                    if exc.status != 404:
+                        raise
+            if attempt == "local":
+                await self._pull(base)
+        raise RuntimeUnavailable(f"image {base} was pulled and is gone again; try again")
+
+    async def _pull(self, base: str) -> None:
+        if base.startswith(_OWN_PREFIX):
+            raise RuntimeUnavailable(
+                f"image {base} is not on this engine: build it with `make image`"
+                " (or `sandbox image build`)"
+            )
+        try:
+            async with asyncio.timeout(_PULL_S):
+                await self._engine.client.images.pull(base)
+        except aiodocker.DockerError as exc:
+            why = " ".join(exc.message.split())[:200]
+            message = (
+                f"image {base} cannot be pulled ({why}): check its name, or `docker pull {base}`"
+            )
+            raise RuntimeUnavailable(message) from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise self._engine.unreachable(exc) from exc
+
+    async def _find(self, name: str) -> BoxImage | None:
+        with self._engine.errors():
+            try:
+                about = await self._engine.client.images.inspect(name)
+            except aiodocker.DockerError as exc:
+                if exc.status == 404:
+                    return None
+                raise
+        volumes = (about.get("Config") or {}).get("Volumes") or {}
+        return BoxImage(name=name, volumes=tuple(volumes), hosts_file=_hosts_file(about))
+
+    async def _derive(self, base: str, base_id: str, name: str) -> None:
+        with self._engine.errors():
+            await self._remove_leftovers()
+            async with self._container(base, base_id) as container:
+                await container.put_archive("/", _archive())  # type: ignore[no-untyped-call]
+                await self._prepare(container, base)
+                repository, tag = name.split(":")
+                await container.commit(
+                    repository=repository, tag=tag, changes=_CHANGES, pause=False
+                )
+            await self._remove_older(base, name)
+
+    @contextlib.asynccontextmanager
+    async def _container(self, base: str, base_id: str) -> AsyncIterator[DockerContainer]:
+        config = {**_CONFIG, "Image": base_id, "Labels": {_LABEL_BASE: base}}
+        name = _NAME_PREFIX + uuid.uuid4().hex[:12]
+        creating = asyncio.create_task(self._engine.client.containers.create(config, name=name))
+        try:
+            yield await asyncio.shield(creating)
+        finally:
+            await asyncio.shield(asyncio.create_task(_remove(creating)))
+
+    async def _prepare(self, container: DockerContainer, base: str) -> None:
+        try:
+            await container.start()
+        except aiodocker.DockerError as exc:
+            if exc.status in (400, 404) or "executable file not found" in exc.message:
+                message = f"image {base} has no python3: install Python 3.8 or newer in the image"
+                raise InvalidRequest(message) from exc
+            raise
+        async with asyncio.timeout(_PREPARE_S):
+            code = int((await container.wait())["StatusCode"])
+        if code in _WRONG:
+            raise InvalidRequest(f"image {base} {_WRONG[code]}")
+        if code != 0:
+            raise InvalidRequest(
+                f"image {base} cannot be prepared for boxes: its python3 left with code {code};"
+                f" try `docker run --rm {base} python3 -c 'import zipfile, ctypes'`"
+            )
+
+    async def _remove_leftovers(self) -> None:
+        """Containers of a process that was killed while it derived."""
+        filters = json.dumps({"name": [f"^/{_NAME_PREFIX}"]})
+        for container in await self._engine.client.containers.list(all=1, filters=filters):
+            if container["Created"] < time.time() - _LEFT_AFTER_S:
+                with contextlib.suppress(aiodocker.DockerError):
+                    await container.delete(force=True, v=True)
+
+    async def _remove_older(self, base: str, name: str) -> None:
+        """Images derived from the same base before; those in use stay for now."""
+        filters = {"label": [f"{_LABEL_BASE}={base}"]}
+        for image in await self._engine.client.images.list(filters=filters):
+            for tag in image.get("RepoTags") or ():
+                if tag.startswith(f"{REPOSITORY}:") and tag != name:
+                    with contextlib.suppress(aiodocker.DockerError):
+                        await self._engine.client.images.delete(tag)
+
+
+def _tag(base_id: str) -> str:
+    recipe = [base_id, warden_version(), _prepare_source(), json.dumps([_CONFIG, _CHANGES])]
+    return hashlib.sha256("\n".join(recipe).encode()).hexdigest()[:12]
+
+
+def _hosts_file(about: dict[str, Any]) -> str:
+    """The file in the image's own top layer, which is a plain folder for overlay2."""
+    driver = about.get("GraphDriver") or {}
+    layer = (driver.get("Data") or {}).get("UpperDir")
+    return f"{layer}{FOLDER}/{HOSTS}" if driver.get("Name") == "overlay2" and layer else ""
+
+
+def _prepare_source() -> str:
+    return files("sandbox_server.runtime").joinpath("docker_prepare.py").read_text()
+
+
+def _archive() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        content = {"warden.pyz": warden_zipapp(), "prepare.py": _prepare_source().encode()}
+        for name, data in content.items():
+            member = tarfile.TarInfo(f"{FOLDER[1:]}/{name}")
+            member.size, member.mode = len(data), 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+async def _remove(creating: asyncio.Task[DockerContainer]) -> None:
+    with contextlib.suppress(aiodocker.DockerError, aiohttp.ClientError, OSError):
+        await (await creating).delete(force=True, v=True)

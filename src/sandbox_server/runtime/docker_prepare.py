@@ -1,0 +1,111 @@
+"""Runs once inside an image, as root, and makes it an image for boxes.
+
+It is copied there as it is and has to be understood by every Python 3, if only to say that the
+Python is too old. Its exit code tells docker_image.py what is wrong with the image.
+"""
+
+import importlib.util
+import marshal
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+
+FOLDER = "/usr/lib/sandbox"
+USER, UID = "sandboxuser", "1000"
+HOME = "/home/" + USER
+HOSTS = "hosts"
+NO_BASH, OLD_PYTHON = 70, 71
+UNCHECKED_HASH = 1
+"""Of a .pyc: valid whatever the source."""
+
+
+def main() -> int:
+    if sys.version_info < (3, 8):  # noqa: UP036
+        return OLD_PYTHON
+    if shutil.which("bash") is None:
+        return NO_BASH
+    replace_user("/etc/passwd", ":".join([USER, "x", UID, UID, "", HOME, "/bin/bash"]))
+    replace_user("/etc/group", ":".join([USER, "x", UID, ""]))
+    for folder in ("/workspace", HOME):
+        give(folder)
+    with open(os.path.join(FOLDER, HOSTS), "w", encoding="ascii") as file:
+        file.write("127.0.0.1 localhost sandbox\n::1 localhost sandbox\n")
+    compile_zipapp(os.path.join(FOLDER, "warden.pyz"))
+    lay_out_python()
+    hold = shutil.which("cat", path="/usr/bin:/bin")
+    if hold is not None:
+        copy_unreadable(os.path.realpath(hold), os.path.join(FOLDER, "cat"))
+    os.unlink(os.path.join(FOLDER, "prepare.py"))
+    return 0
+
+
+def replace_user(path: str, line: str) -> None:
+    """Put line into an account file, in place of every entry with its name or its number."""
+    name, _, number = line.split(":")[:3]
+    kept = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            for old in file.read().splitlines():
+                fields = old.split(":")
+                if fields[0] != name and fields[2:3] != [number]:
+                    kept.append(old)
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write("\n".join([*kept, line, ""]))
+
+
+def give(folder: str) -> None:
+    """Make sure that a folder is there and that all of it belongs to the user."""
+    os.makedirs(folder, exist_ok=True)
+    os.chown(folder, int(UID), int(UID))
+    os.chmod(folder, 0o755)
+    for parent, folders, names in os.walk(folder):
+        for name in folders + names:
+            os.chown(os.path.join(parent, name), int(UID), int(UID), follow_symlinks=False)
+
+
+def compile_zipapp(path: str) -> None:
+    """Compile the warden for this Python: every start would compile it again."""
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in content.items():
+            if name.endswith(".py"):
+                code = compile(data, name, "exec", dont_inherit=True)
+                head = importlib.util.MAGIC_NUMBER + UNCHECKED_HASH.to_bytes(4, "little") + bytes(8)
+                name, data = name + "c", head + marshal.dumps(code)
+            archive.writestr(name, data)
+    os.chmod(path, 0o644)
+
+
+def lay_out_python() -> None:
+    """Give the warden a Python at a path of its own.
+
+    A program its user may not read is not dumpable from its first moment on, so no process of the
+    box can look into it or write into its memory. Where a copy cannot find its library, a link has
+    to do; the warden then hides itself a moment later.
+    """
+    real = os.path.realpath(sys.executable)
+    os.symlink(real, os.path.join(FOLDER, "python3-readable"))
+    python = os.path.join(FOLDER, "python3")
+    copy_unreadable(real, python)
+    with open(os.path.join(FOLDER, "pyvenv.cfg"), "w", encoding="utf-8") as file:
+        file.write("home = " + os.path.dirname(real) + "\n")
+    check = "import ctypes, json, select, socket, struct, tarfile, zipimport"
+    try:
+        works = subprocess.call([python, "-I", "-S", "-c", check]) == 0
+    except OSError:
+        works = False
+    if not works:
+        os.unlink(python)
+        os.symlink(real, python)
+
+
+def copy_unreadable(source: str, target: str) -> None:
+    shutil.copyfile(source, target)
+    os.chmod(target, 0o711)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""A stream of bytes to a process started by `docker exec`: its stdin and its stdout.
+
+The engine is asked to give up HTTP on a connection of our own; from then on we send bare bytes and
+it sends frames of 8 bytes of header (stream, length) and data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
+from sandbox_server.runtime.docker_engine import Engine
+
+_HEADER = struct.Struct(">BxxxI")
+_STDOUT, _STDERR = 1, 2
+_READ_SIZE = 256 * 1024
+_MAX_STDERR = 4096
+_ANSWER_S = 30.0
+_SWITCHING_PROTOCOLS = 101
+_GONE = (404, 409)
+"""No such container or exec; a container that does not run."""
+
+
+class Demultiplexer:
+    """Takes the frames of an exec apart, whatever the pieces they arrive in."""
+
+    def __init__(self) -> None:
+        self.stderr = b""
+        self._header = b""
+        self._stream = 0
+        self._left = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes of stdout in data. The first few of stderr are kept aside."""
+        out: list[bytes] = []
+        position = 0
+        while position < len(data):
+            if self._left == 0:
+                missing = _HEADER.size - len(self._header)
+                self._header += data[position : position + missing]
+                position += missing
+                if len(self._header) == _HEADER.size:
+                    self._stream, self._left = _HEADER.unpack(self._header)
+                    self._header = b""
+                continue
+            piece = data[position : position + self._left]
+            position += len(piece)
+            self._left -= len(piece)
+            if self._stream == _STDOUT:
+                out.append(piece)
+            elif self._stream == _STDERR:
+                self.stderr = (self.stderr + piece)[:_MAX_STDERR]
+        return b"".join(out)
+
+
+class ExecStream:
+    """Implements ByteStream."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = Demultiplexer()
+
+    @property
+    def stderr(self) -> str:
+        """What the process complained about, to be told when its stream ends early."""
+        return self._frames.stderr.decode("utf-8", "replace").strip()
+
+    async def read(self) -> bytes:
+        while True:
+            try:
+                data = await self._reader.read(_READ_SIZE)
+            except OSError:
+                return b""
+            out = self._frames.feed(data)
+            if out or not data:
+                return out
+
+    async def write(self, data: bytes) -> None:
+        if self._writer.is_closing():
+            raise ConnectionResetError("the stream is closed")
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except ConnectionError:
+            raise
+        except OSError as exc:
+            raise ConnectionResetError(str(exc)) from exc
+
+    async def close(self) -> None:
+        # Not wait_closed(): it would wait for a peer that reads no more, and two who wait for it
+        # share one future, so that cancelling the first cancels the second.
+        self._writer.transport.abort()
+
+
+async def open_exec(engine: Engine, exec_id: str, *, gone: str) -> ExecStream:
+    """Start a prepared exec and take over its connection.
+
+    Raises SessionLost with the message `gone` where its container does not run any more,
+    RuntimeUnavailable where the engine does not answer or refuses.
+    """
+    try:
+        reader, writer = await engine.endpoint.connect()
+    except OSError as exc:
+        raise engine.unreachable(exc) from exc
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await _upgrade(reader, writer, exec_id, gone)
+    except (OSError, EOFError, asyncio.LimitOverrunError) as exc:
+        writer.close()
+        raise engine.unreachable(exc) from exc
+    except BaseException:
+        writer.close()
+        raise
+    if not engine.endpoint.path:
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return ExecStream(reader, writer)
+
+
+async def _upgrade(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, exec_id: str, gone: str
+) -> None:
+    body = json.dumps({"Detach": False, "Tty": False})
+    writer.write(
+        f"POST /exec/{exec_id}/start HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\n"
+        f"Upgrade: tcp\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"{body}".encode()
+    )
+    head = await reader.readuntil(b"\r\n\r\n")
+    status = int(head.split(b" ", 2)[1])
+    if status in _GONE:
+        raise SessionLost(gone)
+    if status != _SWITCHING_PROTOCOLS:
+        answer = (await reader.read(1000)).decode("utf-8", "replace")
+        raise RuntimeUnavailable(f"the Docker engine refused a stream ({status}): {answer.strip()}")

@@ -1,0 +1,72 @@
+"""Every behaviour of a box, on every runtime this machine can offer."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.runtime.warden_client import WardenClient
+
+RUNTIMES = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",") if name]
+
+MakeBox = Callable[..., Awaitable[Box]]
+
+
+def make_runtime(name: str, state_dir: Path) -> Runtime:
+    if name == "bubblewrap":
+        from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
+
+        return BubblewrapRuntime(state_dir=state_dir)
+    from sandbox_server.runtime.docker import DockerRuntime
+
+    return DockerRuntime(engine_runtime="runsc" if name == "gvisor" else None)
+
+
+@pytest.fixture(scope="session")
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Embedded boxes run as users of their own, who must be able to pass through.
+    path = tmp_path_factory.mktemp("state")
+    for folder in (path, *path.parents):
+        if folder.is_relative_to(tmp_path_factory.getbasetemp().parent):
+            folder.chmod(0o711)
+    return path
+
+
+@pytest.fixture(params=RUNTIMES)
+def runtime_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def runtime(runtime_name: str, state_dir: Path) -> AsyncIterator[Runtime]:
+    async with make_runtime(runtime_name, state_dir) as made:
+        yield made
+
+
+@pytest.fixture
+async def make_box(runtime: Runtime) -> AsyncIterator[MakeBox]:
+    """Makes boxes and destroys them after the test."""
+    async with AsyncExitStack() as stack:
+
+        async def make(**changes: object) -> Box:
+            spec = replace(BoxSpec(owner="contract", deadman_s=300), **changes)  # type: ignore[arg-type]
+            box = await runtime.create(spec)
+            stack.push_async_callback(box.destroy)
+            return box
+
+        yield make
+
+
+@pytest.fixture
+async def box(make_box: MakeBox) -> Box:
+    return await make_box()
+
+
+@pytest.fixture
+async def warden(box: Box) -> AsyncIterator[WardenClient]:
+    async with WardenClient(box) as client:
+        yield client

@@ -1,0 +1,262 @@
+"""Files go in and out through the warden, as the box's own user sees them."""
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.base import Box, Limits
+from sandbox_server.runtime.warden_client import WardenClient
+
+from .conftest import MakeBox
+
+MIB = 1 << 20
+
+
+async def chunks(data: bytes, size: int = 200_000) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+async def upload(warden: WardenClient, path: str, data: bytes, **options: int) -> str:
+    return (await warden.put(path, chunks(data), **options)).path
+
+
+async def download(warden: WardenClient, path: str) -> bytes:
+    async with warden.get(path) as file:
+        return b"".join([chunk async for chunk in file])
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536, 100 * MIB])
+async def test_round_trip_with_checksums(warden: WardenClient, size: int) -> None:
+    data = os.urandom(MIB) * (size // MIB) + os.urandom(size % MIB)
+    digest = hashlib.sha256(data).hexdigest()
+    uploaded = await warden.put("file.bin", chunks(data))
+    assert (uploaded.path, uploaded.size) == ("/workspace/file.bin", size)
+    inside = await warden.run("sha256sum < file.bin; stat -c '%U %a' file.bin")
+    assert inside.output == f"{digest}  -\nsandboxuser 644\n"
+    async with warden.get("file.bin", digest=True) as file:
+        assert (file.about.size, file.about.sha256) == (size, digest)
+        got = hashlib.sha256()
+        async for chunk in file:
+            got.update(chunk)
+    assert got.hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "with space",
+        "new\nline",
+        "ünïcødé 文件",
+        "-rf",
+        "'quote\"",
+        "$(id)",
+        ".hidden",
+        "a" * 255,
+        "*",
+    ],
+)
+async def test_names_of_every_kind(warden: WardenClient, name: str) -> None:
+    await upload(warden, name, b"content")
+    assert await download(warden, name) == b"content"
+    listing = await warden.list("/workspace")
+    assert [entry.name for entry in listing.entries if entry.name != "lost+found"] == [name]
+    assert (await warden.stat(name)).path == f"/workspace/{name}"
+
+
+async def test_folders_are_made_on_the_way(warden: WardenClient) -> None:
+    assert await upload(warden, "a/b/c.txt", b"x") == "/workspace/a/b/c.txt"
+    assert (await warden.run("cat a/b/c.txt")).output == "x"
+
+
+async def test_every_writable_place_is_served(warden: WardenClient) -> None:
+    for place in ("/tmp", "/home/sandboxuser", "/dev/shm"):
+        await upload(warden, f"{place}/f", b"y")
+        assert await download(warden, f"{place}/f") == b"y"
+
+
+async def test_replacing_a_file_is_atomic_and_does_not_follow_links(warden: WardenClient) -> None:
+    await warden.run("echo original > target; ln -s target link")
+    await upload(warden, "link", b"new")
+    result = await warden.run("cat target; [ -L link ] || cat link")
+    assert result.output == "original\nnew"
+
+
+async def test_mode_is_kept_to_permissions(warden: WardenClient) -> None:
+    await upload(warden, "run.sh", b"#!/bin/sh\necho ran", mode=0o4755)
+    assert (await warden.run("stat -c %a run.sh; ./run.sh")).output == "755\nran\n"
+
+
+async def test_a_folder_comes_as_a_tar(warden: WardenClient) -> None:
+    await warden.run(
+        "mkdir -p d/e; echo 1 > d/f; echo 22 > d/e/g; ln -s /etc/passwd d/l; mkfifo d/p"
+    )
+    with tarfile.open(fileobj=io.BytesIO(await download(warden, "d"))) as archive:
+        members = {member.name: member for member in archive}
+        content = archive.extractfile("e/g")
+        assert content is not None
+        assert content.read() == b"22\n"
+    assert sorted(members) == ["e", "e/g", "f", "l"]
+    assert members["l"].issym()
+    assert members["l"].linkname == "/etc/passwd"
+
+
+async def test_listing(warden: WardenClient) -> None:
+    await warden.run("mkdir -p d/sub; echo hello > d/file; ln -s file d/link; touch d/sub/deep")
+    entries = {e.path: e for e in (await warden.list("d")).entries}
+    assert {path: e.type for path, e in entries.items()} == {
+        "/workspace/d/file": "file",
+        "/workspace/d/link": "symlink",
+        "/workspace/d/sub": "directory",
+    }
+    assert entries["/workspace/d/file"].size == 6
+    deep = await warden.list("d", recursive=True)
+    assert "/workspace/d/sub/deep" in [entry.path for entry in deep.entries]
+
+
+async def test_a_long_listing_is_cut_and_told(warden: WardenClient) -> None:
+    await warden.run("mkdir many; cd many; touch $(seq 3000)")
+    listing = await warden.list("many", limit=1000)
+    assert (len(listing.entries), listing.truncated) == (1000, True)
+    whole = await warden.list("many", limit=10_000)
+    assert (len(whole.entries), whole.truncated) == (3000, False)
+
+
+async def test_names_that_are_not_text_do_not_break_a_listing(warden: WardenClient) -> None:
+    await warden.run(r"mkdir odd; touch $'odd/\xff\xfe'")
+    assert [entry.name for entry in (await warden.list("odd")).entries] == ["\ufffd\ufffd"]
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../etc/passwd",
+        "../../../../etc/x",
+        "/etc/passwd",
+        "/proc/1/environ",
+        "/proc/self/mem",
+        "/usr/bin/bash",
+        "/workspace/../root/x",
+        "/workspace\0/x",
+        "x" * 5000,
+        "/" + "a/" * 2500,
+        "",
+    ],
+)
+async def test_paths_outside_the_writable_places_are_refused(
+    warden: WardenClient, path: str
+) -> None:
+    with pytest.raises(errors.InvalidPath):
+        await download(warden, path)
+    with pytest.raises(errors.InvalidPath):
+        await upload(warden, path, b"x")
+    with pytest.raises(errors.InvalidPath):
+        await warden.list(path)
+
+
+async def test_links_out_of_the_writable_places_are_refused(warden: WardenClient) -> None:
+    await warden.run(
+        "ln -s /etc/passwd p; ln -s /proc/1/environ e; ln -s /proc/self/fd f; ln -s / r"
+    )
+    for path in ("p", "e", "f/0", "r/etc/passwd", "r/proc/1/environ"):
+        with pytest.raises(errors.InvalidPath):
+            await download(warden, path)
+    with pytest.raises(errors.InvalidPath):
+        await upload(warden, "r/tmp/../etc/x", b"")
+
+
+async def test_links_inside_are_followed(warden: WardenClient) -> None:
+    await warden.run("mkdir real; echo there > real/f; ln -s real short; ln -s real/f direct")
+    assert await download(warden, "short/f") == b"there\n"
+    assert await download(warden, "direct") == b"there\n"
+
+
+async def test_a_link_that_loops(warden: WardenClient) -> None:
+    await warden.run("ln -s a b; ln -s b a")
+    with pytest.raises(errors.SandboxError) as caught:
+        await download(warden, "a")
+    assert caught.value.status in (404, 422)
+
+
+async def test_a_swapped_link_never_leads_out(warden: WardenClient) -> None:
+    """A folder that keeps turning into a link to / while files below it are read."""
+    await warden.run(
+        "mkdir -p d; echo mine > d/hostname; mv d d1; ln -s /etc d2; "
+        "(while :; do mv -T d1 d; mv -T d d1; mv -T d2 d; mv -T d d2; done) 2>/dev/null >&2 &"
+    )
+    for _ in range(150):
+        try:
+            assert await download(warden, "d/hostname") == b"mine\n"
+        except (errors.InvalidPath, errors.FileMissing):
+            continue
+
+
+@pytest.mark.parametrize(
+    "make", ["mkfifo odd", "python3 -c 'import socket; socket.socket(1).bind(\"odd\")'"]
+)
+async def test_what_is_not_a_file_is_refused_at_once(warden: WardenClient, make: str) -> None:
+    await warden.run(make)
+    with pytest.raises(errors.InvalidPath):
+        await download(warden, "odd")
+
+
+async def test_missing_files(warden: WardenClient) -> None:
+    with pytest.raises(errors.FileMissing):
+        await download(warden, "nowhere/nothing")
+    with pytest.raises(errors.FileMissing):
+        await warden.stat("nothing")
+    with pytest.raises(errors.FileMissing):
+        await warden.list("nothing")
+
+
+async def test_a_folder_cannot_be_replaced_by_a_file(warden: WardenClient) -> None:
+    await warden.run("mkdir folder")
+    for path in ("folder", "folder/", "/workspace", "folder/..", "."):
+        with pytest.raises(errors.InvalidPath):
+            await upload(warden, path, b"x")
+
+
+async def test_too_large_is_refused_and_leaves_nothing(warden: WardenClient) -> None:
+    with pytest.raises(errors.FileTooLarge):
+        await upload(warden, "big", b"x" * 1001, limit=1000)
+    assert (await warden.run("ls -A | grep -v lost+found")).output == ""
+
+
+async def test_an_upload_cut_off_leaves_nothing(box: Box, warden: WardenClient) -> None:
+    async def half() -> AsyncIterator[bytes]:
+        yield b"x" * 300_000
+        raise RuntimeError("the client has gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        await warden.put("whole", half())
+    assert (await warden.run("ls -A | grep -v lost+found")).output == ""
+
+
+async def test_a_full_disk_is_told(make_box: MakeBox) -> None:
+    box = await make_box(limits=Limits(disk_bytes=32 * MIB))
+    async with WardenClient(box) as warden:
+        with pytest.raises(errors.DiskFull):
+            await upload(warden, "big", bytes(64 * MIB))
+        assert (await warden.run("ls -A | grep -v lost+found")).output == ""
+        await upload(warden, "small", b"fits")
+
+
+async def test_two_transfers_and_a_command_at_once(warden: WardenClient) -> None:
+    import asyncio
+
+    data = os.urandom(MIB) * 20
+    await upload(warden, "a", data)
+    got, _, result = await asyncio.gather(
+        download(warden, "a"), upload(warden, "b", data), warden.run("echo meanwhile")
+    )
+    assert got == data
+    assert result.output == "meanwhile\n"
+    assert (await warden.run("cmp a b && echo same")).output == "same\n"

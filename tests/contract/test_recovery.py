@@ -1,0 +1,231 @@
+"""Nothing is lost when a stream is cut, when the server is killed, or when it never comes back."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.answers import Fenced
+from sandbox_server.runtime.base import Box, Runtime
+from sandbox_server.runtime.events import Exited, Output
+from sandbox_server.runtime.warden_client import WardenClient
+
+from .conftest import MakeBox, make_runtime
+
+COUNT = "for i in $(seq 2000); do echo line $i; done; sleep 0.2; echo end"
+
+
+async def cut(warden: WardenClient) -> None:
+    """Break the stream under the client, as a lost connection would."""
+    assert warden._link is not None
+    await warden._link._stream.close()
+
+
+async def test_a_stream_goes_on_where_it_was_cut(warden: WardenClient) -> None:
+    text = b""
+    cuts = 0
+    async for event in warden.stream(COUNT):
+        if isinstance(event, Output):
+            assert event.offset == len(text)
+            text += event.data
+            if cuts < 3:
+                cuts += 1
+                await cut(warden)
+    assert cuts > 0
+    expected = "".join(f"line {i}\n" for i in range(1, 2001)) + "end\n"
+    assert text.decode() == expected
+
+
+async def test_a_call_survives_cuts_and_runs_once(warden: WardenClient) -> None:
+    running = asyncio.create_task(
+        warden.run("echo x >> /tmp/n; sleep 0.6; wc -l < /tmp/n", key="k")
+    )
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+        await cut(warden)
+    assert (await running).output == "1\n"
+    assert (
+        await warden.run("echo x >> /tmp/n; sleep 0.6; wc -l < /tmp/n", key="k")
+    ).output == "1\n"
+
+
+async def test_input_survives_a_cut(warden: WardenClient) -> None:
+    data = b"".join(b"%07d\n" % i for i in range(300_000))
+    command = "sleep 0.5; md5sum"
+    running = asyncio.create_task(warden.run(command, stdin=data))
+    await asyncio.sleep(0.2)
+    await cut(warden)
+    import hashlib
+
+    assert (await running).output.split()[0] == hashlib.md5(data).hexdigest()
+
+
+async def test_processes_of_the_box_killing_everything_they_can(warden: WardenClient) -> None:
+    """kill -9 -1 takes relays and shells along; the session goes on and its state is kept."""
+    await warden.run("kept=1")
+    for _ in range(3):
+        await warden.run("kill -9 -1")
+        assert (await warden.run("echo $kept")).output == "1\n"
+
+
+async def test_two_owners_of_one_epoch_at_once(box: Box, warden: WardenClient) -> None:
+    async with WardenClient(box) as second:
+        await warden.run("x=1")
+        assert (await second.run("echo $x")).output == "1\n"
+
+
+async def test_a_higher_epoch_fences_the_lower(box: Box, warden: WardenClient) -> None:
+    assert (await warden.run("x=1")).exit.exit_code == 0
+    async with WardenClient(box, epoch=2) as newer:
+        with pytest.raises(Fenced):
+            await warden.run("echo old owner")
+        with pytest.raises(Fenced):
+            await WardenClient(box, epoch=1).connect()
+        assert (await newer.run("echo $x")).output == "1\n"
+
+
+async def test_what_the_owner_left_is_there_for_the_next(box: Box, warden: WardenClient) -> None:
+    await warden.set_state({"thread": "t-1", "generation": 3})
+    await warden.run("echo kept", command_id="c1", key="k1")
+    await warden.close()
+    async with WardenClient(box, epoch=5) as later:
+        state = await later.state()
+        assert state.state == {"thread": "t-1", "generation": 3}
+        assert [(c.command_id, c.idempotency_key, c.running) for c in state.commands] == [
+            ("c1", "k1", False)
+        ]
+
+
+async def test_a_box_that_is_gone_is_told(box: Box, warden: WardenClient) -> None:
+    await box.destroy()
+    with pytest.raises(errors.SessionLost):
+        await warden.run("echo anyone")
+
+
+async def test_a_box_that_goes_in_the_middle_of_a_command_is_told(
+    box: Box, warden: WardenClient
+) -> None:
+    running = asyncio.create_task(warden.run("sleep 100", timeout_s=120))
+    await asyncio.sleep(0.3)
+    await box.destroy()
+    with pytest.raises(errors.SessionLost):
+        await running
+
+
+async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None:
+    box = await make_box(deadman_s=2, owner="deadman")
+    client = WardenClient(box)
+    await client.run("sleep 1000 &")
+    await client.close()
+    for _ in range(100):
+        if not await box.is_alive():
+            break
+        await asyncio.sleep(0.1)
+    assert not await box.is_alive()
+    assert await runtime.boxes("deadman") == []
+
+
+async def test_an_owner_that_speaks_keeps_the_box(make_box: MakeBox) -> None:
+    box = await make_box(deadman_s=2)
+    async with WardenClient(box) as warden:
+        for _ in range(8):
+            await asyncio.sleep(0.5)
+            await warden.ping()
+        assert (await warden.run("echo here")).output == "here\n"
+
+
+async def test_a_running_command_keeps_the_box(make_box: MakeBox) -> None:
+    box = await make_box(deadman_s=1)
+    async with WardenClient(box) as warden:
+        result = await warden.run("sleep 4; echo done")
+    assert result.output == "done\n"
+
+
+async def test_a_warden_can_end_its_box(box: Box, warden: WardenClient) -> None:
+    await warden.end()
+    for _ in range(100):
+        if not await box.is_alive():
+            break
+        await asyncio.sleep(0.1)
+    assert not await box.is_alive()
+
+
+CREATOR = """
+import asyncio, sys
+from pathlib import Path
+from tests.contract.conftest import make_runtime
+from sandbox_server.runtime.base import BoxSpec
+from sandbox_server.runtime.warden_client import WardenClient
+
+async def main():
+    runtime = make_runtime(sys.argv[1], Path(sys.argv[2]))
+    box = await runtime.create(BoxSpec(owner="killed", deadman_s=300, labels={"color": "blue"}))
+    warden = WardenClient(box, epoch=1)
+    await warden.run("echo kept > /workspace/file; cd /tmp; name=value", key="first")
+    print(box.id, flush=True)
+    await warden.run("echo begun; sleep 2; echo ended >> /workspace/file; cat /workspace/file",
+                     key="second", command_id="long")
+
+asyncio.run(main())
+"""
+
+
+async def test_adoption_after_the_server_was_killed(
+    runtime: Runtime, runtime_name: str, state_dir: Path
+) -> None:
+    creator = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CREATOR, runtime_name, str(state_dir),
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )  # fmt: skip
+    assert creator.stdout is not None
+    box_id = (await creator.stdout.readline()).decode().strip()
+    await asyncio.sleep(0.5)
+    creator.send_signal(signal.SIGKILL)
+    await creator.wait()
+
+    (box,) = await runtime.boxes("killed")
+    try:
+        assert box.id == box_id
+        assert box.labels["color"] == "blue"
+        async with WardenClient(box, epoch=2) as warden:
+            events = [event async for event in warden.attach("long")]
+            assert isinstance(events[-1], Exited)
+            text = b"".join(e.data for e in events if isinstance(e, Output))
+            assert text == b"begun\nkept\nended\n"
+            state = await warden.state()
+            assert [c.idempotency_key for c in state.commands] == ["first", "second"]
+            assert (await warden.run("echo $name; pwd")).output == "value\n/tmp\n"
+    finally:
+        await box.destroy()
+    assert await runtime.boxes("killed") == []
+
+
+async def test_boxes_of_other_owners_are_not_mine(runtime: Runtime, make_box: MakeBox) -> None:
+    box = await make_box(owner="me")
+    assert [found.id for found in await runtime.boxes("me")] == [box.id]
+    assert await runtime.boxes("you") == []
+
+
+async def test_destroying_twice_is_harmless(box: Box) -> None:
+    await box.destroy()
+    await box.destroy()
+    assert not await box.is_alive()
+
+
+async def test_a_cancelled_creation_leaves_nothing(runtime_name: str, state_dir: Path) -> None:
+    from sandbox_server.runtime.base import BoxSpec
+
+    async with make_runtime(runtime_name, state_dir) as runtime:
+        for delay in (0.0, 0.01, 0.03, 0.08, 0.15, 0.25):
+            task = asyncio.create_task(runtime.create(BoxSpec(owner="cancelled", deadman_s=60)))
+            await asyncio.sleep(delay)
+            task.cancel()
+            try:
+                await (await task).destroy()
+            except asyncio.CancelledError:
+                continue
+        assert await runtime.boxes("cancelled") == []
