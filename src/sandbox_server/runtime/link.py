@@ -7,6 +7,7 @@ answers that do not parse end the link; what was going on in it raises LinkLost.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -24,17 +25,39 @@ class LinkLost(Exception):
 
 
 class Channel:
-    """One request on a link and the frames that come back on it."""
+    """One request on a link and the frames that come back on it, for as long as its `async with`.
 
-    def __init__(self, link: Link, number: int) -> None:
+    Left early, the warden is told to stop sending. A command goes on.
+    """
+
+    def __init__(self, link: Link, number: int, request: bytes) -> None:
         self._link = link
+        self._request = request
         self.number = number
+        self._feeding: asyncio.Task[None] | None = None
         self._frames: deque[Frame] = deque()
         self._buffered = 0
         self._consumed = 0
         self._waiter: asyncio.Future[None] | None = None
         self._granted: asyncio.Event = asyncio.Event()
-        self.send_window = frames.WINDOW
+        self._window = frames.WINDOW
+
+    async def __aenter__(self) -> Channel:
+        self._link.add(self)
+        try:
+            await self._link.write(self._request)
+        except BaseException:
+            self._link.forget(self)
+            raise
+        return self
+
+    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        self._link.forget(self)
+        if self._feeding is not None:
+            self._feeding.cancel()
+        if exc_type is not None and self._link.lost is None:
+            with contextlib.suppress(LinkLost):
+                await self.send(frames.CANCEL)
 
     async def receive(self) -> Frame:
         """The next frame. Raises LinkLost."""
@@ -59,19 +82,25 @@ class Channel:
     async def send(self, kind: int, payload: bytes = b"") -> None:
         await self._link.write(frames.encode(kind, self.number, payload))
 
-    async def send_input(self, offset: int, data: bytes) -> None:
-        """Bytes for a command's stdin, held back while the command does not read."""
-        while self.send_window < len(data):
-            if self._link.lost is not None:
-                raise LinkLost(self._link.lost)
-            self._granted.clear()
-            await self._granted.wait()
-        self.send_window -= len(data)
-        await self._link.write(frames.encode_at(frames.DATA, self.number, offset, data))
+    def feed(self, data: bytes, offset: int) -> None:
+        """Send a command's stdin from offset on, in the background."""
+        self._feeding = asyncio.create_task(self._feed(data, offset))
+
+    async def _feed(self, data: bytes, offset: int) -> None:
+        with contextlib.suppress(LinkLost):
+            for start in range(offset, len(data), frames.CHUNK):
+                chunk = data[start : start + frames.CHUNK]
+                while self._window < len(chunk) and self._link.lost is None:
+                    # The command does not read at the moment.
+                    self._granted.clear()
+                    await self._granted.wait()
+                self._window -= len(chunk)
+                await self._link.write(frames.encode_at(frames.DATA, self.number, start, chunk))
+            await self.send(frames.EOF)
 
     def push(self, frame: Frame) -> None:
         if frame[0] == frames.CREDIT:
-            self.send_window += frames.OFFSET.unpack(frame[2])[0] if len(frame[2]) == 8 else 0
+            self._window += frames.OFFSET.unpack(frame[2])[0] if len(frame[2]) == 8 else 0
             self._granted.set()
             return
         self._frames.append(frame)
@@ -99,16 +128,13 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {len(self._channels)} channels{', ' + self.lost if self.lost else ''}>"
 
-    async def open(self, kind: int, body: dict[str, Any]) -> Channel:
-        """Send a request on a channel of its own. Close the channel when done with it."""
+    def request(self, kind: int, body: dict[str, Any]) -> Channel:
+        """A request on a channel of its own, sent when the channel is entered."""
         self._number = self._number % 0xFFFFFFFE + 1
-        channel = self._channels[self._number] = Channel(self, self._number)
-        try:
-            await self.write(frames.encode_json(kind, channel.number, body))
-        except BaseException:
-            self._channels.pop(channel.number, None)
-            raise
-        return channel
+        return Channel(self, self._number, frames.encode_json(kind, self._number, body))
+
+    def add(self, channel: Channel) -> None:
+        self._channels[channel.number] = channel
 
     async def write(self, frame: bytes) -> None:
         if self.lost is not None:

@@ -41,6 +41,12 @@ class LoopDisk:
     def __repr__(self) -> str:
         return f"<LoopDisk {self.device}{'' if self._fd >= 0 else ' let go'}>"
 
+    def __enter__(self) -> LoopDisk:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Let go of the device. Closing twice is harmless."""
         fd, self._fd = self._fd, -1
@@ -49,7 +55,7 @@ class LoopDisk:
 
 
 def obstacle(folder: Path) -> str:
-    """Why no disk can be made here, or an empty text."""
+    """Why no disk can be made here, or an empty text. Tries it, so it blocks for a moment."""
     if os.geteuid() != 0:
         return "only root may attach loop devices"
     if not os.access(_CONTROL, os.R_OK | os.W_OK):
@@ -57,9 +63,9 @@ def obstacle(folder: Path) -> str:
     if shutil.which("mkfs.ext4", path=_SEARCH_PATH) is None:
         return "mkfs.ext4 is missing: install e2fsprogs"
     try:
-        os.close(_nameless_file(folder))
+        new_disk(folder, size=4 << 20, inodes=64, label="sandbox-probe").close()
     except OSError as exc:
-        return f"no nameless file can be made in {folder}: {exc.strerror}"
+        return f"no disk can be attached with a file in {folder} ({exc}); Linux 5.8 can"
     return ""
 
 

@@ -166,14 +166,12 @@ class WardenClient:
         while True:
             link = await self._get_link()
             try:
-                async with (
-                    _channel(link, kind, {**body, "offset": offset}) as channel,
-                    _feeding(channel, stdin) as feed,
-                ):
+                async with link.request(kind, {**body, "offset": offset}) as channel:
                     while True:
                         event = event_of(*await channel.receive())
                         if isinstance(event, dict):
-                            feed(int(event.get("stdin_received", 0)))
+                            if stdin is not None:
+                                channel.feed(stdin, int(event.get("stdin_received", 0)))
                             if told:
                                 continue
                             told, event = True, Started(str(event["command_id"]))
@@ -198,7 +196,7 @@ class WardenClient:
         link = await self._get_link()
         body = {"path": path, "mode": mode, "limit": limit}
         try:
-            async with _channel(link, frames.PUT, body) as channel:
+            async with link.request(frames.PUT, body) as channel:
                 answer = asyncio.ensure_future(channel.receive())
                 try:
                     async for chunk in chunks:
@@ -221,7 +219,7 @@ class WardenClient:
         """Read a file or a folder. With digest, its sha256 is known before the first byte."""
         link = await self._get_link()
         try:
-            async with _channel(link, frames.GET, {"path": path, "digest": digest}) as channel:
+            async with link.request(frames.GET, {"path": path, "digest": digest}) as channel:
                 kind, _, payload = await channel.receive()
                 if kind != frames.STARTED:
                     raise_answer(kind, payload)
@@ -235,7 +233,7 @@ class WardenClient:
         entries: list[FileEntry] = []
         batch = bytearray()
         try:
-            async with asyncio.timeout(ANSWER_S), _channel(link, frames.LIST, body) as channel:
+            async with asyncio.timeout(ANSWER_S), link.request(frames.LIST, body) as channel:
                 while True:
                     kind, _, payload = await channel.receive()
                     if kind == frames.DATA and len(batch) < MAX_LIST_BYTES:
@@ -273,7 +271,7 @@ class WardenClient:
         """Let the box end itself."""
         link = await self._get_link()
         with contextlib.suppress(LinkLost):
-            async with _channel(link, frames.END, {}) as channel:
+            async with link.request(frames.END, {}) as channel:
                 while True:
                     await channel.receive()
 
@@ -282,7 +280,7 @@ class WardenClient:
         for attempt in (1, 2):
             link = await self._get_link()
             try:
-                async with asyncio.timeout(ANSWER_S), _channel(link, kind, body) as channel:
+                async with asyncio.timeout(ANSWER_S), link.request(kind, body) as channel:
                     answer, _, payload = await channel.receive()
                     return reply_body(answer, payload)
             except (LinkLost, TimeoutError) as exc:
@@ -322,7 +320,7 @@ class WardenClient:
         if self._deadman_s is not None:
             body["deadman_s"] = self._deadman_s
         try:
-            async with asyncio.timeout(CONNECT_S), _channel(link, frames.HELLO, body) as channel:
+            async with asyncio.timeout(CONNECT_S), link.request(frames.HELLO, body) as channel:
                 kind, _, payload = await channel.receive()
                 self.about = checked(BoxAbout, reply_body(kind, payload))
         except BaseException:
@@ -356,41 +354,3 @@ def _run_body(
         "output_limit": output_limit,
         "follow": follow,
     }
-
-
-@contextlib.asynccontextmanager
-async def _channel(link: Link, kind: int, body: dict[str, Any]) -> AsyncIterator[Channel]:
-    """A request whose channel is given up when left early."""
-    channel = await link.open(kind, body)
-    finished = False
-    try:
-        yield channel
-        finished = True
-    finally:
-        link.forget(channel)
-        if not finished and link.lost is None:
-            with contextlib.suppress(LinkLost):
-                await channel.send(frames.CANCEL)
-
-
-@contextlib.asynccontextmanager
-async def _feeding(channel: Channel, stdin: bytes | None) -> AsyncIterator[Any]:
-    """Gives a function that sends stdin from an offset on, in the background."""
-    tasks: list[asyncio.Task[None]] = []
-
-    async def send(offset: int) -> None:
-        assert stdin is not None
-        with contextlib.suppress(LinkLost):
-            for start in range(offset, len(stdin), frames.CHUNK):
-                await channel.send_input(start, stdin[start : start + frames.CHUNK])
-            await channel.send(frames.EOF)
-
-    def feed(offset: int) -> None:
-        if stdin is not None:
-            tasks.append(asyncio.create_task(send(offset)))
-
-    try:
-        yield feed
-    finally:
-        for task in tasks:
-            task.cancel()

@@ -1,0 +1,174 @@
+"""What the engine is told about a box, line by line; and its frames, taken apart."""
+
+import json
+import struct
+
+import pytest
+
+from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.docker_config import (
+    PYTHON,
+    BoxImage,
+    container_config,
+    container_name,
+    own_labels,
+    relay_command,
+)
+
+IMAGE = BoxImage(name="sandbox-box:abc", hosts_file="/layer/usr/lib/sandbox/hosts")
+
+
+def config(spec=None, *, image=IMAGE, **options):
+    spec = spec or BoxSpec(owner="worker-1")
+    return container_config(spec, box_id="b1", created_at=12.5, image=image, **options)
+
+
+def host(spec=None, **options):
+    return config(spec, **options)["HostConfig"]
+
+
+def mount_at(target, mounts):
+    return next(mount for mount in mounts if mount["Target"] == target)
+
+
+def test_the_warden_is_pid_1_and_runs_as_the_user():
+    made = config(BoxSpec(owner="o", deadman_s=90.5))
+    warden = [PYTHON, "-I", "-S", "/usr/lib/sandbox/warden.pyz"]
+    assert made["Entrypoint"] == [*warden, "pid1", "box=b1", "deadman_s=90.5"]
+    assert made["User"] == "1000:1000"
+    assert made["WorkingDir"] == "/workspace"
+    assert made["Hostname"] == "sandbox"
+    assert made["HostConfig"]["Init"] is False
+
+
+def test_an_images_own_health_check_never_runs():
+    assert config()["Healthcheck"] == {"Test": ["NONE"]}
+
+
+def test_the_relay_runs_by_an_absolute_path():
+    assert relay_command(PYTHON)[0].startswith("/usr/")
+    assert relay_command(PYTHON)[-1] == "relay"
+
+
+def test_privileges_are_dropped():
+    made = host()
+    assert made["CapDrop"] == ["ALL"]
+    assert "CapAdd" not in made
+    assert "Privileged" not in made
+    assert made["ReadonlyRootfs"] is True
+    assert made["IpcMode"] == "none"
+    assert made["CgroupnsMode"] == "private"
+    assert "no-new-privileges" in made["SecurityOpt"]
+
+
+def test_the_seccomp_profile_is_sent_as_json():
+    (option,) = (o for o in host()["SecurityOpt"] if o.startswith("seccomp="))
+    profile = json.loads(option.removeprefix("seccomp="))
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+
+
+def test_limits_are_hard():
+    limits = Limits(memory_bytes=1 << 28, cpus=1.5, pids=50, open_files=99)
+    made = host(BoxSpec(owner="o", limits=limits))
+    assert made["Memory"] == made["MemorySwap"] == 1 << 28
+    assert made["NanoCpus"] == 1_500_000_000
+    assert made["PidsLimit"] == 50
+    assert made["OomKillDisable"] is False
+    assert {"Name": "nofile", "Soft": 99, "Hard": 99} in made["Ulimits"]
+    assert {"Name": "core", "Soft": 0, "Hard": 0} in made["Ulimits"]
+
+
+def test_nothing_stays_behind():
+    made = host()
+    assert made["AutoRemove"] is True
+    assert made["LogConfig"] == {"Type": "none"}
+    assert "Source" not in mount_at("/workspace", made["Mounts"]), "a named volume would stay"
+
+
+@pytest.mark.parametrize(
+    ("path", "size"), [("/tmp", 111), ("/dev/shm", 222), ("/home/sandboxuser", 333)]
+)
+def test_memory_backed_places_are_bounded(path, size):
+    limits = Limits(tmp_bytes=111, shm_bytes=222, home_bytes=333, inodes=44)
+    options = host(BoxSpec(owner="o", limits=limits))["Tmpfs"][path].split(",")
+    assert {f"size={size}", "nr_inodes=44", "nosuid", "nodev"} <= set(options)
+
+
+def test_tmp_may_execute_and_shared_memory_may_not():
+    tmpfs = host()["Tmpfs"]
+    assert "exec" in tmpfs["/tmp"].split(",")
+    assert "noexec" in tmpfs["/dev/shm"].split(",")
+
+
+def test_a_device_becomes_the_workspace():
+    mount = mount_at("/workspace", host(device="/dev/loop7")["Mounts"])
+    driver = mount["VolumeOptions"]["DriverConfig"]
+    assert driver["Name"] == "local"
+    assert driver["Options"]["type"] == "ext4"
+    assert driver["Options"]["device"] == "/dev/loop7"
+    assert {"nosuid", "nodev"} <= set(driver["Options"]["o"].split(","))
+
+
+def test_without_a_device_the_workspace_is_a_plain_volume():
+    assert "DriverConfig" not in mount_at("/workspace", host()["Mounts"])["VolumeOptions"]
+
+
+def test_volumes_an_image_declares_cannot_be_written():
+    image = BoxImage(name="i", volumes=("/data", "/workspace", "/tmp/"))
+    mounts = host(image=image)["Mounts"]
+    assert mount_at("/data", mounts) == {"Type": "volume", "Target": "/data", "ReadOnly": True}
+    assert [mount["Target"] for mount in mounts] == ["/workspace", "/data"]
+
+
+def test_a_box_without_network_has_the_kernels_empty_one_and_a_hosts_file():
+    made = config()
+    assert made["NetworkDisabled"] is True
+    assert made["HostConfig"]["NetworkMode"] == "none"
+    hosts = mount_at("/etc/hosts", made["HostConfig"]["Mounts"])
+    assert hosts["Source"] == IMAGE.hosts_file
+    assert hosts["ReadOnly"] is True
+
+
+@pytest.mark.parametrize(
+    ("network", "image"), [("bridge", IMAGE), ("none", BoxImage(name="no hosts file"))]
+)
+def test_else_the_engine_sets_the_network_up(network, image):
+    made = config(BoxSpec(owner="o", network=network), image=image)
+    assert made["NetworkDisabled"] is False
+    assert made["HostConfig"]["NetworkMode"] == network
+    assert all(mount["Type"] == "volume" for mount in made["HostConfig"]["Mounts"])
+
+
+def test_labels_tell_all_that_is_needed_to_adopt_a_box():
+    labels = config(BoxSpec(owner="worker-1", labels={"pool": "warm", "owner": "x"}))["Labels"]
+    assert labels["sandbox"] == "1"
+    assert labels["sandbox.owner"] == "worker-1"
+    assert labels["sandbox.box"] == "b1"
+    assert labels["sandbox.created"] == "12.500"
+    assert own_labels(labels) == {"pool": "warm", "owner": "x"}
+    assert container_name("b1") == "sandbox-b1"
+
+
+def test_the_specs_environment_wins():
+    env = dict(
+        line.split("=", 1) for line in config(BoxSpec(owner="o", env={"TERM": "a=b"}))["Env"]
+    )
+    assert env["TERM"] == "a=b"
+    assert env["HOME"] == "/home/sandboxuser"
+    assert env["USER"] == env["LOGNAME"] == "sandboxuser"
+
+
+def test_another_runtime_of_the_engine():
+    assert host(engine_runtime="runsc")["Runtime"] == "runsc"
+    assert "Runtime" not in host()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 1000])
+def test_frames_arrive_in_any_pieces(size):
+    docker_stream = pytest.importorskip("sandbox_server.runtime.docker_stream")
+    frames = [(1, b"one"), (2, b"oops"), (1, b""), (1, b"t" * 300), (7, b"??"), (1, b"end")]
+    data = b"".join(struct.pack(">BxxxI", stream, len(text)) + text for stream, text in frames)
+    demultiplexer = docker_stream.Demultiplexer()
+    out = b"".join(demultiplexer.feed(data[i : i + size]) for i in range(0, len(data), size))
+    assert out == b"one" + b"t" * 300 + b"end"
+    assert demultiplexer.stderr == b"oops"
