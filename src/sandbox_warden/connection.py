@@ -115,7 +115,12 @@ class Connection:
 
     def _fill(self) -> None:
         idle = 0
-        while self._turn and self._out_size < HIGH_WATER and idle < len(self._turn):
+        while (
+            self._turn
+            and not self._closing
+            and self._out_size < HIGH_WATER
+            and idle < len(self._turn)
+        ):
             source = self._turn.popleft()
             frame = source.pull()
             if frame is None:

@@ -225,11 +225,12 @@ class Warden:
     # Requests
 
     def _run(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        ident, digest, key = str(body["command_id"]), str(body["digest"]), body.get("key")
+        ident, digest = _text(body, "command_id"), _text(body, "digest")
+        key = None if body.get("key") is None else _text(body, "key")
         command = self._commands.known(ident, key, digest)
         if command is None:
             command = self._commands.start(
-                str(body["command"]),
+                _text(body, "command"),
                 ident=ident,
                 key=key,
                 digest=digest,
@@ -244,7 +245,7 @@ class Warden:
         self._follow(connection, channel, command, body, live=bool(body.get("follow")))
 
     def _attach(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        command = self._commands.get(str(body["command_id"]))
+        command = self._commands.get(_text(body, "command_id"))
         self._follow(connection, channel, command, body, live=bool(body.get("follow", True)))
 
     def _follow(
@@ -265,7 +266,7 @@ class Warden:
         connection.add(channel, following)
 
     def _signal(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        command = self._commands.get(str(body["command_id"]))
+        command = self._commands.get(_text(body, "command_id"))
         number = int(body["signal"])
         if not 1 <= number <= 64:
             raise Refused("invalid_request", "signal %d does not exist" % number)
@@ -274,7 +275,7 @@ class Warden:
 
     def _put(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
         upload = files.Upload(
-            str(body["path"]), mode=int(body.get("mode", 0o644)) & 0o777, limit=int(body["limit"])
+            _text(body, "path"), mode=int(body.get("mode", 0o644)) & 0o777, limit=int(body["limit"])
         )
         connection.add(channel, Receiving(channel, upload))
 
@@ -282,13 +283,15 @@ class Warden:
         def again() -> None:
             self._loop.after(0, connection.pump)
 
-        sending = Sending(channel, str(body["path"]), digest=bool(body.get("digest")), again=again)
+        sending = Sending(
+            channel, _text(body, "path"), digest=bool(body.get("digest")), again=again
+        )
         connection.add(channel, sending)
 
     def _list(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
         limit = min(max(int(body["limit"]), 1), 100_000)
         found, more = files.entries(
-            str(body["path"]), recursive=bool(body.get("recursive")), limit=limit
+            _text(body, "path"), recursive=bool(body.get("recursive")), limit=limit
         )
         for start in range(0, len(found), _LIST_BATCH):
             batch = json.dumps(found[start : start + _LIST_BATCH]).encode()
@@ -300,7 +303,7 @@ class Warden:
         connection.send(encode_json(frames.REPLY, channel, {"truncated": more}))
 
     def _stat(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        connection.send(encode_json(frames.REPLY, channel, files.describe(str(body["path"]))))
+        connection.send(encode_json(frames.REPLY, channel, files.describe(_text(body, "path"))))
 
     def _usage(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
         connection.send(encode_json(frames.REPLY, channel, self._meter.usage()))
@@ -336,6 +339,13 @@ def _from_outside(sock: socket.socket) -> bool:
         return pid == 0 or processes.parent_of(pid) == 0
     except (OSError, ValueError):
         return False
+
+
+def _text(body: Dict[str, Any], name: str) -> str:
+    value = body[name]
+    if not isinstance(value, str):
+        raise Refused("invalid_request", "%s is not a string" % name)
+    return value
 
 
 def _folder(path: Any) -> Optional[str]:

@@ -16,7 +16,6 @@ from typing import TypeVar
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_server.runtime import bubblewrap_host, bubblewrap_keeper
 from sandbox_server.runtime.base import Box, BoxSpec, ByteStream, Enforcement, Runtime
-from sandbox_server.runtime.bubblewrap_keeper import Making
 from sandbox_server.runtime.bubblewrap_probe import find_setup
 from sandbox_server.runtime.bubblewrap_setup import Setup
 from sandbox_server.runtime.bubblewrap_state import (
@@ -95,10 +94,11 @@ class BubblewrapRuntime(Runtime):
         setup = await self._get_setup()
         folder = self._state.new_box()
         try:
-            making, complaints = await _to_the_end(
-                lambda: bubblewrap_keeper.start(setup, self._state, spec, folder)
-            )
-            return await self._started(making, complaints)
+            with contextlib.ExitStack() as held:
+                complaints = await _to_the_end(
+                    lambda: bubblewrap_keeper.start(setup, self._state, spec, folder, held)
+                )
+                return await self._started(folder, complaints)
         except BaseException as exc:
             await self._undo(folder)
             if isinstance(exc, OSError):
@@ -128,17 +128,13 @@ class BubblewrapRuntime(Runtime):
                 )
             return self._setup
 
-    async def _started(self, making: Making, complaints: int) -> BubblewrapBox:
-        try:
-            answered = await _answers(making.folder / "sock")
-            record = Record.read(making.folder)
-            if answered and record is not None:
-                return self._box(record)
-            said = await asyncio.to_thread(bubblewrap_keeper.read_complaints, complaints)
-            raise RuntimeUnavailable(f"the box did not start: {bubblewrap_host.explain(said)}")
-        finally:
-            os.close(complaints)
-            making.let_go()
+    async def _started(self, folder: Path, complaints: int) -> BubblewrapBox:
+        answered = await _answers(folder / "sock")
+        record = Record.read(folder)
+        if answered and record is not None:
+            return self._box(record)
+        said = await _to_the_end(lambda: bubblewrap_keeper.read_complaints(complaints))
+        raise RuntimeUnavailable(f"the box did not start: {bubblewrap_host.explain(said)}")
 
     async def _undo(self, folder: Path) -> None:
         """Take a box back, however far it has come. Goes on even where the caller is cancelled."""

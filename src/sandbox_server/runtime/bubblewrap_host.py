@@ -16,6 +16,7 @@ from sandbox_server.runtime.bubblewrap_mounts import Python
 
 _ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _STAGES = ("/mnt", "/run", "/srv", "/media", "/opt", "/tmp")
+_UIDS = range(1_900_000_000, 1_901_000_000)
 _PYTHON_TEST = (
     "import sys, ctypes, fcntl, hashlib, json, pkgutil, resource, select, socket, tarfile, zlib\n"
     "sys.exit('older than 3.8') if sys.version_info < (3, 8) else print(sys.base_prefix)"
@@ -132,15 +133,13 @@ def stage_folder(sources: list[str]) -> str:
 
 
 def uid_range(uid_map: str) -> range:
-    """Host users for boxes that nobody else is: far above people and services, or where only some
-    numbers exist (this is a container with a user namespace), the upper half of those."""
-    last = max(
-        (int(first) + int(count) for first, _, count in map(str.split, uid_map.splitlines())),
-        default=0,
-    )
-    if last > 1_700_000:
-        return range(700_000, 1_700_000)
-    return range(last // 2, last - 1)
+    """Users of the host for boxes: numbers that systemd's list of uids calls unused, or, where not
+    all numbers exist (a container with a user namespace), the upper half of those that do."""
+    extents = [[int(word) for word in line.split()] for line in uid_map.splitlines()]
+    last = max((first + count for first, _, count in extents), default=0)
+    if last > _UIDS.stop:
+        return _UIDS
+    return range(last // 2, last - 2)
 
 
 def explain(stderr: str) -> str:

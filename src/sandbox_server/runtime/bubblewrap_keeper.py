@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,7 +26,6 @@ from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.bubblewrap_plan import Plan
 from sandbox_server.runtime.bubblewrap_setup import Setup
 from sandbox_server.runtime.bubblewrap_state import StateFolder, boot_id, listen
-from sandbox_server.runtime.loop_disk import LoopDisk
 
 LAUNCHER = (sys.executable, "-I", "-S", bubblewrap_launcher.__file__)
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -53,14 +53,13 @@ exec 3<&0 </dev/null
 """
 
 
-@dataclass
+@dataclass(frozen=True)
 class Making:
-    """A box on its way, and what this process holds for it until it runs."""
+    """A box that has no keeper yet."""
 
     folder: Path
     plan: Plan
     claim: Path | None
-    disk: LoopDisk | None
 
     def write_plan(self) -> str:
         path = self.folder / "plan"
@@ -68,70 +67,59 @@ class Making:
             marshal.dump(dict(self.plan), file)
         return str(path)
 
-    def let_go(self) -> None:
-        """The disk is the box's alone from now on."""
-        if self.disk is not None:
-            self.disk.close()
-
     def discard(self) -> None:
-        """Undo what has been made, where no keeper was started."""
-        self.let_go()
         if self.claim is not None:
             self.claim.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def prepare(setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path) -> Making:
-    """Blocks for a millisecond. Raises OSError and SandboxError; leaves the folder alone."""
-    claim = disk = uid = None
+def prepare(
+    setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path, held: ExitStack
+) -> Making:
+    """Everything before the launcher. `held` gets what has to be kept open until the box runs.
+
+    Blocks for a millisecond. Raises OSError and SandboxError.
+    """
+    uid = claim = None
     if setup.uids is not None:
         uid, claim = state.claim(folder.name, setup.uids)
+    device = ""
+    if setup.has_disk:
+        limits = spec.limits
+        disk = loop_disk.new_disk(
+            state.path, size=limits.disk_bytes, inodes=limits.inodes, label=folder.name
+        )
+        held.callback(disk.close)
+        device = disk.device
+    plan = setup.plan(spec, box_id=folder.name, uid=uid, disk=device)
+    return Making(folder, {**plan, "folder": str(folder)}, claim)
+
+
+def start(setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path, held: ExitStack) -> int:
+    """Start a box's keeper. Returns the end of a pipe that tells why where the box does not run.
+
+    Blocks for some milliseconds. Raises like `prepare`; a keeper runs only if nothing was raised.
+    """
+    making = prepare(setup, state, spec, folder, held)
+    making.plan["record"] = _record(spec, making)
+    words = ["/bin/sh", "-c", _KEEPER, "sandbox-keeper", *LAUNCHER, making.write_plan()]
+    complaints, complain = os.pipe()
+    held.callback(os.close, complaints)
     try:
-        if setup.has_disk:
-            limits = spec.limits
-            disk = loop_disk.new_disk(
-                state.path, size=limits.disk_bytes, inodes=limits.inodes, label=folder.name
+        with listen(folder) as listener:
+            subprocess.run(
+                words,
+                stdin=listener.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=complain,
+                cwd="/",
+                env={**ENVIRONMENT, **_keeper_variables(making)},
+                start_new_session=True,
+                check=True,
             )
-        device = "" if disk is None else disk.device
-        plan = setup.plan(spec, box_id=folder.name, uid=uid, disk=device)
-    except BaseException:
-        if disk is not None:
-            disk.close()
-        if claim is not None:
-            claim.unlink()
-        raise
-    return Making(folder, {**plan, "folder": str(folder)}, claim, disk)
-
-
-def start(setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path) -> tuple[Making, int]:
-    """Start a box's keeper. Returns what to hold on to until it runs, and the end of a pipe that
-    tells why if it does not. Blocks for some milliseconds. Raises like `prepare`."""
-    making = prepare(setup, state, spec, folder)
-    try:
-        making.plan["record"] = _record(spec, making)
-        words = ["/bin/sh", "-c", _KEEPER, "sandbox-keeper", *LAUNCHER, making.write_plan()]
-        complaints, complain = os.pipe()
-        try:
-            with listen(folder) as listener:
-                subprocess.run(
-                    words,
-                    stdin=listener.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=complain,
-                    cwd="/",
-                    env={**ENVIRONMENT, **_keeper_variables(making)},
-                    start_new_session=True,
-                    check=True,
-                )
-        except BaseException:
-            os.close(complaints)
-            raise
-        finally:
-            os.close(complain)
-    except BaseException:
-        making.discard()
-        raise
-    return making, complaints
+    finally:
+        os.close(complain)
+    return complaints
 
 
 def _keeper_variables(making: Making) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,29 +101,21 @@ def _try(setup: Setup, state: StateFolder) -> str:
     """Why a box made this way does not run, or an empty text."""
     folder = state.new_box()
     try:
-        making = bubblewrap_keeper.prepare(setup, state, _TRIAL, folder)
-    except OSError as exc:
+        with ExitStack() as held:
+            making = bubblewrap_keeper.prepare(setup, state, _TRIAL, folder, held)
+            held.callback(making.discard)
+            test = f"open('{WARDEN}/start.py')"
+            making.plan["command"] = [setup.python.executable, "-I", "-S", "-c", test]
+            done = subprocess.run(
+                [*bubblewrap_keeper.LAUNCHER, making.write_plan()],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                env=bubblewrap_keeper.ENVIRONMENT,
+                timeout=_TRIAL_S,
+                check=False,
+            )
+    except (OSError, subprocess.SubprocessError) as exc:
         shutil.rmtree(folder, ignore_errors=True)
         return str(exc)
-    making.plan["command"] = [
-        setup.python.executable,
-        "-I",
-        "-S",
-        "-c",
-        f"open('{WARDEN}/start.py')",
-    ]
-    try:
-        done = subprocess.run(
-            [*bubblewrap_keeper.LAUNCHER, making.write_plan()],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=bubblewrap_keeper.ENVIRONMENT,
-            timeout=_TRIAL_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as exc:
-        return str(exc)
-    finally:
-        making.discard()
     return "" if done.returncode == 0 else done.stderr.strip()[-300:] or f"exit {done.returncode}"

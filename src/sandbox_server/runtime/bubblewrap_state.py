@@ -32,8 +32,8 @@ from sandbox_server.runtime.zipapp import warden_version, warden_zipapp
 
 HALF_MADE_S = 60.0
 """A folder without a record is being made, or was abandoned this long ago."""
-END_S = 5.0
 DEAD = ".dead"
+"""Ends the name of a folder whose box is being taken back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,10 @@ class Record:
         """None where there is none, or none that can be read."""
         try:
             body: dict[str, Any] = json.loads((folder / "box.json").read_bytes())
-            keeper, monitor = Process(*body.pop("keeper")), Process(*body.pop("monitor"))
-            return cls(**body, keeper=keeper, monitor=monitor)
+            known = {name: body[name] for name in cls.__dataclass_fields__ if name in body}
+            known["keeper"] = Process(*body["keeper"])
+            known["monitor"] = Process(*body["monitor"])
+            return cls(**known)
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -132,6 +134,8 @@ class StateFolder:
             if record is not None and record.alive():
                 if folder.name == record.id:
                     living.append(record)
+                else:  # Whoever was taking it back did not get to the end.
+                    kill(record)
             elif record is not None or _age_s(folder) > HALF_MADE_S:
                 clear(folder, record)
         for claim in self._uids.iterdir():
@@ -180,15 +184,14 @@ def listen(folder: Path) -> socket.socket:
 
 def kill(record: Record) -> None:
     """End a box: its PID 1, and with it the kernel ends the rest. Its keeper cleans up."""
-    if not record.monitor.stop():
-        return
-    children = record.monitor.children()  # Complete: who is stopped starts no more.
+    children = record.monitor.children()
+    if not children and record.monitor.stop():  # On its way up: who is stopped starts no more.
+        children = record.monitor.children()
+        if not children:
+            record.monitor.kill()
     for child in children:
         child.kill()
-    if children:
-        record.monitor.resume()
-    else:
-        record.monitor.kill()
+    record.monitor.resume()
 
 
 def clear(folder: Path, record: Record | None) -> None:

@@ -18,7 +18,6 @@ from sandbox_server.runtime.base import Limits
 ROOT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _PERIOD_US = 100_000
-_ENTER = 'for door; do echo 0 >"$door" || exit 1; done'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +108,7 @@ def find(root: Path = ROOT) -> Groups:
                 return Groups(2, dict.fromkeys(usable, parent))
         return Groups(2, {})
     found = {name: (root / name).resolve() for name in CONTROLLERS}
-    return Groups(1, {name: parent for name, parent in found.items() if _can_enter([parent])})
+    return Groups(1, {name: parent for name, parent in found.items() if _can_enter(parent)})
 
 
 def _candidates(root: Path) -> list[Path]:
@@ -128,32 +127,32 @@ def _own_group() -> str:
 
 def _usable(parent: Path) -> list[str]:
     wanted = [name for name in CONTROLLERS if name != "cpuacct"]
-    for name in wanted:
-        with contextlib.suppress(OSError):
-            (parent / "cgroup.subtree_control").write_text(f"+{name}")
+    _enable(parent, wanted)
     try:
         enabled = (parent / "cgroup.subtree_control").read_text().split()
     except OSError:
         return []
     usable = [name for name in wanted if name in enabled]
-    return usable if usable and _can_enter([parent]) else []
+    return usable if usable and _can_enter(parent) else []
 
 
-def _can_enter(parents: list[Path]) -> bool:
-    """Whether a process of ours can be put into a new group below each of parents."""
-    probes = [parent / f"sandbox-probe-{os.getpid()}-{time.monotonic_ns()}" for parent in parents]
+def _enable(parent: Path, names: list[str]) -> None:
+    for name in names:
+        with contextlib.suppress(OSError):
+            (parent / "cgroup.subtree_control").write_text(f"+{name}")
+
+
+def _can_enter(parent: Path) -> bool:
+    """Whether a process of ours can be put into a new group below parent."""
+    probe = parent / f"sandbox-probe-{os.getpid()}-{time.monotonic_ns()}"
     try:
-        for probe in probes:
-            probe.mkdir()
-        doors = [str(probe / "cgroup.procs") for probe in probes]
-        done = subprocess.run(
-            ["/bin/sh", "-c", _ENTER, "sh", *doors], capture_output=True, check=False
-        )
-        return done.returncode == 0
+        probe.mkdir()
+        words = ["/bin/sh", "-c", 'echo 0 >"$0"', str(probe / "cgroup.procs")]
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0
     except OSError:
         return False
     finally:
-        remove([str(probe) for probe in probes])
+        remove([str(probe)])
 
 
 def remove(folders: list[str], *, within_s: float = 1.0) -> None:

@@ -96,7 +96,7 @@ def container_config(
         "HostConfig": {
             **_isolation(spec),
             **_limits(spec.limits),
-            "Tmpfs": _tmpfs(spec.limits),
+            "Tmpfs": {**_sealed(image.volumes), **_tmpfs(spec.limits)},
             "Mounts": _mounts(spec, image, device),
             "AutoRemove": True,
             "LogConfig": {"Type": "none"},
@@ -116,7 +116,7 @@ def _is_unplugged(spec: BoxSpec, image: BoxImage) -> bool:
 
 
 def _mounts(spec: BoxSpec, image: BoxImage, device: str | None) -> list[dict[str, Any]]:
-    mounts = [_workspace(device), *map(_sealed_volume, _other_volumes(image.volumes))]
+    mounts = [_workspace(device)]
     if _is_unplugged(spec, image):
         mounts.append(
             {"Type": "bind", "Source": image.hosts_file, "Target": "/etc/hosts", "ReadOnly": True}
@@ -179,14 +179,11 @@ def _workspace(device: str | None) -> dict[str, Any]:
     return {"Type": "volume", "Target": WORKSPACE, "VolumeOptions": volume}
 
 
-def _other_volumes(image_volumes: tuple[str, ...]) -> list[str]:
-    ours = (WORKSPACE, HOME, "/tmp", "/dev/shm")
-    return sorted(path for path in image_volumes if path.rstrip("/") not in ours)
-
-
-def _sealed_volume(path: str) -> dict[str, Any]:
-    """A volume the image declares would be writable and without any limit."""
-    return {"Type": "volume", "Target": path, "ReadOnly": True}
+def _sealed(image_volumes: tuple[str, ...]) -> dict[str, str]:
+    """Places the image declares as volumes would be writable and without any limit: they are empty
+    and read-only instead."""
+    paths = {path.rstrip("/") for path in image_volumes} - {WORKSPACE}
+    return dict.fromkeys(sorted(paths), "ro,nosuid,nodev,noexec,size=4k")
 
 
 @cache

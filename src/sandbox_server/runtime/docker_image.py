@@ -19,7 +19,7 @@ import aiohttp
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_server.runtime.docker_config import FOLDER, BoxImage
+from sandbox_server.runtime.docker_config import FOLDER, HOME, WORKSPACE, BoxImage
 from sandbox_server.runtime.docker_engine import Engine
 from sandbox_server.runtime.docker_prepare import HOSTS, NO_BASH, OLD_PYTHON
 from sandbox_server.runtime.zipapp import warden_version, warden_zipapp
@@ -48,6 +48,7 @@ _CONFIG: dict[str, Any] = {
         "LogConfig": {"Type": "none"},
     },
 }
+_PREPARED = (FOLDER, WORKSPACE, HOME.rpartition("/")[0])
 _CHANGES = ["USER 1000:1000", "WORKDIR /workspace", "ENTRYPOINT []", 'CMD ["bash"]']
 _WRONG = {
     NO_BASH: "has no bash: install it in the image",
@@ -68,7 +69,9 @@ class BoxImages:
         Raises RuntimeUnavailable where base is not to be had, InvalidRequest where it lacks
         something a box needs.
         """
-        base_id = await self._base_id(base)
+        about = await self._base(base)
+        _refuse_volumes(base, about)
+        base_id = str(about["Id"])
         name = f"{REPOSITORY}:{_tag(base_id)}"
         found = await self._find(name)
         if found is not None:
@@ -82,11 +85,11 @@ class BoxImages:
             raise RuntimeUnavailable(f"image {name} was removed while it was made; try again")
         return found
 
-    async def _base_id(self, base: str) -> str:
+    async def _base(self, base: str) -> dict[str, Any]:
         for attempt in ("local", "pulled"):
             with self._engine.errors():
                 try:
-                    return str((await self._engine.client.images.inspect(base))["Id"])
+                    return await self._engine.client.images.inspect(base)
                 except aiodocker.DockerError as exc:
                     if exc.status != 404:
                         raise
@@ -120,8 +123,7 @@ class BoxImages:
                 if exc.status == 404:
                     return None
                 raise
-        volumes = (about.get("Config") or {}).get("Volumes") or {}
-        return BoxImage(name=name, volumes=tuple(volumes), hosts_file=_hosts_file(about))
+        return BoxImage(name=name, volumes=_volumes(about), hosts_file=_hosts_file(about))
 
     async def _derive(self, base: str, base_id: str, name: str) -> None:
         with self._engine.errors():
@@ -184,6 +186,18 @@ class BoxImages:
 def _tag(base_id: str) -> str:
     recipe = [base_id, warden_version(), _prepare_source(), json.dumps([_CONFIG, _CHANGES])]
     return hashlib.sha256("\n".join(recipe).encode()).hexdigest()[:12]
+
+
+def _volumes(about: dict[str, Any]) -> tuple[str, ...]:
+    return tuple((about.get("Config") or {}).get("Volumes") or {})
+
+
+def _refuse_volumes(base: str, about: dict[str, Any]) -> None:
+    """What is under a volume cannot be prepared: it is never part of the image."""
+    for volume in _volumes(about):
+        if any(f"{place}/".startswith(f"{volume.rstrip('/')}/") for place in _PREPARED):
+            message = f"image {base} declares {volume} as a volume: remove that VOLUME line"
+            raise InvalidRequest(message)
 
 
 def _hosts_file(about: dict[str, Any]) -> str:

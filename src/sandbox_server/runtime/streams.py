@@ -44,7 +44,8 @@ class SocketStream:
             raise ConnectionError(str(exc)) from exc
 
     async def close(self) -> None:
-        self._writer.close()
+        # Not a polite close: that would wait for a peer that does not read.
+        self._writer.transport.abort()
         with contextlib.suppress(OSError):
             # Shielded: a second close waits for the same thing.
             await asyncio.shield(self._writer.wait_closed())

@@ -1,0 +1,237 @@
+"""Bad input never hangs or crashes the warden, nor the side that listens to it."""
+
+import asyncio
+import json
+import struct
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.base import Box, ByteStream
+from sandbox_server.runtime.link import Link, LinkLost
+from sandbox_server.runtime.warden_client import WardenClient
+from sandbox_warden import frames
+
+HELLO = frames.encode_json(frames.HELLO, 1, {"version": 1, "epoch": 1})
+
+
+async def answers(box: Box, *sent: bytes, wait_s: float = 5.0) -> list[frames.Frame]:
+    """Everything a warden says to a stream of bytes, until it closes or falls silent."""
+    stream = await box.open_stream()
+    decoder = frames.Decoder()
+    received: list[frames.Frame] = []
+    try:
+        for data in sent:
+            await stream.write(data)
+        async with asyncio.timeout(wait_s):
+            while data := await stream.read():
+                received += decoder.feed(data)
+    except (TimeoutError, ConnectionError):
+        pass
+    finally:
+        await stream.close()
+    return received
+
+
+def code_of(frame: frames.Frame) -> str:
+    assert frame[0] == frames.ERROR
+    return str(json.loads(frame[2])["code"])
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 64,
+        struct.pack("!IBI", 2**31, frames.HELLO, 1),
+        struct.pack("!IBI", 0, 99, 1),
+        frames.encode(frames.HELLO, 1, b"not json"),
+        frames.encode(frames.HELLO, 1, b"[1]"),
+        frames.encode(frames.RUN, 1, b"{}"),
+        frames.encode(frames.REPLY, 1, b"{}"),
+        HELLO + frames.encode(frames.STDOUT, 5, b"x"),
+        HELLO + frames.encode(frames.RUN, 5, b"{" * 500_000),
+        HELLO + frames.encode_json(frames.GET, 9, {"path": "/tmp"}) * 2,
+    ],
+)
+async def test_garbage_is_answered_and_the_stream_closed(
+    box: Box, warden: WardenClient, garbage: bytes
+) -> None:
+    received = await answers(box, garbage)
+    assert code_of(received[-1]) == "bad_frame"
+    assert (await warden.run("echo ok")).output == "ok\n"
+
+
+async def test_another_version_is_refused_with_the_one_spoken(box: Box) -> None:
+    hello = frames.encode_json(frames.HELLO, 1, {"version": 999, "epoch": 1})
+    (answer,) = await answers(box, hello)
+    assert code_of(answer) == "version"
+    assert "version 1" in json.loads(answer[2])["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"command": "echo"},
+        {"command": 5, "command_id": "x", "digest": "d", "output_limit": "many"},
+        {"command": "echo", "command_id": "x", "digest": "d", "output_limit": 1e999},
+        {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "timeout_s": "soon"},
+        {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "env": [1]},
+        {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "cwd": 7},
+        {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "key": {"a": 1}},
+    ],
+)
+async def test_bad_requests_are_refused_and_the_stream_goes_on(
+    box: Box, body: dict[str, object]
+) -> None:
+    request = frames.encode_json(frames.RUN, 2, body)
+    ping = frames.encode_json(frames.PING, 3, {})
+    received = await answers(box, HELLO, request, ping, wait_s=0.5)
+    assert received[1][1] == 2
+    assert code_of(received[1]) in ("invalid_request", "invalid_path")
+    assert received[2][:2] == (frames.REPLY, 3)
+
+
+async def test_half_frames_and_silence_do_not_disturb_others(
+    box: Box, warden: WardenClient
+) -> None:
+    streams = [await box.open_stream() for _ in range(5)]
+    for i, stream in enumerate(streams):
+        await stream.write(HELLO[: i * 4])
+    assert (await warden.run("echo ok")).output == "ok\n"
+    for stream in streams:
+        await stream.close()
+
+
+async def ask_for_ever(stream: ByteStream, request: bytes) -> None:
+    while True:
+        await stream.write(request)
+
+
+async def test_one_who_asks_and_never_listens_is_left_waiting(
+    box: Box, warden: WardenClient
+) -> None:
+    stream = await box.open_stream()
+    await stream.write(HELLO)
+    state = frames.encode_json(frames.STATE, 7, {"set": {"x": "y" * 60_000}})
+    asking = asyncio.create_task(ask_for_ever(stream, state))
+    await asyncio.wait([asking], timeout=3)
+    assert not asking.done()
+    asking.cancel()
+    assert (await warden.run("echo ok")).output == "ok\n"
+    usage = await warden.usage()
+    assert usage.memory_bytes is None or usage.memory_bytes < 200 << 20
+    await stream.close()
+
+
+FIELDS = "version epoch command command_id digest output_limit path limit signal offset set key env"
+values = st.one_of(st.integers(), st.text(max_size=8), st.none(), st.booleans(), st.floats())
+bodies = st.dictionaries(st.sampled_from(FIELDS.split()), values, max_size=6)
+payloads = st.one_of(st.binary(max_size=40), bodies.map(lambda body: json.dumps(body).encode()))
+some_frames = st.builds(frames.encode, st.integers(0, 255), st.integers(0, 5), payloads)
+frame_soup = st.lists(st.one_of(st.binary(max_size=60), some_frames), max_size=12)
+
+
+def without_end(data: bytes) -> bool:
+    """END is the one request that is meant to end the box."""
+    return not (len(data) >= 5 and data[4] == frames.END)
+
+
+async def test_fuzz_the_warden(box: Box, warden: WardenClient) -> None:
+    """Random frames and random bytes, with and without a hello in front."""
+    loop = asyncio.get_running_loop()
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.booleans(), frame_soup)
+    def fuzz(greet: bool, soup: list[bytes]) -> None:
+        sent = [data for data in soup if without_end(data) and b"epoch" not in data]
+        future = asyncio.run_coroutine_threadsafe(
+            answers(box, *([HELLO] if greet else []), *sent, wait_s=0.05), loop
+        )
+        future.result(timeout=30)
+
+    await asyncio.to_thread(fuzz)
+    assert (await warden.run("echo ok")).output == "ok\n"
+
+
+# The other direction: a warden that lies.
+
+
+class Liar:
+    """A stream whose other end says whatever it was told to say."""
+
+    def __init__(self, *lies: bytes) -> None:
+        self._lies = list(lies)
+
+    async def read(self) -> bytes:
+        if self._lies:
+            return self._lies.pop(0)
+        await asyncio.sleep(0.01)
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        del data
+
+    async def close(self) -> None:
+        pass
+
+
+class LyingBox(Box):
+    """Says hello properly once, then lies."""
+
+    def __init__(self, *lies: bytes) -> None:
+        super().__init__("liar", runtime="lies", labels={}, created_at=0.0)
+        about = {"version": 1, "box": "liar", "boot": "b", "epoch": 1, "uptime_s": 1.0,
+                 "cwd": "/", "state": {}}  # fmt: skip
+        self._streams = [Liar(frames.encode_json(frames.REPLY, 1, about), *lies)]
+
+    async def open_stream(self) -> ByteStream:
+        return self._streams.pop() if self._streams else Liar()
+
+    async def is_alive(self) -> bool:
+        return bool(self._streams)
+
+    async def destroy(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        b"\xff" * 100,
+        frames.encode(frames.REPLY, 2, b"not json"),
+        frames.encode(frames.REPLY, 2, b'{"exit_code": 99999}'),
+        frames.encode(frames.REPLY, 2, b"{}"),
+        frames.encode(frames.GAP, 2, b"{}"),
+        frames.encode(frames.GAP, 2, b'{"start": "x", "end": []}'),
+        frames.encode(frames.STDOUT, 2, b"x"),
+        frames.encode(frames.STARTED, 2, b"[]"),
+        frames.encode(frames.ERROR, 2, b'{"code": {"a": 1}}'),
+        frames.encode(frames.ERROR, 0, b'{"message": "bye"}'),
+        b"".join(frames.encode_at(frames.STDOUT, 2, 0, b"x" * 60_000) for _ in range(60)),
+    ],
+)
+async def test_a_lying_warden_ends_in_an_error(lie: bytes) -> None:
+    async with WardenClient(LyingBox(lie)) as client:
+        with pytest.raises(errors.SandboxError):
+            await client.run("echo")
+
+
+@given(st.lists(st.binary(max_size=200), max_size=10))
+@settings(max_examples=50, deadline=None)
+def test_fuzz_the_listener(lies: list[bytes]) -> None:
+    async def listen() -> None:
+        link = Link(Liar(*[lie for lie in lies if lie]))
+        try:
+            async with asyncio.timeout(5), link.request(frames.PING, {}) as channel:
+                while True:
+                    await channel.receive()
+        except LinkLost:
+            pass
+        finally:
+            await link.close()
+
+    asyncio.run(listen())
