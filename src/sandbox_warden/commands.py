@@ -54,8 +54,8 @@ class Commands:
         return self._state.cwd
 
     def prepare(self) -> None:
-        """Have a shell at hand for the next command."""
-        self._shells.prepare(self._state)
+        """Have a shell at hand for the first command."""
+        self._shells.prepare()
 
     def summaries(self) -> List[Dict[str, Any]]:
         return [command.summary() for command in self._by_id.values()]
@@ -92,7 +92,9 @@ class Commands:
         command.key = key
         command.oom_before = self._meter.oom_kills()
         command.stdin_closed = not stdin
-        command.call = lambda shell: shell.call(text, command_id=ident, cwd=cwd, env=env)
+        command.call = lambda shell: shell.call(
+            text, self._state, command_id=ident, cwd=cwd, env=env
+        )
         self._remember(command)
         try:
             self._spawn(command)
@@ -104,7 +106,7 @@ class Commands:
         return command
 
     def _spawn(self, command: Command) -> None:
-        nursery = self._shells.take(self._state, stdin=not command.stdin_closed)
+        nursery = self._shells.take(stdin=not command.stdin_closed)
         shell = nursery.shell
         assert shell is not None
         assert command.call is not None
@@ -116,6 +118,7 @@ class Commands:
             command.stdin_fd = shell.keep(shell.stdin)
         self._by_shell[shell] = command
         self._watch(command)
+        self._loop.after(0, self._shells.prepare)
 
     def _could_not_start(self, command: Command, error: OSError) -> None:
         text = (
@@ -342,7 +345,6 @@ class Commands:
         for follower in list(command.followers):
             follower.wake()
         self._forget_old(command)
-        self._loop.after(0, self.prepare)
 
     def _remember(self, command: Command) -> None:
         self._by_id[command.ident] = command

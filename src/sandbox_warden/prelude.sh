@@ -1,5 +1,7 @@
-# Read by every bash of the box before its command (BASH_ENV). Its descriptors: 200 is this text, 201
-# the state to start from, 202 takes the state at the end, 203 tells when to go, 204 holds the call.
+# Read by every bash of the box when it starts (BASH_ENV), long before it knows its command. Its
+# descriptors: 200 is this text, 201 will hold the state to start from, 202 takes the state at the
+# end, 203 tells when to go, 204 will hold the call. The rest is in ARGV of shell.py: wait, load the
+# state (at the top level, or its variables would be local to a function), begin, run the command.
 unset -v BASH_ENV
 shopt -s expand_aliases
 __sandbox_options() {
@@ -11,16 +13,14 @@ __sandbox_options() {
   for name in $3; do [[ :$2: == *":$name:"* ]] || __sandbox_todo+="$1 $on $name;"; done
 }
 __sandbox_set=
-. /dev/fd/201 2>/dev/null
-__sandbox_restore=
-exec 200<&- 201<&-
+exec 200<&-
 __sandbox_save() {
   {
-    unset -f trap __sandbox_save __sandbox_options __sandbox_wait
+    unset -f trap __sandbox_save __sandbox_options __sandbox_wait __sandbox_begin
     unset -v RANDOM SRANDOM BASH BASHPID BASH_ALIASES BASH_ARGV0 BASH_CMDS BASH_COMMAND \
       BASH_EXECUTION_STRING BASH_LOADABLES_PATH BASH_SUBSHELL BASH_VERSION COMP_WORDBREAKS DIRSTACK \
       EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD HOSTTYPE LINENO MACHTYPE OSTYPE PIPESTATUS \
-      __sandbox_call __sandbox_command __sandbox_todo
+      __sandbox_go __sandbox_call __sandbox_command __sandbox_todo
     printf '#%s\ncd -- %q\n' "${PWD//$'\n'/?}" "$PWD"
     printf '[[ $BASHOPTS == %q ]] || { __sandbox_options shopt "$BASHOPTS" %q; eval "$__sandbox_todo"; }\n' \
       "$BASHOPTS" "$BASHOPTS"
@@ -46,9 +46,12 @@ trap() {
 }
 __sandbox_wait() {
   # A shell that is never called leaves without a word.
-  read -rN1 -u203 || exit 0
+  read -rN1 -u203 __sandbox_go || exit 0
+}
+__sandbox_begin() {
+  __sandbox_restore=
   mapfile -d '' -u204 __sandbox_call
-  exec 203<&- 204<&-
+  exec 201<&- 203<&- 204<&-
   if [[ ! . -ef $PWD ]]; then
     printf 'sandbox: %s is gone, starting in /workspace\n' "$PWD" >&2
     cd /workspace

@@ -14,7 +14,11 @@ import termios
 from typing import Dict, List, Optional, Tuple
 
 WORKSPACE = "/workspace"
-ARGV = ["bash", "-c", '__sandbox_wait; eval "$__sandbox_command"']
+ARGV = [
+    "bash",
+    "-c",
+    '__sandbox_wait; . /dev/fd/201 2>/dev/null; __sandbox_begin; eval "$__sandbox_command"',
+]
 TARGETS = (0, 1, 2, 201, 202, 203, 204)
 """What a shell gets as descriptors: stdin, stdout, stderr, state, save, go, call.
 prelude.sh, itself number 200, knows them; people's own redirections do not reach so high."""
@@ -83,16 +87,18 @@ class ShellState:
         header = os.pread(fd, 4096, 0).split(b"\n", 1)[0]
         return cls(fd, header[1:].decode("utf-8", "replace"))
 
+    def read(self) -> bytes:
+        return os.pread(self.fd, _STATE_LIMIT, 0)
+
     def close(self) -> None:
         os.close(self.fd)
 
 
 class Shell:
-    """The warden's ends of one bash, which has loaded `state` and waits for its call."""
+    """The warden's ends of one bash, which has started and waits for its call."""
 
-    def __init__(self, state: ShellState, *, stdin: bool) -> None:
+    def __init__(self, *, stdin: bool) -> None:
         """Raises OSError where the box is out of descriptors."""
-        self.state = state
         self.pid = 0
         self._ours: List[int] = []
         theirs: List[int] = []
@@ -100,10 +106,9 @@ class Shell:
             in_read, self.stdin = self._pipe(theirs, write=True) if stdin else (_null(theirs), -1)
             self.stdout, out = self._pipe(theirs)
             self.stderr, err = self._pipe(theirs)
-            self.save = memory_file()
-            self._ours.append(self.save)
-            self._call = memory_file()
-            self._ours.append(self._call)
+            self._state = self._file()
+            self.save = self._file()
+            self._call = self._file()
             self._go_read, self._go = os.pipe()
             self._ours += (self._go_read, self._go)
         except OSError:
@@ -112,7 +117,12 @@ class Shell:
                 os.close(fd)
             raise
         self.child_ends = theirs
-        self.child_fds = (in_read, out, err, state.fd, self.save, self._go_read, self._call)
+        self.child_fds = (in_read, out, err, self._state, self.save, self._go_read, self._call)
+
+    def _file(self) -> int:
+        fd = memory_file()
+        self._ours.append(fd)
+        return fd
 
     def _pipe(self, theirs: List[int], *, write: bool = False) -> Tuple[int, int]:
         ends = os.pipe()
@@ -133,14 +143,20 @@ class Shell:
         self.child_ends = []
 
     def call(
-        self, command: str, *, command_id: str, cwd: Optional[str], env: Dict[str, str]
+        self,
+        command: str,
+        state: ShellState,
+        *,
+        command_id: str,
+        cwd: Optional[str],
+        env: Dict[str, str],
     ) -> None:
-        """Let the shell go."""
+        """Let the shell go, from this state."""
+        fill(self._state, state.read())
         fill(self._call, _call_lines(command_id, cwd, env) + b"\0" + _bytes(command) + b"\0")
-        os.lseek(self._call, 0, os.SEEK_SET)  # The shell reads from where we left off.
         os.write(self._go, b"g")
-        self._drop(self._call)
-        self._drop(self._go)
+        for fd in (self._state, self._call, self._go):
+            os.close(self.keep(fd))
 
     @property
     def untouched(self) -> bool:
@@ -157,9 +173,6 @@ class Shell:
         for fd in self._ours:
             os.close(fd)
         self._ours = []
-
-    def _drop(self, fd: int) -> None:
-        os.close(self.keep(fd))
 
 
 def _null(theirs: List[int]) -> int:

@@ -1,10 +1,10 @@
-"""Shells at hand: one bash is always started ahead, with the state of the moment loaded."""
+"""Shells at hand: one bash is always started ahead, so that a command need not wait for it."""
 
 from typing import Callable, List, Optional
 
 from .loop import Loop
 from .nursery import Nursery
-from .shell import Shell, ShellState, prelude_file
+from .shell import Shell, prelude_file
 
 _MAX_IDLE = 2
 
@@ -21,25 +21,20 @@ class Shells:
         self._nurseries: List[Nursery] = []
         self._spare: Optional[Nursery] = None
 
-    def take(self, state: ShellState, *, stdin: bool) -> Nursery:
-        """A nursery whose shell waits for its call, started from state. Raises OSError."""
-        spare = self._spare
-        if spare is not None and not stdin and spare.shell and spare.shell.state is state:
-            self._spare = None
-            return spare
-        return self._start(Shell(state, stdin=stdin))
+    def take(self, *, stdin: bool) -> Nursery:
+        """A nursery whose shell waits for its call. Raises OSError."""
+        if self._spare is None or stdin:
+            return self._start(Shell(stdin=stdin))
+        spare, self._spare = self._spare, None
+        return spare
 
-    def prepare(self, state: ShellState) -> None:
-        """Have a shell ready for the next command, unless there is one."""
-        spare = self._spare
-        if spare is not None and spare.shell is not None:
-            if spare.shell.state is state:
-                return
-            spare.shell.close()
-        try:
-            self._spare = self._start(Shell(state, stdin=False))
-        except OSError:
-            self._spare = None  # The box is at its limit; the command will be told.
+    def prepare(self) -> None:
+        """Have a shell at hand for the next command."""
+        if self._spare is None:
+            try:
+                self._spare = self._start(Shell(stdin=False))
+            except OSError:
+                pass  # The box is at its limit; the command will be told.
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the warden has ended: a nursery, or the shell of one that was killed."""

@@ -1,10 +1,16 @@
-"""What the engine is told about a box, line by line; and its frames, taken apart."""
+"""What the engine is told about a box, line by line, and what it answers."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
+from sandbox_server.runtime import docker_prepare
 from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.docker_config import (
     PYTHON,
@@ -14,6 +20,8 @@ from sandbox_server.runtime.docker_config import (
     own_labels,
     relay_command,
 )
+from sandbox_server.runtime.docker_enforcement import enforcement, obstacle_to_disks
+from sandbox_server.runtime.zipapp import warden_zipapp
 
 IMAGE = BoxImage(name="sandbox-box:abc", hosts_file="/layer/usr/lib/sandbox/hosts")
 
@@ -173,3 +181,58 @@ def test_frames_arrive_in_any_pieces(size):
     out = b"".join(demultiplexer.feed(data[i : i + size]) for i in range(0, len(data), size))
     assert out == b"one" + b"t" * 300 + b"end"
     assert demultiplexer.stderr == b"oops"
+
+
+INFO = {
+    "MemoryLimit": True,
+    "CpuCfsQuota": True,
+    "PidsLimit": True,
+    "SecurityOptions": ["name=seccomp,profile=default"],
+}
+
+
+def test_a_full_engine_lacks_nothing():
+    assert enforcement(INFO, no_disk="", gvisor=False).missing() == {}
+
+
+def test_what_an_engine_lacks_is_said():
+    assert set(enforcement({}, no_disk="why", gvisor=False).missing()) == {
+        "memory", "cpu", "pids", "disk", "inodes", "syscalls",
+    }  # fmt: skip
+    assert "why" in enforcement(INFO, no_disk="why", gvisor=False).disk
+
+
+def test_gvisor_limits_in_its_own_way():
+    assert set(enforcement(INFO, no_disk="", gvisor=True).missing()) == {
+        "memory", "pids", "syscalls",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["name=rootless", "name=userns"])
+def test_disks_need_an_engine_that_is_root_here(option):
+    assert obstacle_to_disks(INFO, unix_socket=False)
+    assert obstacle_to_disks({**INFO, "KernelVersion": "of another machine"}, unix_socket=True)
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    here = {**INFO, "KernelVersion": os.uname().release, "MemTotal": memory}
+    assert obstacle_to_disks(here, unix_socket=True) == ""
+    assert obstacle_to_disks({**here, "SecurityOptions": [option]}, unix_socket=True)
+
+
+def test_another_user_with_the_number_of_the_boxs_user_is_replaced(tmp_path):
+    accounts = tmp_path / "passwd"
+    accounts.write_text("root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n")
+    docker_prepare.replace_user(str(accounts), "sandboxuser:x:1000:1000::/home:/bin/bash")
+    lines = accounts.read_text().splitlines()
+    assert lines == ["root:x:0:0::/root:/bin/sh", "sandboxuser:x:1000:1000::/home:/bin/bash"]
+
+
+def test_the_compiled_warden_runs(tmp_path):
+    archive = tmp_path / "warden.pyz"
+    archive.write_bytes(warden_zipapp())
+    docker_prepare.compile_zipapp(str(archive))
+    with zipfile.ZipFile(archive) as compiled:
+        assert not [name for name in compiled.namelist() if name.endswith(".py")]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(archive), "nothing"], capture_output=True, text=True
+    )
+    assert "usage: warden.pyz" in done.stderr

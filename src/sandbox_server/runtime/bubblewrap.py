@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -101,7 +102,7 @@ class BubblewrapRuntime(Runtime):
                 return await self._started(folder, complaints)
         except BaseException as exc:
             await self._undo(folder)
-            if isinstance(exc, OSError):
+            if isinstance(exc, OSError | subprocess.SubprocessError):
                 raise RuntimeUnavailable(f"the box could not be made: {exc}") from exc
             raise
 
@@ -138,10 +139,23 @@ class BubblewrapRuntime(Runtime):
 
     async def _undo(self, folder: Path) -> None:
         """Take a box back, however far it has come. Goes on even where the caller is cancelled."""
-        task = asyncio.create_task(_take_back(folder))
+        task = asyncio.create_task(self._take_back(folder))
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
         await asyncio.shield(task)
+
+    async def _take_back(self, folder: Path) -> None:
+        """A launcher that has not written its record yet cannot do so any more once the folder has
+        another name, and gives up; one that has is ended like any box."""
+        grave = folder.with_name(folder.name + DEAD)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(folder, grave)
+        record = Record.read(grave)
+        if record is None:
+            await asyncio.to_thread(clear, grave, None)
+            self._state.sweep_claims()
+        else:
+            await _end(record, grave)
 
 
 async def _to_the_end(work: Callable[[], _Result]) -> _Result:
@@ -151,7 +165,9 @@ async def _to_the_end(work: Callable[[], _Result]) -> _Result:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):  # Some callers cancel repeatedly.
+                await asyncio.wait([task])
         raise
 
 
@@ -168,19 +184,6 @@ async def _answers(path: Path) -> bool:
                 await stream.close()
     except (OSError, TimeoutError):
         return False
-
-
-async def _take_back(folder: Path) -> None:
-    """A launcher that has not written its record yet cannot do so any more once the folder has
-    another name, and gives up; one that has is ended like any box."""
-    grave = folder.with_name(folder.name + DEAD)
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(folder, grave)
-    record = Record.read(grave)
-    if record is None:
-        await asyncio.to_thread(clear, grave, None)
-    else:
-        await _end(record, grave)
 
 
 async def _end(record: Record, folder: Path) -> None:

@@ -57,14 +57,13 @@ def _facts(state: StateFolder, python: Path | None) -> Setup:
         seccomp, no_seccomp = seccomp_bpf.program(), ""
     except ValueError as exc:
         seccomp, no_seccomp = b"", str(exc)
-    root = os.geteuid() == 0
     chosen = bubblewrap_host.choose_python(python)
     return Setup(
         bwrap=Program("", {}),
         python=chosen,
         shared=str(state.shared(chosen.executable)),
         uid=os.getuid(),
-        uids=bubblewrap_host.uid_range(Path("/proc/self/uid_map").read_text()) if root else None,
+        uids=_uids(),
         nproc_per_namespace=_kernel() >= (5, 14),
         seccomp=seccomp,
         no_seccomp=no_seccomp,
@@ -73,6 +72,13 @@ def _facts(state: StateFolder, python: Path | None) -> Setup:
         etc=bubblewrap_host.etc_entries(),
         has_python_command=Path("/usr/bin/python").exists(),
     )
+
+
+def _uids() -> range | None:
+    """None where we are not root, or only so in a namespace that has no other user."""
+    if os.geteuid() != 0:
+        return None
+    return bubblewrap_host.uid_range(Path("/proc/self/uid_map").read_text()) or None
 
 
 def _kernel() -> tuple[int, ...]:

@@ -32,7 +32,7 @@ class Setup:
     uid: int
     """Our own."""
     uids: range | None = None
-    """As root, the users that boxes are given: a box never runs as root."""
+    """As root, the users that boxes are given: a box never runs as the host's root."""
     namespace: Namespace = ""
     """Whose mounts the writable places are: `mount` and `user` are namespaces of the launcher,
     otherwise bubblewrap makes them, which bounds bytes but not inodes."""

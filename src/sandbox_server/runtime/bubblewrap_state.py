@@ -138,11 +138,14 @@ class StateFolder:
                     kill(record)
             elif record is not None or _age_s(folder) > HALF_MADE_S:
                 clear(folder, record)
+        self.sweep_claims()
+        return living
+
+    def sweep_claims(self) -> None:
         for claim in self._uids.iterdir():
             with contextlib.suppress(OSError):
                 if not self.folder(os.readlink(claim)).exists():
                     claim.unlink(missing_ok=True)
-        return living
 
 
 def _write_shared(folder: Path, python: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.runtime.base import Runtime
+
+if TYPE_CHECKING:
+    from sandbox_server.runtime.docker import DockerRuntime
 
 RuntimeName = Literal["auto", "docker", "bubblewrap"]
 
@@ -27,48 +30,43 @@ async def choose(
     auto is docker where an engine answers, else bubblewrap. A runtime that is asked for by its name
     is not tried out here: it says itself what it lacks when it is used. docker_url, engine_runtime
     and disk_folder are for docker, state_dir is for bubblewrap. Raises RuntimeUnavailable where
-    docker is asked for and its client library is not installed.
+    docker is asked for and cannot be used from here at all.
     """
     if name == "bubblewrap":
         return _bubblewrap(state_dir), "bubblewrap, as configured"
     try:
         docker = _docker(docker_url, engine_runtime, disk_folder)
+        if name == "docker":
+            return docker, "docker, as configured"
+        version = await _version(docker)
     except RuntimeUnavailable as exc:
         if name == "docker":
             raise
         return _bubblewrap(state_dir), f"bubblewrap, because {exc.message}"
-    if name == "docker":
-        return docker, "docker, as configured"
-    why_not = await _why_no_answer(docker)
-    if why_not:
-        await docker.close()
-        return _bubblewrap(state_dir), f"bubblewrap, because {why_not}"
-    return docker, f"docker, because an engine answers: {docker!r}"
+    return docker, f"docker, because an engine answers: {version} at {docker.url}"
 
 
-async def _why_no_answer(docker: Runtime) -> str:
-    from sandbox_server.runtime.docker import DockerRuntime
-
-    assert isinstance(docker, DockerRuntime)
+async def _version(docker: DockerRuntime) -> str:
+    """The version of the engine that answers; where none does, docker is closed."""
     try:
         async with asyncio.timeout(_ANSWER_S):
-            await docker.version()
-    except RuntimeUnavailable as exc:
-        return exc.message
+            return await docker.version()
     except TimeoutError:
-        return f"no Docker engine answered within {_ANSWER_S:g} s"
-    return ""
+        await docker.close()
+        message = f"no Docker engine answered within {_ANSWER_S:g} s at {docker.url}"
+        raise RuntimeUnavailable(message) from None
+    except BaseException:
+        await docker.close()
+        raise
 
 
-def _docker(url: str | None, engine_runtime: str | None, disk_folder: Path | None) -> Runtime:
+def _docker(url: str | None, engine_runtime: str | None, disk_folder: Path | None) -> DockerRuntime:
     try:
-        from sandbox_server.runtime.docker import DockerRuntime
+        from sandbox_server.runtime.docker import DISK_FOLDER, DockerRuntime
     except ImportError as exc:
         message = f"the docker runtime needs `pip install agent-sandbox[docker]` ({exc})"
         raise RuntimeUnavailable(message) from exc
-    if disk_folder is None:
-        return DockerRuntime(url, engine_runtime=engine_runtime)
-    return DockerRuntime(url, engine_runtime=engine_runtime, disk_folder=disk_folder)
+    return DockerRuntime(url, engine_runtime=engine_runtime, disk_folder=disk_folder or DISK_FOLDER)
 
 
 def _bubblewrap(state_dir: Path | None) -> Runtime:

@@ -24,6 +24,7 @@ from sandbox_server.runtime.docker_image import BoxImages
 from sandbox_server.runtime.docker_stream import ExecStream, open_exec
 from sandbox_server.runtime.loop_disk import LoopDisk
 
+DISK_FOLDER = Path("/var/tmp")
 _REMOVED_S = 60.0
 _STALE_S = 600.0
 """A container that was never started for so long has lost who made it."""
@@ -104,7 +105,7 @@ class DockerRuntime(Runtime):
         url: str | None = None,
         *,
         engine_runtime: str | None = None,
-        disk_folder: Path = Path("/var/tmp"),
+        disk_folder: Path = DISK_FOLDER,
     ) -> None:
         self._engine = Engine(Endpoint.of(url))
         self._engine_runtime = engine_runtime or None
@@ -116,7 +117,12 @@ class DockerRuntime(Runtime):
 
     def __repr__(self) -> str:
         runtime = f" {self._engine_runtime}" if self._engine_runtime else ""
-        return f"<DockerRuntime {self._engine.endpoint.url}{runtime}, {len(self._making)} starting>"
+        return f"<DockerRuntime {self.url}{runtime}, {len(self._making)} starting>"
+
+    @property
+    def url(self) -> str:
+        """Where the engine is."""
+        return self._engine.endpoint.url
 
     @property
     def gvisor(self) -> bool:

@@ -88,6 +88,10 @@ def _usual_socket() -> str:
     return "/var/run/docker.sock"
 
 
+_NOT_DOCKER = (AssertionError, LookupError, ValueError)
+"""What aiodocker raises when the other end speaks something else."""
+
+
 class Engine:
     """An engine at an endpoint. Has to be closed by who made it."""
 
@@ -138,7 +142,7 @@ class Engine:
                 raise self.unreachable(exc.__context__ or exc) from exc
             message = f"the Docker engine answered {exc.status}: {_line(exc.message)}"
             raise RuntimeUnavailable(message) from exc
-        except (aiohttp.ClientError, OSError, AssertionError) as exc:
+        except (aiohttp.ClientError, OSError, *_NOT_DOCKER) as exc:
             raise self.unreachable(exc) from exc
 
     def unreachable(self, cause: BaseException) -> RuntimeUnavailable:
