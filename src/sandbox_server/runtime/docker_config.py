@@ -94,15 +94,21 @@ def container_config(
         "Healthcheck": {"Test": ["NONE"]},
         "NetworkDisabled": _is_unplugged(spec, image),
         "HostConfig": {
-            **_isolation(spec),
-            **_limits(spec.limits),
-            "Tmpfs": {**_sealed(image.volumes), **_tmpfs(spec.limits)},
-            "Mounts": _mounts(spec, image, device),
-            "AutoRemove": True,
-            "LogConfig": {"Type": "none"},
-            "Init": False,
+            **_host_config(spec, image, device),
             **({"Runtime": engine_runtime} if engine_runtime else {}),
         },
+    }
+
+
+def _host_config(spec: BoxSpec, image: BoxImage, device: str | None) -> dict[str, Any]:
+    return {
+        **_isolation(spec),
+        **_limits(spec.limits),
+        "Tmpfs": {**_sealed(image.volumes), **_tmpfs(spec.limits)},
+        "Mounts": _mounts(spec, image, device),
+        "AutoRemove": True,
+        "LogConfig": {"Type": "none"},
+        "Init": False,
     }
 
 
