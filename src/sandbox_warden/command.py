@@ -55,6 +55,11 @@ class Command:
         self.late_bytes = 0
         """What children in the background wrote after the end: read, so they go on; not kept."""
 
+    @property
+    def marker(self) -> bytes:
+        """What is in the environment of everything it started."""
+        return b"SANDBOX_COMMAND_ID=%s\0" % self.ident.encode()
+
     def summary(self) -> Dict[str, Any]:
         """What a server that comes back needs to know of it."""
         return {

@@ -10,11 +10,13 @@ from .command import Command
 from .errors import Refused, refusal
 from .loop import READ, WRITE, Loop
 from .meter import Meter
+from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .shell import Shell, ShellState, available
 from .shells import Shells
 
 READ_SIZE = 256 * 1024
+UNREPORTED_S = 2.0
 STALL_S = 10.0
 """How long a reader that takes nothing may hold a command back before it has to accept a gap."""
 KEPT_BYTES = 8 << 20
@@ -107,8 +109,7 @@ class Commands:
 
     def _spawn(self, command: Command) -> None:
         nursery = self._shells.take(stdin=not command.stdin_closed)
-        shell = nursery.shell
-        assert shell is not None
+        shell = nursery.go()
         assert command.call is not None
         command.call(shell)
         command.nursery = nursery
@@ -233,15 +234,22 @@ class Commands:
     def kill(self, command: Command, number: int) -> None:
         if command.nursery is None:
             return
-        if number == 9:
-            command.nursery.kill()
-        else:
+        if number != 9:
             command.nursery.signal(number)
+            return
+        nursery = command.nursery
+        nursery.kill(command.marker)
+        self._loop.after(UNREPORTED_S, lambda: self._give_up(command, nursery))
+
+    def _give_up(self, command: Command, nursery: Nursery) -> None:
+        """Everything is dead and its nursery does not say so: somebody has stopped it."""
+        if command.nursery is nursery:
+            nursery.destroy()
 
     def _time_out(self, command: Command) -> None:
         if command.nursery is not None:
             command.timed_out = True
-            command.nursery.kill()
+            self.kill(command, 9)
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the warden itself has ended."""

@@ -18,6 +18,8 @@ from .loop import READ, Loop
 from .shell import ARGV, PRELUDE_TARGET, TARGETS, WORKSPACE, Shell, prctl
 
 _PR_SET_CHILD_SUBREAPER = 36
+_BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
+"""Not by PATH, which may begin with folders the user can write to."""
 
 
 class Nursery:
@@ -29,6 +31,7 @@ class Nursery:
         """Raises OSError where the box is out of processes."""
         self.shell: Optional[Shell] = None
         self.alive = True
+        self._subreaper = True
         self._loop = loop
         self._on_exit = on_exit
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -42,7 +45,7 @@ class Nursery:
             _serve(theirs, prelude_fd)
         theirs.close()
         self._sock.setblocking(False)
-        loop.watch(self._sock.fileno(), READ, lambda _events: self._report())
+        loop.watch(self._sock.fileno(), READ, lambda _events: self.listen())
 
     def start(self, shell: Shell) -> None:
         """Start bash on the shell's ends. Raises OSError."""
@@ -51,21 +54,25 @@ class Nursery:
         shell.handed_over()
         self.shell = shell
 
-    def kill(self) -> None:
-        """End everything below; the nursery then reports the shell's end as usual."""
-        root = self.pid if self.alive else (self.shell.pid if self.shell else 0)
-        if root:
-            processes.kill_below(root, itself=not self.alive)
+    def go(self) -> Shell:
+        """Its shell, awake: a process of the box may have stopped everything it could."""
+        assert self.shell is not None
+        for pid in (self.pid, self.shell.pid):
+            if pid:
+                processes.kill(pid, signal.SIGCONT)
+        return self.shell
+
+    def kill(self, marker: bytes) -> None:
+        """End everything the command started. The shell's end is reported as usual."""
+        processes.kill_all(lambda: self._members(marker))
 
     def signal(self, number: int) -> None:
-        root = self.pid if self.alive else (self.shell.pid if self.shell else 0)
-        for pid in processes.descendants(root) if root else ():
+        for pid in self._members(b""):
             processes.kill(pid, number)
 
-    def died(self) -> None:
-        """Somebody in the box has killed it. Its shell is the warden's own child now."""
-        self._report()
-        self.close()
+    def destroy(self) -> None:
+        """For one that does not answer: its shell becomes the warden's own child."""
+        processes.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         if self.alive:
@@ -73,7 +80,8 @@ class Nursery:
             self._loop.unwatch(self._sock.fileno())
             self._sock.close()
 
-    def _report(self) -> None:
+    def listen(self) -> None:
+        """Take in what it has reported so far."""
         while self.alive:
             try:
                 message = self._sock.recv(64).split()
@@ -84,11 +92,23 @@ class Nursery:
             if not message:
                 self.close()
             elif message[0] == b"pid" and self.shell is not None:
-                self.shell.pid = int(message[1])
+                self.shell.pid, self._subreaper = int(message[1]), message[2] == b"subreaper"
             elif message[0] == b"exit":
                 if message[2] == b"retired":
                     self.close()
                 self._on_exit(self, int(message[1]))
+
+    def _members(self, marker: bytes) -> List[int]:
+        shell = self.shell.pid if self.shell is not None else 0
+        found = processes.descendants(self.pid)
+        if not found and shell and processes.exists(shell):  # Its nursery has been killed.
+            found = [*processes.descendants(shell), shell]
+        if marker and shell and not self._subreaper:
+            try:
+                found += processes.strays(processes.started(shell), marker)
+            except (OSError, ValueError):
+                pass
+        return found
 
 
 def _serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
@@ -97,13 +117,10 @@ def _serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _close_others(sock.fileno(), prelude_fd)
-        try:
-            prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        except OSError:
-            pass  # gVisor has no subreapers: orphans become the warden's children.
+        kind = _become_subreaper()
         os.chdir(WORKSPACE)
         environ = dict(os.environ, BASH_ENV="/dev/fd/%d" % PRELUDE_TARGET)
-        bash = _find_bash(environ)
+        bash = next(path for path in _BASH if os.access(path, os.X_OK))
         while True:
             fds = _receive(sock)
             if not fds:
@@ -118,7 +135,7 @@ def _serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
             finally:
                 for fd in fds:
                     os.close(fd)
-            sock.send(b"pid %d" % pid)
+            sock.send(b"pid %d %s" % (pid, kind))
             status = _wait_for(pid)
             idle = _childless()
             sock.send(b"exit %d %s" % (status, b"idle" if idle else b"retired"))
@@ -136,12 +153,12 @@ def _close_others(*keep: int) -> None:
     os.closerange(start, os.sysconf("SC_OPEN_MAX"))
 
 
-def _find_bash(environ: dict) -> str:  # type: ignore[type-arg]
-    for folder in environ.get("PATH", os.defpath).split(":"):
-        path = os.path.join(folder, "bash")
-        if os.access(path, os.X_OK):
-            return path
-    return "/bin/bash"
+def _become_subreaper() -> bytes:
+    try:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    except OSError:
+        return b"plain"  # gVisor has no subreapers: orphans become the warden's children.
+    return b"subreaper"
 
 
 def _receive(sock: socket.socket) -> List[int]:

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from typing import Dict, List
+from typing import Callable, Dict, List
 
 _ROUNDS = 200
 
@@ -21,22 +21,36 @@ def descendants(root: int) -> List[int]:
     return found
 
 
-def kill_below(root: int, *, itself: bool) -> None:
-    """End everything below root, daemons included, and root too where itself is true.
+def strays(since: int, marker: bytes) -> List[int]:
+    """Orphans of a command where there are no subreapers: they carry its marker, or none of any
+    command and are younger than its shell."""
+    name = marker.partition(b"=")[0] + b"="
+    found = []
+    for pid, parent in _parents().items():
+        if parent == 1:
+            try:
+                environment = _read("/proc/%d/environ" % pid)
+                young = started(pid) >= since
+            except (OSError, ValueError):
+                continue
+            if marker in environment or (young and name not in environment):
+                found.append(pid)
+    return found
 
-    root inherits every orphan, so nothing leaves its tree while the rest is hunted down. A fork
-    bomb loses because what is stopped cannot fork and the number of processes is limited.
+
+def kill_all(members_now: Callable[[], List[int]]) -> None:
+    """End every process that members_now finds, until it finds no more.
+
+    A fork bomb loses because what is stopped cannot fork and the number of processes is limited.
     """
     for _ in range(_ROUNDS):
-        members = descendants(root)
+        members = members_now()
         if not members:
             break
         for pid in members:
             kill(pid, signal.SIGSTOP)
         for pid in members:
             kill(pid, signal.SIGKILL)
-    if itself:
-        kill(root, signal.SIGKILL)
 
 
 def kill(pid: int, number: int) -> None:
@@ -53,6 +67,15 @@ def count() -> int:
 def parent_of(pid: int) -> int:
     """The parent of a process as this box sees it: 0 for one that was put in from outside."""
     return int(_stat(pid)[1])
+
+
+def started(pid: int) -> int:
+    """When a process began, in ticks since some moment that is the same for all."""
+    return int(_stat(pid)[19])
+
+
+def exists(pid: int) -> bool:
+    return os.path.exists("/proc/%d" % pid)
 
 
 def cpu_seconds() -> float:
@@ -83,6 +106,10 @@ def _parents() -> Dict[int, int]:
 
 def _stat(pid: int) -> List[bytes]:
     """The fields of /proc/PID/stat behind the name: state, parent, …"""
-    with open("/proc/%d/stat" % pid, "rb") as file:
-        # The name is in parentheses and may hold anything, parentheses included.
-        return file.read().rpartition(b")")[2].split()
+    # The name is in parentheses and may hold anything, parentheses included.
+    return _read("/proc/%d/stat" % pid).rpartition(b")")[2].split()
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,7 +1,9 @@
 """Shells at hand: one bash is always started ahead, so that a command need not wait for it."""
 
+import signal
 from typing import Callable, List, Optional
 
+from . import processes
 from .loop import Loop
 from .nursery import Nursery
 from .shell import Shell, prelude_file
@@ -39,12 +41,15 @@ class Shells:
     def reaped(self, pid: int, status: int) -> None:
         """A child of the warden has ended: a nursery, or the shell of one that was killed."""
         for nursery in self._nurseries[:]:
-            if nursery.pid == pid:
-                nursery.died()
-                if nursery.shell is None or not nursery.shell.pid:
-                    self._exited(nursery, 9)
-            elif not nursery.alive and nursery.shell is not None and nursery.shell.pid == pid:
+            nursery.listen()
+        for nursery in self._nurseries[:]:
+            shell = nursery.shell
+            if shell is not None and shell.pid == pid:
                 self._exited(nursery, status)
+            elif nursery.pid == pid:
+                nursery.close()
+                if shell is None or not shell.pid or not processes.exists(shell.pid):
+                    self._exited(nursery, signal.SIGKILL)
 
     def _start(self, shell: Shell) -> Nursery:
         nursery = next((n for n in self._nurseries if n.alive and n.shell is None), None)
@@ -66,7 +71,7 @@ class Shells:
         idle = sum(1 for n in self._nurseries if n.alive and n.shell is None)
         if idle > _MAX_IDLE:
             nursery.close()
-        if not nursery.alive:
+        if not nursery.alive and nursery in self._nurseries:
             self._nurseries.remove(nursery)
         if shell is not None:
             self._on_exit(shell, status)

@@ -67,9 +67,17 @@ async def test_input_survives_a_cut(warden: WardenClient) -> None:
 async def test_processes_of_the_box_killing_everything_they_can(warden: WardenClient) -> None:
     """kill -9 -1 takes relays and shells along; the session goes on and its state is kept."""
     await warden.run("kept=1")
-    for _ in range(3):
+    for _ in range(5):
         await warden.run("kill -9 -1")
         assert (await warden.run("echo $kept")).output == "1\n"
+
+
+async def test_processes_of_the_box_stopping_everything_they_can(warden: WardenClient) -> None:
+    await warden.run("kept=1; kill -STOP 1; kill -STOP -1", timeout_s=5)
+    assert (await warden.run("echo $kept", timeout_s=20)).output == "1\n"
+    result = await warden.run("kill -STOP $PPID; echo stopped; sleep 100", timeout_s=1)
+    assert (result.output, result.exit.timed_out) == ("stopped\n", True)
+    assert (await warden.run("echo $kept")).output == "1\n"
 
 
 async def test_two_owners_of_one_epoch_at_once(box: Box, warden: WardenClient) -> None:
