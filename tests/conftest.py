@@ -107,7 +107,7 @@ def processes() -> Iterator[str]:
             words = cmdline.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue  # ended meanwhile
-        if "warden.pyz" in words or "bwrap" in words:
+        if any(name in words for name in ("warden.pyz", "sandbox/warden", "bwrap")):
             yield f"process {cmdline.parts[2]}: {words[:160].strip()}"
 
 

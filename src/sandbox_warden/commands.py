@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional
 
+from . import processes
 from .command import Command
 from .errors import Refused, refusal
 from .loop import READ, WRITE, Loop
@@ -98,6 +99,8 @@ class Commands:
             text, self._state, command_id=ident, cwd=cwd, env=env
         )
         self._remember(command)
+        if self._meter.crowded():
+            self._make_room(command)
         try:
             self._spawn(command)
         except OSError as exc:
@@ -120,6 +123,14 @@ class Commands:
         self._by_shell[shell] = command
         self._watch(command)
         self._loop.after(0, self._shells.prepare)
+
+    def _make_room(self, command: Command) -> None:
+        """A fork bomb in the background must not take the session with it."""
+        processes.kill_all(self._shells.background)
+        text = (
+            b"sandbox: the box was at its limit of processes; those in the background are ended\n"
+        )
+        command.log.append(STDERR, text)
 
     def _could_not_start(self, command: Command, error: OSError) -> None:
         text = (
@@ -250,6 +261,9 @@ class Commands:
         if command.nursery is not None:
             command.timed_out = True
             self.kill(command, 9)
+
+    def stopped(self, pid: int) -> None:
+        self._shells.stopped(pid)
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the warden itself has ended."""

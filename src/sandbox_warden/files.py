@@ -32,6 +32,7 @@ def open_path(path: str) -> Tuple[int, os.stat_result, str]:
     """
     place, parts = _resolve(path, last=True)
     fd = _open_folder(place, parts[:-1])
+    device = os.fstat(fd).st_dev
     if parts:
         parent = fd
         try:
@@ -41,6 +42,9 @@ def open_path(path: str) -> Tuple[int, os.stat_result, str]:
         finally:
             os.close(parent)
     info = os.fstat(fd)
+    if info.st_dev != device:
+        os.close(fd)
+        raise Refused("invalid_path", "%s leads out of %s" % (path[:200], place))
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
         os.close(fd)
         raise Refused("not_a_file", "%s is neither a file nor a folder" % path)
@@ -230,6 +234,7 @@ def _open_folder(place: str, parts: List[str], *, create: bool = False) -> int:
         fd = os.open(place, _FOLDER)
     except OSError as exc:
         raise refusal(exc) from None
+    device = os.fstat(fd).st_dev
     for part in parts:
         parent = fd
         try:
@@ -243,6 +248,10 @@ def _open_folder(place: str, parts: List[str], *, create: bool = False) -> int:
             raise refusal(exc) from None
         finally:
             os.close(parent)
+        # Every place is a file system of its own: a second fence, where the first has a hole.
+        if os.fstat(fd).st_dev != device:
+            os.close(fd)
+            raise Refused("invalid_path", "%s leads out of %s" % (part[:200], place))
     return fd
 
 

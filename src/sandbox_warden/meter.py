@@ -20,8 +20,9 @@ _WALK_LIMIT = 20_000
 
 
 class Meter:
-    def __init__(self, fds: Mapping[str, int]) -> None:
+    def __init__(self, fds: Mapping[str, int], *, max_pids: int) -> None:
         self._fds = dict(fds)
+        self._max_pids = max_pids
         if not self._fds:
             for name, paths in _PATHS.items():
                 self._open(name, paths)
@@ -37,6 +38,14 @@ class Meter:
     def oom_kills(self) -> Optional[int]:
         return _field(self._read("oom"), "oom_kill")
 
+    def pids(self) -> int:
+        pids = self._read("pids").strip()
+        return int(pids) if pids.isdigit() else processes.count()
+
+    def crowded(self) -> bool:
+        """Whether a command would hardly find room for processes of its own."""
+        return self._max_pids > 0 and self.pids() > self._max_pids * 9 // 10
+
     def usage(self) -> Dict[str, Any]:
         cpu = self._read("cpu")
         usec = _field(cpu, "usage_usec")
@@ -46,11 +55,11 @@ class Meter:
             cpu_s = int(cpu) / 1e9
         else:
             cpu_s = processes.cpu_seconds()
-        memory, pids = self._read("memory").strip(), self._read("pids").strip()
+        memory = self._read("memory").strip()
         return {
             "cpu_s": round(cpu_s, 3),
             "memory_bytes": int(memory) if memory.isdigit() else None,
-            "pids": int(pids) if pids.isdigit() else processes.count(),
+            "pids": self.pids(),
             "disk_bytes": _disk_bytes(),
         }
 

@@ -20,6 +20,8 @@ from .shell import ARGV, PRELUDE_TARGET, TARGETS, WORKSPACE, Shell, prctl
 _PR_SET_CHILD_SUBREAPER = 36
 _BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 """Not by PATH, which may begin with folders the user can write to."""
+_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Python ignores these; a command would inherit that."""
 
 
 class Nursery:
@@ -64,10 +66,13 @@ class Nursery:
 
     def kill(self, marker: bytes) -> None:
         """End everything the command started. The shell's end is reported as usual."""
-        processes.kill_all(lambda: self._members(marker))
+        since = None if self._subreaper else self._began()
+        processes.kill_all(
+            lambda: self._members() + (processes.strays(since, marker) if since else [])
+        )
 
     def signal(self, number: int) -> None:
-        for pid in self._members(b""):
+        for pid in self._members():
             processes.kill(pid, number)
 
     def destroy(self) -> None:
@@ -98,17 +103,18 @@ class Nursery:
                     self.close()
                 self._on_exit(self, int(message[1]))
 
-    def _members(self, marker: bytes) -> List[int]:
-        shell = self.shell.pid if self.shell is not None else 0
+    def _members(self) -> List[int]:
         found = processes.descendants(self.pid)
+        shell = self.shell.pid if self.shell is not None else 0
         if not found and shell and processes.exists(shell):  # Its nursery has been killed.
             found = [*processes.descendants(shell), shell]
-        if marker and shell and not self._subreaper:
-            try:
-                found += processes.strays(processes.started(shell), marker)
-            except (OSError, ValueError):
-                pass
         return found
+
+    def _began(self) -> Optional[int]:
+        try:
+            return processes.started(self.shell.pid) if self.shell is not None else None
+        except (OSError, ValueError):
+            return None
 
 
 def _serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
@@ -128,7 +134,9 @@ def _serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
             actions = [(os.POSIX_SPAWN_DUP2, prelude_fd, PRELUDE_TARGET)]
             actions += [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in zip(fds, TARGETS)]
             try:
-                pid = os.posix_spawn(bash, ARGV, environ, file_actions=actions, setsid=True)
+                pid = os.posix_spawn(
+                    bash, ARGV, environ, file_actions=actions, setsid=True, setsigdef=_IGNORED
+                )
             except OSError as exc:
                 sock.send(b"exit %d idle" % -(exc.errno or 1))
                 continue

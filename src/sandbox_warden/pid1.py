@@ -1,6 +1,7 @@
 """Putting the warden together from its arguments, all of them `name=value`."""
 
 import gc
+import os
 import socket
 from typing import Dict
 
@@ -12,7 +13,8 @@ from .warden import Warden
 
 def main(arguments: Dict[str, str]) -> None:
     """box: its id. deadman_s: how long the owner may be silent. listen_fd: a listening socket that
-    was handed in; without it the warden listens for relays. meter_NAME: descriptors to read."""
+    was handed in; without it the warden listens for relays. pids: how many processes the box may
+    have. meter_NAME: descriptors to read."""
     listen_fd = arguments.get("listen_fd")
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -22,12 +24,14 @@ def main(arguments: Dict[str, str]) -> None:
         listener = socket.socket(fileno=int(listen_fd))
         listener.set_inheritable(False)
     meter = {k[len("meter_") :]: int(v) for k, v in arguments.items() if k.startswith("meter_")}
+    for fd in meter.values():
+        os.set_inheritable(fd, False)
     warden = Warden(
         Loop(),
         listener,
         box=arguments.get("box", ""),
         deadman_s=float(arguments.get("deadman_s", "120")),
-        meter=Meter(meter),
+        meter=Meter(meter, max_pids=int(arguments.get("pids", "0"))),
         relayed=listen_fd is None,
     )
     gc.collect()

@@ -21,6 +21,10 @@ def descendants(root: int) -> List[int]:
     return found
 
 
+def children(parent: int) -> List[int]:
+    return [pid for pid, other in _parents().items() if other == parent]
+
+
 def strays(since: int, marker: bytes) -> List[int]:
     """Orphans of a command where there are no subreapers: they carry its marker, or none of any
     command and are younger than its shell."""

@@ -51,6 +51,17 @@ class Shells:
                 if shell is None or not shell.pid or not processes.exists(shell.pid):
                     self._exited(nursery, signal.SIGKILL)
 
+    def stopped(self, pid: int) -> None:
+        """A child of the warden was stopped: a nursery has to go on, it is nobody's to stop."""
+        if any(nursery.pid == pid for nursery in self._nurseries):
+            processes.kill(pid, signal.SIGCONT)
+
+    def background(self) -> List[int]:
+        """Processes of commands that have ended: orphans of the warden and all below them."""
+        ours = {nursery.pid for nursery in self._nurseries}
+        orphans = [pid for pid in processes.children(1) if pid not in ours]
+        return [*orphans, *(below for pid in orphans for below in processes.descendants(pid))]
+
     def _start(self, shell: Shell) -> Nursery:
         nursery = next((n for n in self._nurseries if n.alive and n.shell is None), None)
         try:

@@ -61,10 +61,8 @@ class Warden:
     def serve(self) -> None:
         """Be PID 1: reap, listen, and end the box when its owner has been silent for too long."""
         shell.prctl(_PR_SET_DUMPABLE, 0)
-        # The kernel drops every signal for PID 1 that has no handler, SIGKILL from inside included;
-        # and what is ignored here would be ignored by every command.
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
+        # The kernel drops every signal for PID 1 that has no handler, SIGKILL from inside included.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         woken, wake = os.pipe()
         for fd in (woken, wake):
             os.set_blocking(fd, False)
@@ -81,12 +79,15 @@ class Warden:
         os.read(woken, 4096)
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            self._commands.reaped(pid, status)
+            if os.WIFSTOPPED(status):
+                self._commands.stopped(pid)
+            else:
+                self._commands.reaped(pid, status)
 
     def _watch_owner(self) -> None:
         """The dead-man's switch. A running command is bounded by its own time limit."""

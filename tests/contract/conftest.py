@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
-from sandbox_server.runtime.warden_client import WardenClient
+from sandbox_server.runtime.warden.client import WardenClient
 
 RUNTIMES = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",") if name]
 

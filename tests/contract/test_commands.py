@@ -6,8 +6,8 @@ import time
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.events import Exited, Gap, Output, Started
-from sandbox_server.runtime.warden_client import WardenClient
+from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.events import Exited, Gap, Output, Started
 
 MIB = 1 << 20
 
@@ -119,7 +119,7 @@ async def test_leaving_a_stream_does_not_end_the_command(warden: WardenClient) -
     events = [event async for event in warden.attach("left")]
     assert events[1] == Output("stdout", 0, b"begun\n")
     assert isinstance(events[-1], Exited)
-    assert (await warden.run("ls /tmp/done")).exit.exit_code == 0
+    assert (await warden.run("[ -e /tmp/done ]")).exit.exit_code == 0
 
 
 async def test_attach_from_an_offset(warden: WardenClient) -> None:

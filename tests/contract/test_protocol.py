@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.base import Box, ByteStream
-from sandbox_server.runtime.link import Link, LinkLost
-from sandbox_server.runtime.warden_client import WardenClient
+from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.link import Link, LinkLost
 from sandbox_warden import frames
 
 HELLO = frames.encode_json(frames.HELLO, 1, {"version": 1, "epoch": 1})

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.answers import Fenced
 from sandbox_server.runtime.base import Box, Runtime
-from sandbox_server.runtime.events import Exited, Output
-from sandbox_server.runtime.warden_client import WardenClient
+from sandbox_server.runtime.warden.answers import Fenced
+from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.events import Exited, Output
 
 from .conftest import MakeBox, make_runtime
 
@@ -167,7 +167,7 @@ import asyncio, sys
 from pathlib import Path
 from tests.contract.conftest import make_runtime
 from sandbox_server.runtime.base import BoxSpec
-from sandbox_server.runtime.warden_client import WardenClient
+from sandbox_server.runtime.warden.client import WardenClient
 
 async def main():
     runtime = make_runtime(sys.argv[1], Path(sys.argv[2]))

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_server.runtime import bubblewrap_mounts
-from sandbox_server.runtime.bubblewrap_mounts import PLACES, SHARED, WARDEN, Layout, Python
+from sandbox_server.runtime.bubblewrap import mounts
+from sandbox_server.runtime.bubblewrap.mounts import PLACES, SHARED, WARDEN, Layout, Python
 
 STAGED = Layout(
     shared="/stage/shared",
@@ -34,7 +34,7 @@ def steps(layout: Layout, env: dict[str, str] | None = None) -> list[list[str]]:
             assert word.startswith("--"), f"{word} is not an option"
             yield [word, *(next(words) for _ in range(_ARGUMENTS.get(word, 0)))]
 
-    return list(split(iter(bubblewrap_mounts.options(layout, env or {}))))
+    return list(split(iter(mounts.options(layout, env or {}))))
 
 
 def environment(layout: Layout, env: dict[str, str] | None = None) -> dict[str, str]:
@@ -131,7 +131,7 @@ def test_the_environment_is_the_box_s_own_and_the_spec_s() -> None:
 )
 def test_an_environment_cannot_smuggle_options_in(env: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest):
-        bubblewrap_mounts.options(STAGED, env)
+        mounts.options(STAGED, env)
 
 
 def test_the_users_of_a_box_are_known_by_name() -> None:
@@ -142,15 +142,15 @@ def test_the_users_of_a_box_are_known_by_name() -> None:
 
 def test_no_pattern_of_etc_may_show_a_secret() -> None:
     secrets = {"shadow", "gshadow", "ssh", "pip.conf", "npmrc", "ssl", "ssl/private", "environment"}
-    assert not secrets & set(bubblewrap_mounts.ETC)
+    assert not secrets & set(mounts.ETC)
 
 
 def test_the_warden_is_isolated_from_the_user_s_python_settings() -> None:
-    words = bubblewrap_mounts.command(STAGED, {"box": "b1"}, pids=None)
+    words = mounts.command(STAGED, {"box": "b1"}, pids=None)
     assert words == ["/usr/bin/python3", "-I", "-S", f"{WARDEN}/start.py", "pid1", "box=b1"]
 
 
 def test_processes_are_limited_from_inside_where_no_group_does_it() -> None:
-    words = bubblewrap_mounts.command(STAGED, {"box": "b1"}, pids=64)
+    words = mounts.command(STAGED, {"box": "b1"}, pids=64)
     assert words[:4] == ["bash", "-c", 'ulimit -u 64; exec "$@"', "warden"]
-    assert words[4:] == bubblewrap_mounts.command(STAGED, {"box": "b1"}, pids=None)
+    assert words[4:] == mounts.command(STAGED, {"box": "b1"}, pids=None)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_server.runtime import cgroups
 from sandbox_server.runtime.base import Limits
-from sandbox_server.runtime.cgroups import Groups
+from sandbox_server.runtime.bubblewrap import cgroups
+from sandbox_server.runtime.bubblewrap.cgroups import Groups
 
 LIMITS = Limits(memory_bytes=100 << 20, cpus=0.5, pids=64)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_server.runtime import docker_prepare
 from sandbox_server.runtime.base import BoxSpec, Limits
-from sandbox_server.runtime.docker_config import (
+from sandbox_server.runtime.docker import prepare
+from sandbox_server.runtime.docker.config import (
     PYTHON,
     BoxImage,
     container_config,
@@ -20,8 +20,9 @@ from sandbox_server.runtime.docker_config import (
     own_labels,
     relay_command,
 )
-from sandbox_server.runtime.docker_enforcement import enforcement, obstacle_to_disks
-from sandbox_server.runtime.zipapp import warden_zipapp
+from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
+from sandbox_server.runtime.docker.stream import Demultiplexer
+from sandbox_server.runtime.warden.zipapp import warden_zipapp
 
 IMAGE = BoxImage(name="sandbox-box:abc", hosts_file="/layer/usr/lib/sandbox/hosts")
 
@@ -42,7 +43,7 @@ def mount_at(target, mounts):
 def test_the_warden_is_pid_1_and_runs_as_the_user():
     made = config(BoxSpec(owner="o", deadman_s=90.5))
     warden = [PYTHON, "-I", "-S", "/usr/lib/sandbox/warden.pyz"]
-    assert made["Entrypoint"] == [*warden, "pid1", "box=b1", "deadman_s=90.5"]
+    assert made["Entrypoint"] == [*warden, "pid1", "box=b1", "deadman_s=90.5", "pids=256"]
     assert made["User"] == "1000:1000"
     assert made["WorkingDir"] == "/workspace"
     assert made["Hostname"] == "sandbox"
@@ -174,10 +175,9 @@ def test_another_runtime_of_the_engine():
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 1000])
 def test_frames_arrive_in_any_pieces(size):
-    docker_stream = pytest.importorskip("sandbox_server.runtime.docker_stream")
     frames = [(1, b"one"), (2, b"oops"), (1, b""), (1, b"t" * 300), (7, b"??"), (1, b"end")]
     data = b"".join(struct.pack(">BxxxI", stream, len(text)) + text for stream, text in frames)
-    demultiplexer = docker_stream.Demultiplexer()
+    demultiplexer = Demultiplexer()
     out = b"".join(demultiplexer.feed(data[i : i + size]) for i in range(0, len(data), size))
     assert out == b"one" + b"t" * 300 + b"end"
     assert demultiplexer.stderr == b"oops"
@@ -221,7 +221,7 @@ def test_disks_need_an_engine_that_is_root_here(option):
 def test_another_user_with_the_number_of_the_boxs_user_is_replaced(tmp_path):
     accounts = tmp_path / "passwd"
     accounts.write_text("root:x:0:0::/root:/bin/sh\nbob:x:1000:1000::/home/bob:/bin/sh\n")
-    docker_prepare.replace_user(str(accounts), "sandboxuser:x:1000:1000::/home:/bin/bash")
+    prepare.replace_user(str(accounts), "sandboxuser:x:1000:1000::/home:/bin/bash")
     lines = accounts.read_text().splitlines()
     assert lines == ["root:x:0:0::/root:/bin/sh", "sandboxuser:x:1000:1000::/home:/bin/bash"]
 
@@ -229,7 +229,7 @@ def test_another_user_with_the_number_of_the_boxs_user_is_replaced(tmp_path):
 def test_the_compiled_warden_runs(tmp_path):
     archive = tmp_path / "warden.pyz"
     archive.write_bytes(warden_zipapp())
-    docker_prepare.compile_zipapp(str(archive))
+    prepare.compile_zipapp(str(archive))
     with zipfile.ZipFile(archive) as compiled:
         assert not [name for name in compiled.namelist() if name.endswith(".py")]
     done = subprocess.run(

@@ -14,7 +14,7 @@ import textwrap
 
 import pytest
 
-from sandbox_server.runtime import seccomp_bpf
+from sandbox_server.runtime.bubblewrap import seccomp_bpf
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 EPERM, ENOSYS = 0x00050001, 0x00050026

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sandbox_server.runtime import seccomp_bpf
+from sandbox_server.runtime.bubblewrap import seccomp_bpf
 
 PROFILE: dict[str, Any] = json.loads(
-    files("sandbox_server.runtime").joinpath("seccomp.json").read_text(encoding="utf-8")
+    files("sandbox_server.runtime.docker").joinpath("seccomp.json").read_text(encoding="utf-8")
 )
 RULES: list[dict[str, Any]] = PROFILE["syscalls"]
 ALLOWED = {name for rule in RULES if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]}

@@ -62,7 +62,7 @@ async def _version(docker: DockerRuntime) -> str:
 
 def _docker(url: str | None, engine_runtime: str | None, disk_folder: Path | None) -> DockerRuntime:
     try:
-        from sandbox_server.runtime.docker import DISK_FOLDER, DockerRuntime
+        from sandbox_server.runtime.docker.runtime import DISK_FOLDER, DockerRuntime
     except ImportError as exc:
         message = f"the docker runtime needs `pip install agent-sandbox[docker]` ({exc})"
         raise RuntimeUnavailable(message) from exc

@@ -21,13 +21,14 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sandbox_server.runtime import bubblewrap_launcher, loop_disk
+from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import BoxSpec
-from sandbox_server.runtime.bubblewrap_plan import Plan
-from sandbox_server.runtime.bubblewrap_setup import Setup
-from sandbox_server.runtime.bubblewrap_state import StateFolder, boot_id, listen
+from sandbox_server.runtime.bubblewrap import launcher
+from sandbox_server.runtime.bubblewrap.plan import Plan
+from sandbox_server.runtime.bubblewrap.setup import Setup
+from sandbox_server.runtime.bubblewrap.state import StateFolder, boot_id, listen
 
-LAUNCHER = (sys.executable, "-I", "-S", bubblewrap_launcher.__file__)
+LAUNCHER = (sys.executable, "-I", "-S", launcher.__file__)
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 # In the background twice: the keeper is nobody's child, so nobody has to reap it. A background

@@ -19,10 +19,10 @@ import aiohttp
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_server.runtime.docker_config import FOLDER, HOME, WORKSPACE, BoxImage
-from sandbox_server.runtime.docker_engine import Engine
-from sandbox_server.runtime.docker_prepare import HOSTS, NO_BASH, OLD_PYTHON
-from sandbox_server.runtime.zipapp import warden_version, warden_zipapp
+from sandbox_server.runtime.docker.config import FOLDER, HOME, WORKSPACE, BoxImage
+from sandbox_server.runtime.docker.engine import Engine
+from sandbox_server.runtime.docker.prepare import HOSTS, NO_BASH, OLD_PYTHON
+from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
 REPOSITORY = "sandbox-box"
 _LABEL_BASE = "sandbox.image.base"
@@ -208,7 +208,7 @@ def _hosts_file(about: dict[str, Any]) -> str:
 
 
 def _prepare_source() -> str:
-    return files("sandbox_server.runtime").joinpath("docker_prepare.py").read_text()
+    return files("sandbox_server.runtime.docker").joinpath("prepare.py").read_text()
 
 
 def _archive() -> bytes:

@@ -15,13 +15,14 @@ import aiodocker
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
-from sandbox_server.runtime import docker_config, loop_disk
+from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Limits, Runtime
-from sandbox_server.runtime.docker_config import BoxImage
-from sandbox_server.runtime.docker_enforcement import enforcement, obstacle_to_disks
-from sandbox_server.runtime.docker_engine import Endpoint, Engine
-from sandbox_server.runtime.docker_image import BoxImages
-from sandbox_server.runtime.docker_stream import ExecStream, open_exec
+from sandbox_server.runtime.docker import config
+from sandbox_server.runtime.docker.config import BoxImage
+from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
+from sandbox_server.runtime.docker.engine import Endpoint, Engine
+from sandbox_server.runtime.docker.image import BoxImages
+from sandbox_server.runtime.docker.stream import ExecStream, open_exec
 from sandbox_server.runtime.loop_disk import LoopDisk
 
 DISK_FOLDER = Path("/var/tmp")
@@ -45,15 +46,15 @@ class DockerBox(Box):
     ) -> None:
         super().__init__(box_id, runtime="docker", labels=labels, created_at=created_at)
         self._engine = engine
-        self._relay = docker_config.relay_command(python)
+        self._relay = config.relay_command(python)
         self._gone = f"box {box_id} is gone"
-        self._name = docker_config.container_name(box_id)
+        self._name = config.container_name(box_id)
 
     async def open_stream(self) -> ExecStream:
         with self._engine.errors(gone=self._gone):
             try:
                 relay = await self._engine.client.containers.container(self._name).exec(
-                    self._relay, stdin=True, user=docker_config.USER
+                    self._relay, stdin=True, user=config.USER
                 )
             except aiodocker.DockerError as exc:
                 if exc.status == 409:
@@ -148,9 +149,9 @@ class DockerRuntime(Runtime):
     async def _make(self, spec: BoxSpec, image: BoxImage) -> DockerBox:
         box_id = uuid.uuid4().hex[:16]
         created_at = time.time()
-        python = docker_config.READABLE_PYTHON if self.gvisor else docker_config.PYTHON
+        python = config.READABLE_PYTHON if self.gvisor else config.PYTHON
         with await self._new_disk(spec.limits, box_id) or contextlib.nullcontext() as disk:
-            config = docker_config.container_config(
+            made = config.container_config(
                 spec,
                 box_id=box_id,
                 created_at=created_at,
@@ -159,16 +160,16 @@ class DockerRuntime(Runtime):
                 engine_runtime=self._engine_runtime,
                 python=python,
             )
-            await self._start(box_id, config)
+            await self._start(box_id, made)
         labels = dict(spec.labels)
         return DockerBox(self._engine, box_id, python=python, labels=labels, created_at=created_at)
 
-    async def _start(self, box_id: str, config: dict[str, Any]) -> None:
-        name = docker_config.container_name(box_id)
+    async def _start(self, box_id: str, made: dict[str, Any]) -> None:
+        name = config.container_name(box_id)
         self._making.add(box_id)
         try:
             with self._engine.errors():
-                container = await self._engine.client.containers.create(config, name=name)
+                container = await self._engine.client.containers.create(made, name=name)
                 await container.start()
         except SandboxError:
             with contextlib.suppress(SandboxError):
@@ -186,7 +187,7 @@ class DockerRuntime(Runtime):
                 self._disk_folder,
                 size=limits.disk_bytes,
                 inodes=limits.inodes,
-                label=docker_config.container_name(box_id),
+                label=config.container_name(box_id),
             )
         except OSError as exc:
             message = f"no disk of {limits.disk_bytes} bytes can be made for a box: {exc}"
@@ -205,8 +206,8 @@ class DockerRuntime(Runtime):
         found: list[Box] = []
         for about in await self._containers():
             labels, state = about["Labels"], about["State"]
-            box_id = labels.get(docker_config.LABEL_BOX, "")
-            mine = labels.get(docker_config.LABEL_OWNER) == owner
+            box_id = labels.get(config.LABEL_BOX, "")
+            mine = labels.get(config.LABEL_OWNER) == owner
             if mine and state in ("running", "paused"):
                 found.append(self._adopted(box_id, labels))
             elif box_id not in self._making and (mine or _is_stale(state, about["Created"])):
@@ -218,19 +219,19 @@ class DockerRuntime(Runtime):
         return DockerBox(
             self._engine,
             box_id,
-            python=labels.get(docker_config.LABEL_PYTHON, docker_config.PYTHON),
-            labels=docker_config.own_labels(labels),
-            created_at=float(labels.get(docker_config.LABEL_CREATED, "0")),
+            python=labels.get(config.LABEL_PYTHON, config.PYTHON),
+            labels=config.own_labels(labels),
+            created_at=float(labels.get(config.LABEL_CREATED, "0")),
         )
 
     async def _remove_volumes(self) -> None:
         """Volumes whose box was removed by hand: `docker rm` leaves them where -v is not given."""
-        filters = {"label": [f"{docker_config.LABEL_MARK}=1"]}
+        filters = {"label": [f"{config.LABEL_MARK}=1"]}
         with self._engine.errors(), contextlib.suppress(aiodocker.DockerError):
             await self._engine.client.volumes.prune(filters=filters)
 
     async def _containers(self) -> list[DockerContainer]:
-        filters = json.dumps({"label": [f"{docker_config.LABEL_MARK}=1"]})
+        filters = json.dumps({"label": [f"{config.LABEL_MARK}=1"]})
         with self._engine.errors():
             return list(await self._engine.client.containers.list(all=1, filters=filters))
 

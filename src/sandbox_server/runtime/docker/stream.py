@@ -12,7 +12,7 @@ import socket
 import struct
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
-from sandbox_server.runtime.docker_engine import Engine
+from sandbox_server.runtime.docker.engine import Engine
 
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mappin
 from typing import Any
 
 from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.base import Box
 from sandbox_warden import frames
 
 from .answers import (
@@ -31,7 +32,6 @@ from .answers import (
     readable,
     reply_body,
 )
-from .base import Box
 from .events import CommandResult, Event, Exited, Gap, Output, Started, event_of
 from .link import Channel, Link, LinkLost
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.runtime import cgroups
-from sandbox_server.runtime.bubblewrap_mounts import SHARED, START
-from sandbox_server.runtime.processes import Process
-from sandbox_server.runtime.zipapp import warden_version, warden_zipapp
+from sandbox_server.runtime.bubblewrap import cgroups
+from sandbox_server.runtime.bubblewrap.mounts import SHARED, START
+from sandbox_server.runtime.bubblewrap.processes import Process
+from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
 HALF_MADE_S = 60.0
 """A folder without a record is being made, or was abandoned this long ago."""

@@ -11,18 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.runtime import (
-    bubblewrap_host,
-    bubblewrap_keeper,
-    cgroups,
-    loop_disk,
-    seccomp_bpf,
-)
+from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import BoxSpec, Limits
-from sandbox_server.runtime.bubblewrap_host import Program
-from sandbox_server.runtime.bubblewrap_mounts import WARDEN
-from sandbox_server.runtime.bubblewrap_setup import Setup
-from sandbox_server.runtime.bubblewrap_state import StateFolder
+from sandbox_server.runtime.bubblewrap import cgroups, host, keeper, seccomp_bpf
+from sandbox_server.runtime.bubblewrap.host import Program
+from sandbox_server.runtime.bubblewrap.mounts import WARDEN
+from sandbox_server.runtime.bubblewrap.setup import Setup
+from sandbox_server.runtime.bubblewrap.state import StateFolder
 
 _TRIAL = BoxSpec(owner="", limits=Limits(disk_bytes=16 << 20, inodes=1000))
 _TRIAL_S = 20.0
@@ -33,11 +28,11 @@ def find_setup(state: StateFolder, *, python: Path | None, bwrap: Path | None) -
 
     Raises RuntimeUnavailable, with the fix, where boxes cannot be made here.
     """
-    bubblewrap_host.require_bash()
+    host.require_bash()
     state.prepare()
     facts = _facts(state, python)
     reasons = []
-    for program in bubblewrap_host.bwrap_programs(bwrap):
+    for program in host.bwrap_programs(bwrap):
         failed = first = ""
         for way in _ways(replace(facts, bwrap=program), state):
             setup = _because(way, failed) if failed else way
@@ -46,18 +41,18 @@ def find_setup(state: StateFolder, *, python: Path | None, bwrap: Path | None) -
                 return replace(setup, groups=cgroups.find())
             first = first or failed
         reasons.append(f"{program.path}: {first}")
-    text = bubblewrap_host.explain("; ".join(reasons))
+    text = host.explain("; ".join(reasons))
     raise RuntimeUnavailable(f"bubblewrap does not work here: {text}")
 
 
 def _facts(state: StateFolder, python: Path | None) -> Setup:
     """What does not depend on the way."""
-    links, folders = bubblewrap_host.root_entries()
+    links, folders = host.root_entries()
     try:
         seccomp, no_seccomp = seccomp_bpf.program(), ""
     except ValueError as exc:
         seccomp, no_seccomp = b"", str(exc)
-    chosen = bubblewrap_host.choose_python(python)
+    chosen = host.choose_python(python)
     return Setup(
         bwrap=Program("", {}),
         python=chosen,
@@ -69,7 +64,7 @@ def _facts(state: StateFolder, python: Path | None) -> Setup:
         no_seccomp=no_seccomp,
         links=links,
         folders=folders,
-        etc=bubblewrap_host.etc_entries(),
+        etc=host.etc_entries(),
         has_python_command=Path("/usr/bin/python").exists(),
     )
 
@@ -78,7 +73,7 @@ def _uids() -> range | None:
     """None where we are not root, or only so in a namespace that has no other user."""
     if os.geteuid() != 0:
         return None
-    return bubblewrap_host.uid_range(Path("/proc/self/uid_map").read_text()) or None
+    return host.uid_range(Path("/proc/self/uid_map").read_text()) or None
 
 
 def _kernel() -> tuple[int, ...]:
@@ -88,7 +83,7 @@ def _kernel() -> tuple[int, ...]:
 
 def _ways(facts: Setup, state: StateFolder) -> list[Setup]:
     sources = [facts.bwrap.path, facts.shared, facts.python.prefix or "/usr", str(state.path)]
-    stage = bubblewrap_host.stage_folder(sources)
+    stage = host.stage_folder(sources)
     no_disk = loop_disk.obstacle(state.path)
     if not stage:
         why = "no folder is left to mount it on"
@@ -108,16 +103,16 @@ def _try(setup: Setup, state: StateFolder) -> str:
     folder = state.new_box()
     try:
         with ExitStack() as held:
-            making = bubblewrap_keeper.prepare(setup, state, _TRIAL, folder, held)
+            making = keeper.prepare(setup, state, _TRIAL, folder, held)
             held.callback(making.discard)
             test = f"open('{WARDEN}/start.py')"
             making.plan["command"] = [setup.python.executable, "-I", "-S", "-c", test]
             done = subprocess.run(
-                [*bubblewrap_keeper.LAUNCHER, making.write_plan()],
+                [*keeper.LAUNCHER, making.write_plan()],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                env=bubblewrap_keeper.ENVIRONMENT,
+                env=keeper.ENVIRONMENT,
                 timeout=_TRIAL_S,
                 check=False,
             )

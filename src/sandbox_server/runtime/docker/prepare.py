@@ -1,7 +1,7 @@
 """Runs once inside an image, as root, and makes it an image for boxes.
 
 It is copied there as it is and has to be understood by every Python 3, if only to say that the
-Python is too old. Its exit code tells docker_image.py what is wrong with the image.
+Python is too old. Its exit code tells image.py what is wrong with the image.
 """
 
 import importlib.util

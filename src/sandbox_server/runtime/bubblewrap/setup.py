@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sandbox_server.runtime import bubblewrap_mounts
 from sandbox_server.runtime.base import BoxSpec, Enforcement, Limits
-from sandbox_server.runtime.bubblewrap_host import Program
-from sandbox_server.runtime.bubblewrap_mounts import PERMS, PLACES, Layout, Python
-from sandbox_server.runtime.bubblewrap_plan import Plan
-from sandbox_server.runtime.cgroups import Groups
+from sandbox_server.runtime.bubblewrap import mounts
+from sandbox_server.runtime.bubblewrap.cgroups import Groups
+from sandbox_server.runtime.bubblewrap.host import Program
+from sandbox_server.runtime.bubblewrap.mounts import PERMS, PLACES, Layout, Python
+from sandbox_server.runtime.bubblewrap.plan import Plan
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
 
 Namespace = Literal["mount", "user", ""]
@@ -89,9 +89,11 @@ class Setup:
             "disk": disk,
             "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in _FLAGS),
             "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
-            "options": bubblewrap_mounts.options(layout, spec.env),
-            "command": bubblewrap_mounts.command(
-                layout, {"box": box_id, "deadman_s": str(spec.deadman_s)}, pids=self._nproc(spec)
+            "options": mounts.options(layout, spec.env),
+            "command": mounts.command(
+                layout,
+                {"box": box_id, "deadman_s": str(spec.deadman_s), "pids": str(spec.limits.pids)},
+                pids=self._nproc(spec),
             ),
             "seccomp": self.seccomp,
         }

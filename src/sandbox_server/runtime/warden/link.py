@@ -11,10 +11,9 @@ import contextlib
 from collections import deque
 from typing import Any
 
+from sandbox_server.runtime.base import ByteStream
 from sandbox_warden import frames
 from sandbox_warden.frames import Frame, FrameError
-
-from .base import ByteStream
 
 _SLACK = 256 * 1024
 """Beyond the window granted: small frames (started, gap, reply) are not counted by the warden."""

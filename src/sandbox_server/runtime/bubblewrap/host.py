@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.runtime import bubblewrap_mounts
-from sandbox_server.runtime.bubblewrap_mounts import Python
+from sandbox_server.runtime.bubblewrap import mounts
+from sandbox_server.runtime.bubblewrap.mounts import Python
 
 _ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _STAGES = ("/mnt", "/run", "/srv", "/media", "/opt", "/tmp")
@@ -118,7 +118,7 @@ def root_entries(root: Path = Path("/")) -> tuple[dict[str, str], tuple[str, ...
 
 
 def etc_entries(root: Path = Path("/etc")) -> tuple[str, ...]:
-    found = (path for pattern in bubblewrap_mounts.ETC for path in sorted(root.glob(pattern)))
+    found = (path for pattern in mounts.ETC for path in sorted(root.glob(pattern)))
     return tuple(str(path) for path in found)
 
 

@@ -1,7 +1,7 @@
 """The program between a box's keeper and bubblewrap: prepares what bubblewrap cannot, becomes it.
 
-`python -I -S bubblewrap_launcher.py PLAN`, with the box's listening socket as stdin. It decides
-nothing, the plan says everything (`bubblewrap_plan.py` writes it). json, signal and typing would
+`python -I -S launcher.py PLAN`, with the box's listening socket as stdin. It decides
+nothing, the plan says everything (`plan.py` writes it). json, signal and typing would
 triple the time it takes to start, so it does without them.
 
 Whatever it makes outside of its own namespaces (the record, control groups) is made while the
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from sandbox_server.runtime.bubblewrap_plan import Plan
+    from sandbox_server.runtime.bubblewrap.plan import Plan
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 2, 4, 1024

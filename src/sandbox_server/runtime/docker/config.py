@@ -84,7 +84,13 @@ def container_config(
     """
     return {
         "Image": image.name,
-        "Entrypoint": [*_warden(python), "pid1", f"box={box_id}", f"deadman_s={spec.deadman_s:g}"],
+        "Entrypoint": [
+            *_warden(python),
+            "pid1",
+            f"box={box_id}",
+            f"deadman_s={spec.deadman_s:g}",
+            f"pids={spec.limits.pids}",
+        ],
         "Cmd": [],
         "User": USER,
         "Hostname": "sandbox",
@@ -194,5 +200,5 @@ def _sealed(image_volumes: tuple[str, ...]) -> dict[str, str]:
 
 @cache
 def seccomp_profile() -> str:
-    text = files("sandbox_server.runtime").joinpath("seccomp.json").read_text()
+    text = files("sandbox_server.runtime.docker").joinpath("seccomp.json").read_text()
     return json.dumps(json.loads(text), separators=(",", ":"))

@@ -1,6 +1,6 @@
 """Boxes without an engine: bubblewrap, the host's own programs, and the kernel's namespaces.
 
-No daemon watches over these boxes: each has a keeper of its own (`bubblewrap_keeper.py`), so a
+No daemon watches over these boxes: each has a keeper of its own (`keeper.py`), so a
 server may die, and the next one finds the boxes again in the state folder.
 """
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
-from sandbox_server.runtime import bubblewrap_host, bubblewrap_keeper
 from sandbox_server.runtime.base import Box, BoxSpec, ByteStream, Enforcement, Runtime
-from sandbox_server.runtime.bubblewrap_probe import find_setup
-from sandbox_server.runtime.bubblewrap_setup import Setup
-from sandbox_server.runtime.bubblewrap_state import (
+from sandbox_server.runtime.bubblewrap import host, keeper
+from sandbox_server.runtime.bubblewrap.probe import find_setup
+from sandbox_server.runtime.bubblewrap.setup import Setup
+from sandbox_server.runtime.bubblewrap.state import (
     DEAD,
     Record,
     StateFolder,
@@ -97,7 +97,7 @@ class BubblewrapRuntime(Runtime):
         try:
             with contextlib.ExitStack() as held:
                 complaints = await _to_the_end(
-                    lambda: bubblewrap_keeper.start(setup, self._state, spec, folder, held)
+                    lambda: keeper.start(setup, self._state, spec, folder, held)
                 )
                 return await self._started(folder, complaints)
         except BaseException as exc:
@@ -134,8 +134,8 @@ class BubblewrapRuntime(Runtime):
         record = Record.read(folder)
         if answered and record is not None:
             return self._box(record)
-        said = await _to_the_end(lambda: bubblewrap_keeper.read_complaints(complaints))
-        raise RuntimeUnavailable(f"the box did not start: {bubblewrap_host.explain(said)}")
+        said = await _to_the_end(lambda: keeper.read_complaints(complaints))
+        raise RuntimeUnavailable(f"the box did not start: {host.explain(said)}")
 
     async def _undo(self, folder: Path) -> None:
         """Take a box back, however far it has come. Goes on even where the caller is cancelled."""

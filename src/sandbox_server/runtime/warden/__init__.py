@@ -1,0 +1,22 @@
+"""The server's side of a warden: the client, the link below it, and what it may answer."""
+
+from sandbox_server.runtime.warden.client import Download, WardenClient
+from sandbox_server.runtime.warden.events import (
+    CommandResult,
+    Event,
+    Exited,
+    Gap,
+    Output,
+    Started,
+)
+
+__all__ = [
+    "CommandResult",
+    "Download",
+    "Event",
+    "Exited",
+    "Gap",
+    "Output",
+    "Started",
+    "WardenClient",
+]
