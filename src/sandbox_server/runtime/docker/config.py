@@ -39,6 +39,11 @@ _ENVIRONMENT = {
 }
 
 
+_HOST_TASKS = 16
+"""Another runtime, such as gVisor, needs several threads of the host for a process of the box; at
+its own limit it does not refuse a process, it dies."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoxImage:
     """An image boxes can be made from."""
@@ -101,7 +106,11 @@ def container_config(
         "NetworkDisabled": _is_unplugged(spec, image),
         "HostConfig": {
             **_host_config(spec, image, device),
-            **({"Runtime": engine_runtime} if engine_runtime else {}),
+            **(
+                {"Runtime": engine_runtime, "PidsLimit": spec.limits.pids * _HOST_TASKS}
+                if engine_runtime
+                else {}
+            ),
         },
     }
 
