@@ -21,8 +21,8 @@ COUNT = "for i in $(seq 2000); do echo line $i; done; sleep 0.2; echo end"
 
 async def cut(warden: WardenClient) -> None:
     """Break the stream under the client, as a lost connection would."""
-    assert warden._link is not None
-    await warden._link._stream.close()
+    if warden._link is not None:  # It may be busy replacing the last one.
+        await warden._link._stream.close()
 
 
 async def test_a_stream_goes_on_where_it_was_cut(warden: WardenClient) -> None:
@@ -73,7 +73,7 @@ async def test_processes_of_the_box_killing_everything_they_can(warden: WardenCl
 
 
 async def test_processes_of_the_box_stopping_everything_they_can(warden: WardenClient) -> None:
-    await warden.run("kept=1; kill -STOP 1; kill -STOP -1", timeout_s=5)
+    await warden.run("kept=1; kill -STOP -1", timeout_s=5)
     assert (await warden.run("echo $kept", timeout_s=20)).output == "1\n"
     result = await warden.run("kill -STOP $PPID; echo stopped; sleep 100", timeout_s=1)
     assert (result.output, result.exit.timed_out) == ("stopped\n", True)
