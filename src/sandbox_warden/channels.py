@@ -46,7 +46,8 @@ class Following(Source):
         self._credit = WINDOW
         self._follower = Follower(command, offset, live, connection.pump)
         command.followers.add(self._follower)
-        command.stdin_taken = self._stdin_taken
+        if command.stdin is not None:
+            command.stdin.taken = self._stdin_taken
 
     def pull(self) -> Optional[bytes]:
         command, follower = self._command, self._follower
@@ -83,17 +84,21 @@ class Following(Source):
 
     def data(self, payload: bytes) -> None:
         offset, data = decode_at(payload)
-        if len(self._command.stdin_pending) + len(data) > 2 * WINDOW:
+        stdin = self._command.stdin
+        if stdin is None:
+            return
+        if stdin.pending + len(data) > 2 * WINDOW:
             raise FrameError("more input than was granted")
-        self._commands.feed(self._command, offset, data)
+        stdin.feed(offset, data)
 
     def eof(self) -> None:
-        self._commands.close_stdin(self._command)
+        if self._command.stdin is not None:
+            self._command.stdin.end()
 
     def closed(self) -> None:
         self._command.followers.discard(self._follower)
-        if self._command.stdin_taken == self._stdin_taken:
-            self._command.stdin_taken = lambda _count: None
+        if self._command.stdin is not None:
+            self._command.stdin.leave(self._stdin_taken)
         self._commands.resume(self._command)
 
     def _stdin_taken(self, count: int) -> None:

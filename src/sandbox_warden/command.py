@@ -7,6 +7,7 @@ from .loop import Timer
 from .nursery import Nursery
 from .output import OutputLog
 from .shell import Shell
+from .stdin import Stdin
 
 
 class Follower:
@@ -45,11 +46,7 @@ class Command:
         self.stall: Optional[Timer] = None
         self.timed_out = False
         self.paused = False
-        self.stdin_fd = -1
-        self.stdin_pending = bytearray()
-        self.stdin_received = 0
-        self.stdin_closed = True
-        self.stdin_taken: Callable[[int], None] = lambda _count: None
+        self.stdin: Optional[Stdin] = None
         self.followers: Set[Follower] = set()
         self.result: Optional[Dict[str, Any]] = None
         self.late_bytes = 0

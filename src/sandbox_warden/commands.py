@@ -9,12 +9,14 @@ from typing import Any, Callable, Deque, Dict, List, Optional
 from . import processes
 from .command import Command
 from .errors import Refused, refusal
-from .loop import READ, WRITE, Loop
+from .exits import exit_of
+from .loop import READ, Loop
 from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .shell import Shell, ShellState, available
 from .shells import Shells
+from .stdin import Stdin
 
 READ_SIZE = 256 * 1024
 UNREPORTED_S = 2.0
@@ -24,12 +26,6 @@ KEPT_BYTES = 8 << 20
 KEPT_COMMANDS = 2000
 TIMEOUT_EXIT_CODE = 124
 EXHAUSTED_EXIT_CODE = 254
-
-_SIGNALS = {
-    1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
-    10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ",
-    31: "SYS",
-}  # fmt: skip
 
 
 class Commands:
@@ -47,6 +43,7 @@ class Commands:
         self._with_output: Deque[Command] = deque()
         self._kept_bytes = 0
         self.finished_at = time.monotonic()
+        self.ran = 0
 
     @property
     def running(self) -> List[Command]:
@@ -94,15 +91,15 @@ class Commands:
         command = Command(ident, digest, OutputLog(output_limit), time.monotonic())
         command.key = key
         command.oom_before = self._meter.oom_kills()
-        command.stdin_closed = not stdin
         command.call = lambda shell: shell.call(
             text, self._state, command_id=ident, cwd=cwd, env=env
         )
         self._remember(command)
+        self.ran += 1
         if self._meter.crowded():
             self._make_room(command)
         try:
-            self._spawn(command)
+            self._spawn(command, stdin=stdin)
         except OSError as exc:
             self._could_not_start(command, exc)
             return command
@@ -110,16 +107,16 @@ class Commands:
             command.timer = self._loop.after(timeout_s, lambda: self._time_out(command))
         return command
 
-    def _spawn(self, command: Command) -> None:
-        nursery = self._shells.take(stdin=not command.stdin_closed)
+    def _spawn(self, command: Command, *, stdin: bool) -> None:
+        nursery = self._shells.take(stdin=stdin)
         shell = nursery.go()
         assert command.call is not None
         command.call(shell)
         command.nursery = nursery
         command.pipes = {shell.keep(shell.stdout): STDOUT, shell.keep(shell.stderr): STDERR}
         command.save_fd = shell.keep(shell.save)
-        if shell.stdin >= 0:
-            command.stdin_fd = shell.keep(shell.stdin)
+        if stdin:
+            command.stdin = Stdin(self._loop, shell.keep(shell.stdin))
         self._by_shell[shell] = command
         self._watch(command)
         self._loop.after(0, self._shells.prepare)
@@ -206,40 +203,6 @@ class Commands:
         del command.pipes[fd]
         os.close(fd)
 
-    # Input
-
-    def feed(self, command: Command, offset: int, data: bytes) -> None:
-        """Bytes for stdin. What was received before is skipped, so a resend is harmless."""
-        data = data[max(command.stdin_received - offset, 0) :]
-        if not data or command.stdin_closed:
-            return
-        command.stdin_received += len(data)
-        command.stdin_pending += data
-        self._write_stdin(command)
-
-    def close_stdin(self, command: Command) -> None:
-        command.stdin_closed = True
-        self._write_stdin(command)
-
-    def _write_stdin(self, command: Command) -> None:
-        if command.stdin_fd < 0:
-            return
-        try:
-            while command.stdin_pending:
-                count = os.write(command.stdin_fd, command.stdin_pending[:READ_SIZE])
-                del command.stdin_pending[:count]
-                command.stdin_taken(count)
-        except BlockingIOError:
-            self._loop.watch(command.stdin_fd, WRITE, lambda _events: self._write_stdin(command))
-            return
-        except OSError:
-            command.stdin_pending.clear()
-            command.stdin_closed = True
-        self._loop.unwatch(command.stdin_fd)
-        if command.stdin_closed:
-            os.close(command.stdin_fd)
-            command.stdin_fd = -1
-
     # The end
 
     def kill(self, command: Command, number: int) -> None:
@@ -272,7 +235,12 @@ class Commands:
     def _shell_ended(self, shell: Shell, status: int) -> None:
         """What is in a command's pipes when its shell has ended is still its output."""
         command = self._by_shell.pop(shell, None)
-        again = command is not None and shell.untouched and not command.timed_out
+        again = (
+            command is not None
+            and shell.untouched
+            and not command.timed_out
+            and command.stdin is None
+        )
         shell.close()
         if command is None:
             return
@@ -291,10 +259,8 @@ class Commands:
         for fd in list(command.pipes):
             self._close_pipe(command, fd)
         os.close(command.save_fd)
-        if command.stdin_fd >= 0:
-            os.close(command.stdin_fd)
         try:
-            self._spawn(command)
+            self._spawn(command, stdin=False)
         except OSError as exc:
             self._could_not_start(command, exc)
 
@@ -307,15 +273,13 @@ class Commands:
             return
         if any(count > 0 for count in command.left.values()):
             return
-        exited = os.WIFEXITED(command.status)
-        number = None if exited else os.WTERMSIG(command.status)
-        code = os.WEXITSTATUS(command.status) if exited else 128 + os.WTERMSIG(command.status)
+        code, signal = exit_of(command.status)
         saved = self._take_state(command)
         command.left = None
         self._finish(
             command,
             exit_code=TIMEOUT_EXIT_CODE if command.timed_out else code,
-            signal=_SIGNALS.get(number, str(number)) if number else None,
+            signal=signal,
             reason=self._reason(command, code),
             state_saved=saved,
         )
@@ -361,9 +325,8 @@ class Commands:
             "cwd": self._state.cwd,
             "state_saved": state_saved,
         }
-        if command.stdin_fd >= 0:
-            command.stdin_pending.clear()
-            self.close_stdin(command)
+        if command.stdin is not None:
+            command.stdin.close()
         for follower in list(command.followers):
             follower.wake()
         self._forget_old(command)

@@ -5,6 +5,7 @@ import os
 import socket
 from typing import Dict
 
+from .door import Door
 from .loop import Loop
 from .meter import Meter
 from .relay import SOCKET_NAME
@@ -26,13 +27,13 @@ def main(arguments: Dict[str, str]) -> None:
     meter = {k[len("meter_") :]: int(v) for k, v in arguments.items() if k.startswith("meter_")}
     for fd in meter.values():
         os.set_inheritable(fd, False)
+    loop = Loop()
     warden = Warden(
-        Loop(),
-        listener,
+        loop,
+        Door(loop, listener, relayed=listen_fd is None),
+        Meter(meter, max_pids=int(arguments.get("pids", "0"))),
         box=arguments.get("box", ""),
         deadman_s=float(arguments.get("deadman_s", "120")),
-        meter=Meter(meter, max_pids=int(arguments.get("pids", "0"))),
-        relayed=listen_fd is None,
     )
     gc.collect()
     gc.freeze()

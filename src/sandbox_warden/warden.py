@@ -4,15 +4,15 @@ import json
 import os
 import signal
 import socket
-import struct
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from . import files, frames, processes, shell
+from . import files, frames, shell
 from .channels import Following, Receiving, Sending
 from .command import Command
 from .commands import Commands
 from .connection import Connection
+from .door import Door
 from .errors import Refused, refusal
 from .frames import decode_json, encode_json
 from .loop import READ, Loop
@@ -23,17 +23,17 @@ MAX_STATE = 64 * 1024
 MAX_OUTPUT_LIMIT = 64 << 20
 MIN_OUTPUT_LIMIT = 4096
 _PR_SET_DUMPABLE = 4
+_USES = (frames.RUN, frames.PUT, frames.GET, frames.LIST)
+"""What counts as use of the box; looking after it does not."""
 _LIST_BATCH = 200
 _HELLO_S = 10.0
 _DEADMAN_TICK_S = 5.0
 
 
 class Warden:
-    def __init__(self, loop: Loop, listener: socket.socket, *, box: str, deadman_s: float,
-                 meter: Meter, relayed: bool) -> None:  # fmt: skip
+    def __init__(self, loop: Loop, door: Door, meter: Meter, *, box: str, deadman_s: float) -> None:
         self._loop = loop
-        self._listener = listener
-        self._relayed = relayed
+        self._door = door
         self._meter = meter
         self._commands = Commands(loop, meter)
         self._connections: List[Connection] = []
@@ -42,7 +42,7 @@ class Warden:
         self._epoch = 0
         self._state: Dict[str, Any] = {}
         self._deadman_s = deadman_s
-        self._heard_at = self._started_at = time.monotonic()
+        self._heard_at = self._used_at = self._started_at = time.monotonic()
         self._handlers: Dict[int, Callable[[Connection, int, Dict[str, Any]], None]] = {
             frames.HELLO: self._hello,
             frames.RUN: self._run,
@@ -69,8 +69,7 @@ class Warden:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._loop.watch(woken, READ, lambda _events: self._reap(woken))
-        self._listener.setblocking(False)
-        self._loop.watch(self._listener.fileno(), READ, lambda _events: self._accept())
+        self._door.open(self._connect)
         self._commands.prepare()
         self._watch_owner()
         self._loop.run()
@@ -98,41 +97,6 @@ class Warden:
         self._loop.after(min(_DEADMAN_TICK_S, self._deadman_s / 4), self._watch_owner)
 
     # Connections
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        if not _from_outside(sock):
-            sock.close()
-        elif self._relayed:
-            self._await_stdio(sock)
-        else:
-            write_fd = os.dup(sock.fileno())
-            self._connect(sock.detach(), write_fd, None)
-
-    def _await_stdio(self, sock: socket.socket) -> None:
-        """A relay hands over its own stdin and stdout and keeps the socket as a sign of life."""
-        sock.setblocking(False)
-
-        def on_ready(_events: int) -> None:
-            self._loop.unwatch(sock.fileno())
-            late.cancel()
-            try:
-                _, control, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
-                read_fd, write_fd = struct.unpack("ii", control[0][2][:8])
-            except (OSError, IndexError, struct.error):
-                sock.close()
-                return
-            self._connect(read_fd, write_fd, sock)
-
-        def give_up() -> None:
-            self._loop.unwatch(sock.fileno())
-            sock.close()
-
-        late = self._loop.after(_HELLO_S, give_up)
-        self._loop.watch(sock.fileno(), READ, on_ready)
 
     def _connect(self, read_fd: int, write_fd: int, relay: Optional[socket.socket]) -> None:
         def on_close(closed: Connection) -> None:
@@ -183,6 +147,8 @@ class Warden:
     def _request(
         self, connection: Connection, kind: int, channel: int, body: Dict[str, Any]
     ) -> None:
+        if kind in _USES:
+            self._used_at = time.monotonic()
         try:
             self._handlers[kind](connection, channel, body)
         except Refused as exc:
@@ -219,9 +185,17 @@ class Warden:
             "boot": self._boot,
             "epoch": self._epoch,
             "uptime_s": round(time.monotonic() - self._started_at, 3),
+            "idle_s": round(self._idle_s(), 3),
+            "ran": self._commands.ran,
             "cwd": self._commands.cwd,
             "state": self._state,
         }
+
+    def _idle_s(self) -> float:
+        """How long ago the last command ended or the last file was moved."""
+        if self._commands.running:
+            return 0.0
+        return time.monotonic() - max(self._used_at, self._commands.finished_at)
 
     # Requests
 
@@ -259,7 +233,8 @@ class Warden:
         live: bool,
     ) -> None:
         offset = max(int(body.get("offset") or 0), 0)
-        about = {"command_id": command.ident, "stdin_received": command.stdin_received}
+        received = command.stdin.received if command.stdin is not None else 0
+        about = {"command_id": command.ident, "stdin_received": received}
         connection.send(encode_json(frames.STARTED, channel, about))
         following = Following(
             connection, channel, self._commands, command, offset=offset, live=live
@@ -329,17 +304,6 @@ class Warden:
         connection.send(encode_json(frames.REPLY, channel, {}))
         connection.pump()
         os._exit(0)
-
-
-def _from_outside(sock: socket.socket) -> bool:
-    """Whether the peer was put in from outside of the box: processes of the box may not command
-    their warden. Such a peer has no pid here, or no parent here."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid = struct.unpack("3i", credentials)[0]
-    try:
-        return pid == 0 or processes.parent_of(pid) == 0
-    except (OSError, ValueError):
-        return False
 
 
 def _text(body: Dict[str, Any], name: str) -> str:

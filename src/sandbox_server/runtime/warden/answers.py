@@ -60,6 +60,8 @@ class BoxAbout(_Answer):
     boot: Short
     epoch: Count
     uptime_s: float
+    idle_s: Annotated[float, Field(ge=0)]
+    ran: Count
     cwd: PathText
     state: dict[str, Any]
 

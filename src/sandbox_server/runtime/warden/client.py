@@ -12,7 +12,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.base import Box
@@ -40,6 +40,20 @@ ANSWER_S = 30.0
 CONNECT_S = 10.0
 OUTPUT_LIMIT = 1 << 20
 MAX_LIST_BYTES = 64 << 20
+
+
+class RunOptions(TypedDict, total=False):
+    """How a command is run."""
+
+    timeout_s: float | None
+    """30 s unless told; None for no limit."""
+    cwd: str | None
+    env: Mapping[str, str] | None
+    stdin: bytes | None
+    key: str | None
+    """A second run under the same key joins the first instead."""
+    command_id: str | None
+    output_limit: int
 
 
 class Download:
@@ -97,29 +111,16 @@ class WardenClient:
 
     # Commands
 
-    async def run(
-        self,
-        command: str,
-        *,
-        timeout_s: float | None = 30.0,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        key: str | None = None,
-        command_id: str | None = None,
-        output_limit: int = OUTPUT_LIMIT,
-    ) -> CommandResult:
+    async def run(self, command: str, **options: Unpack[RunOptions]) -> CommandResult:
         """Run a command to its end and return what is kept of its output."""
-        body = _run_body(
-            command, timeout_s=timeout_s, cwd=cwd, env=env, stdin=stdin, key=key,
-            command_id=command_id, output_limit=output_limit, follow=False,
-        )  # fmt: skip
+        body = _run_body(command, options, follow=False)
+        timeout_s = body["timeout_s"]
         patience_s = None if timeout_s is None else timeout_s + ANSWER_S
         pieces: list[Output | Gap] = []
         try:
             async with (
                 asyncio.timeout(patience_s),
-                contextlib.aclosing(self._follow(frames.RUN, body, stdin)) as events,
+                contextlib.aclosing(self._follow(frames.RUN, body, options.get("stdin"))) as events,
             ):
                 async for event in events:
                     if isinstance(event, Exited):
@@ -130,24 +131,10 @@ class WardenClient:
             raise errors.RuntimeUnavailable("the box did not answer in time; try again") from None
         raise AssertionError("a followed command exits or raises")
 
-    def stream(
-        self,
-        command: str,
-        *,
-        timeout_s: float | None = 30.0,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
-        key: str | None = None,
-        command_id: str | None = None,
-        output_limit: int = OUTPUT_LIMIT,
-    ) -> AsyncGenerator[Event]:
+    def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
         """Run a command and yield its output as it comes. Leaving early does not end it."""
-        body = _run_body(
-            command, timeout_s=timeout_s, cwd=cwd, env=env, stdin=stdin, key=key,
-            command_id=command_id, output_limit=output_limit, follow=True,
-        )  # fmt: skip
-        return self._follow(frames.RUN, body, stdin)
+        body = _run_body(command, options, follow=True)
+        return self._follow(frames.RUN, body, options.get("stdin"))
 
     def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
         """Follow a command that was started before, from an offset in its output on."""
@@ -329,28 +316,18 @@ class WardenClient:
         return link
 
 
-def _run_body(
-    command: str,
-    *,
-    timeout_s: float | None,
-    cwd: str | None,
-    env: Mapping[str, str] | None,
-    stdin: bytes | None,
-    key: str | None,
-    command_id: str | None,
-    output_limit: int,
-    follow: bool,
-) -> dict[str, Any]:
-    what = [command, cwd, sorted((env or {}).items()), hashlib.sha256(stdin or b"").hexdigest()]
+def _run_body(command: str, options: RunOptions, *, follow: bool) -> dict[str, Any]:
+    cwd, env, stdin = options.get("cwd"), options.get("env") or {}, options.get("stdin")
+    what = [command, cwd, sorted(env.items()), hashlib.sha256(stdin or b"").hexdigest()]
     return {
         "command": command,
-        "command_id": command_id or uuid.uuid4().hex,
+        "command_id": options.get("command_id") or uuid.uuid4().hex,
         "digest": hashlib.sha256(json.dumps(what).encode()).hexdigest(),
-        "key": key,
-        "timeout_s": timeout_s,
+        "key": options.get("key"),
+        "timeout_s": options.get("timeout_s", 30.0),
         "cwd": cwd,
-        "env": dict(env or {}),
+        "env": dict(env),
         "stdin": stdin is not None,
-        "output_limit": output_limit,
+        "output_limit": options.get("output_limit", OUTPUT_LIMIT),
         "follow": follow,
     }

@@ -1,0 +1,1 @@
+"""Backends: the ways to reach a Sandboxes."""

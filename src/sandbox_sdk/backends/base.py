@@ -1,0 +1,107 @@
+"""Sandboxes: the one interface. A service offers it, the HTTP app and the clients use it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.models import (
+    DEFAULT_TENANT,
+    WORKSPACE,
+    CleanupResult,
+    CreateSessionRequest,
+    DownloadInfo,
+    ExecuteRequest,
+    ExecuteResult,
+    Health,
+    ListResult,
+    Session,
+    SessionInfo,
+    Target,
+    UploadResult,
+)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file on its way out. A folder comes as a tar."""
+
+    info: DownloadInfo
+    chunks: AsyncIterator[bytes]
+
+
+class Sandboxes(ABC):
+    """The operations of the wire contract. Every method may raise any SandboxError.
+
+    A thread belongs to a tenant: the same thread_id under two tenants is two threads, and one that
+    belongs to somebody else does not exist. execute, stream, upload_file and list_files make the
+    session of a thread_id they do not know; by session_id they raise SessionNotFound.
+    """
+
+    @abstractmethod
+    async def create_session(
+        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> Session:
+        """The live session of a thread, or a new one. Without thread_id, a thread of its own."""
+
+    @abstractmethod
+    async def execute(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        """Run a command to its end. It goes on when the caller leaves."""
+
+    @abstractmethod
+    def stream(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[CommandEvent]:
+        """Run a command and yield what happens as it happens."""
+
+    @abstractmethod
+    def follow(
+        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[CommandEvent]:
+        """Go on with a command that was started before, from an offset in its output on."""
+
+    @abstractmethod
+    async def upload_file(
+        self,
+        target: Target,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        tenant: str = DEFAULT_TENANT,
+    ) -> UploadResult:
+        """Store a file. It appears when it is whole, or not at all."""
+
+    @abstractmethod
+    def download_file(
+        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
+    ) -> AbstractAsyncContextManager[Download]:
+        """Read a file, or a folder as a tar."""
+
+    @abstractmethod
+    async def list_files(
+        self,
+        target: Target,
+        *,
+        path: str = WORKSPACE,
+        recursive: bool = False,
+        limit: int = 1000,
+        tenant: str = DEFAULT_TENANT,
+    ) -> ListResult:
+        """What is in a folder."""
+
+    @abstractmethod
+    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
+        """How a session is doing. Neither a use of it, nor does it make one."""
+
+    @abstractmethod
+    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
+        """End a session and all that is in it."""
+
+    @abstractmethod
+    async def health(self) -> Health:
+        """How the whole is doing. Never raises."""

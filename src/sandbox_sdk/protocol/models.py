@@ -1,0 +1,221 @@
+"""What travels over the wire: requests and answers, frozen and checked."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sandbox_sdk.protocol.errors import InvalidThreadId
+
+DEFAULT_TENANT = "default"
+WORKSPACE = "/workspace"
+USER = "sandboxuser"
+MAX_COMMAND = 1 << 20
+MAX_TIMEOUT_S = 3600.0
+
+_THREAD_ID = re.compile(r"[A-Za-z0-9._:@+=-]{1,128}", re.ASCII)
+
+Env = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")], str]
+SessionState = Literal["live", "created", "recreated"]
+
+
+def check_thread_id(thread_id: str) -> str:
+    """Raises InvalidThreadId."""
+    if not _THREAD_ID.fullmatch(thread_id):
+        raise InvalidThreadId(
+            "a thread_id has 1 to 128 characters out of A-Z a-z 0-9 . _ : @ + = -"
+        )
+    return thread_id
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Target(Request):
+    """Whose sandbox is meant: exactly one of the two."""
+
+    thread_id: str | None = Field(
+        None, description="The conversation, chosen by the caller.", examples=["conv-42"]
+    )
+    session_id: str | None = Field(
+        None, max_length=128, description="One life of a thread's sandbox, named by the server."
+    )
+
+    @field_validator("thread_id")
+    @classmethod
+    def _thread_id(cls, value: str | None) -> str | None:
+        return None if value is None else check_thread_id(value)
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.thread_id is None) == (self.session_id is None):
+            raise ValueError("give exactly one of thread_id and session_id")
+        return self
+
+
+class CreateSessionRequest(Request):
+    thread_id: str | None = Field(None, examples=["conv-42"])
+    environment: str | None = Field(None, max_length=200, description="The image of the box.")
+    env: Env = Field(default_factory=dict, description="Variables of every command.")
+    idle_timeout_s: float | None = Field(None, gt=0, le=86400)
+
+    @field_validator("thread_id")
+    @classmethod
+    def _thread_id(cls, value: str | None) -> str | None:
+        return None if value is None else check_thread_id(value)
+
+
+class ExecuteRequest(Target):
+    command: str = Field(
+        min_length=1, max_length=MAX_COMMAND, description="Bash source.", examples=["echo $((2+2))"]
+    )
+    timeout: float = Field(30.0, gt=0, le=MAX_TIMEOUT_S, description="Seconds.")
+    cwd: str | None = Field(None, min_length=1, max_length=4096)
+    env: Env = Field(default_factory=dict, description="Variables of this command alone.")
+    stdin: str | None = None
+    background: bool = Field(False, description="Answer at once; ask for the result later.")
+    idempotency_key: str | None = Field(None, min_length=1, max_length=200)
+
+
+class Limits(Model):
+    memory_bytes: int
+    cpus: float
+    pids: int
+    disk_bytes: int
+    command_timeout_s: float
+    output_limit_bytes: int
+    upload_limit_bytes: int
+    network: str
+    not_enforced: dict[str, str] = Field(default_factory=dict)
+
+
+class Session(Model):
+    session_id: str
+    thread_id: str
+    status: Literal["created", "existing"]
+    generation: int
+    user: str = USER
+    workspace: str = WORKSPACE
+    worker: str
+    runtime: str
+    created_at: datetime
+    expires_at: datetime
+    limits: Limits
+
+
+class RunningCommand(Model):
+    command_id: str
+    age_s: float
+    output_bytes: int
+
+
+class SessionUsage(Model):
+    cpu_s: float
+    memory_bytes: int | None
+    disk_bytes: int | None
+    pids: int
+
+
+class SessionInfo(Session):
+    state: Literal["idle", "busy"]
+    last_used_at: datetime
+    idle_s: float
+    commands: int
+    running: list[RunningCommand]
+    usage: SessionUsage
+
+
+class ExecuteResult(Model):
+    """How a command ended, with the output kept of it. One in the background has no exit yet."""
+
+    exit_code: int | None
+    output: str
+    stdout: str
+    stderr: str
+    command_id: str
+    duration_ms: float
+    timed_out: bool
+    truncated: bool
+    output_bytes: int
+    cwd: str
+    signal: str | None = None
+    reason: str | None = None
+    session_id: str
+    generation: int
+    session_state: SessionState
+
+    def __getitem__(self, name: str) -> Any:
+        """`result["output"]`, as callers of older clients write it."""
+        return getattr(self, name)
+
+
+class UploadResult(Model):
+    status: Literal["uploaded"] = "uploaded"
+    filename: str
+    path: str
+    size: int
+    sha256: str
+
+
+class FileEntry(Model):
+    name: str
+    path: str
+    type: Literal["file", "directory", "symlink", "other"]
+    size: int
+    mode: str
+    modified_at: datetime
+
+
+class ListResult(Model):
+    path: str
+    entries: list[FileEntry]
+    truncated: bool
+
+
+class DownloadInfo(Model):
+    """What a download will be; a folder comes as a tar, whose size is not known before."""
+
+    filename: str
+    path: str
+    type: Literal["file", "directory"]
+    size: int | None
+    sha256: str | None
+    modified_at: datetime
+
+
+class CleanupResult(Model):
+    status: Literal["cleaned up"] = "cleaned up"
+
+
+class Health(Model):
+    status: Literal["healthy", "degraded", "unhealthy"]
+    role: str
+    worker_id: str
+    runtime: str
+    pool_size: int
+    active_sessions: int
+    capacity: int
+    version: str
+    uptime_s: float
+    checks: dict[str, str] = Field(description="What was looked at: `ok`, or what is wrong.")
+
+
+class ErrorBody(Model):
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+    request_id: str
+
+
+class ErrorAnswer(Model):
+    """Every error has this form."""
+
+    error: ErrorBody

@@ -1,0 +1,337 @@
+"""SandboxService: the one interface, offered by the boxes of this machine."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import hashlib
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import PurePosixPath
+
+from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.protocol import models
+from sandbox_sdk.protocol.errors import SessionLost
+from sandbox_sdk.protocol.events import (
+    CommandEvent,
+    ExitEvent,
+    GapEvent,
+    OutputEvent,
+    StartEvent,
+)
+from sandbox_sdk.protocol.models import (
+    DEFAULT_TENANT,
+    WORKSPACE,
+    CleanupResult,
+    CreateSessionRequest,
+    DownloadInfo,
+    ExecuteRequest,
+    ExecuteResult,
+    FileEntry,
+    Health,
+    ListResult,
+    RunningCommand,
+    Session,
+    SessionInfo,
+    SessionState,
+    SessionUsage,
+    Target,
+    UploadResult,
+)
+from sandbox_server.runtime.warden import Event, Exited, Gap, Output, Started
+from sandbox_server.runtime.warden.client import RunOptions
+from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.table import Life, SessionTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceFacts:
+    """What the service says of itself and its sandboxes."""
+
+    worker_id: str
+    runtime: str
+    limits: models.Limits
+
+
+class SandboxService(Sandboxes):
+    """Everything a caller can do. Boxes, their pool and their ends are looked after elsewhere."""
+
+    def __init__(
+        self,
+        table: SessionTable,
+        facts: ServiceFacts,
+        *,
+        health: Callable[[], Health],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._table = table
+        self._facts = facts
+        self._health = health
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<SandboxService {self._facts.worker_id} {self._facts.runtime} {self._table!r}>"
+
+    # Sessions
+
+    async def create_session(
+        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> Session:
+        own_id = None if request.thread_id else str(uuid.uuid4())
+        life = Life(
+            environment=request.environment,
+            env=request.env,
+            idle_timeout_s=request.idle_timeout_s,
+            session_id=own_id,
+        )
+        session, state = await self._table.open(tenant, request.thread_id or own_id or "", life)
+        return self._session(session, "existing" if state == "live" else "created")
+
+    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
+        session = await self._table.find(tenant, target)
+        async with self._told_if_lost(session):
+            state, usage = await session.warden.state(), await session.warden.usage()
+        now = self._clock()
+        idle_s = 0.0 if session.busy else min(state.idle_s, session.idle_s(now))
+        running = [
+            RunningCommand(command_id=c.command_id, age_s=c.age_s, output_bytes=c.output_bytes)
+            for c in state.commands
+            if c.running
+        ]
+        return SessionInfo(
+            **dict(self._session(session, "existing")),
+            state="busy" if running or session.busy else "idle",
+            last_used_at=datetime.now(UTC) - timedelta(seconds=idle_s),
+            idle_s=round(idle_s, 3),
+            commands=state.ran,
+            running=running,
+            usage=SessionUsage(**usage.model_dump()),
+        )
+
+    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
+        await self._table.cleanup(await self._table.find(tenant, target))
+        return CleanupResult()
+
+    async def health(self) -> Health:
+        return self._health()
+
+    # Commands
+
+    async def execute(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        session, state = await self._open(tenant, request)
+        async with self._using(session):
+            if request.background:
+                return await self._start(session, state, request)
+            result = await session.warden.run(request.command, **self._options(request))
+        return ExecuteResult(
+            **result.exit.model_dump(exclude={"state_saved"}),
+            output=result.output,
+            stdout=result.stdout,
+            stderr=result.stderr,
+            truncated=result.truncated,
+            **_life(session, state),
+        )
+
+    async def _start(
+        self, session: LiveSession, state: SessionState, request: ExecuteRequest
+    ) -> ExecuteResult:
+        events = session.warden.stream(request.command, **self._options(request))
+        async with contextlib.aclosing(events):
+            async for event in events:
+                if isinstance(event, Started):
+                    break
+            else:
+                raise AssertionError("a command starts or raises")
+        about = session.warden.about
+        return ExecuteResult(
+            exit_code=None, output="", stdout="", stderr="", command_id=event.command_id,
+            duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
+            cwd=about.cwd if about else WORKSPACE, **_life(session, state),
+        )  # fmt: skip
+
+    async def stream(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncGenerator[CommandEvent]:
+        session, state = await self._open(tenant, request)
+        events = session.warden.stream(request.command, **self._options(request))
+        async for event in self._told(session, state, events):
+            yield event
+
+    async def follow(
+        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
+    ) -> AsyncGenerator[CommandEvent]:
+        session = await self._table.find(tenant, target)
+        events = session.warden.attach(command_id, offset=offset)
+        async for event in self._told(session, "live", events):
+            yield event
+
+    async def _told(
+        self, session: LiveSession, state: SessionState, events: AsyncGenerator[Event]
+    ) -> AsyncGenerator[CommandEvent]:
+        wording = _Wording(session, state, self._facts.limits.output_limit_bytes)
+        async with self._using(session), contextlib.aclosing(events):
+            async for event in events:
+                yield wording.of(event)
+
+    # Files
+
+    async def upload_file(
+        self,
+        target: Target,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        tenant: str = DEFAULT_TENANT,
+    ) -> UploadResult:
+        session, _ = await self._open(tenant, target)
+        digest = hashlib.sha256()
+
+        async def hashed() -> AsyncIterator[bytes]:
+            async for chunk in chunks:
+                digest.update(chunk)
+                yield chunk
+
+        limit = self._facts.limits.upload_limit_bytes
+        async with self._using(session):
+            stored = await session.warden.put(path, hashed(), limit=limit)
+        return UploadResult(
+            filename=PurePosixPath(stored.path).name,
+            path=stored.path,
+            size=stored.size,
+            sha256=digest.hexdigest(),
+        )
+
+    @contextlib.asynccontextmanager
+    async def download_file(
+        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[Download]:
+        session = await self._table.find(tenant, target)
+        async with self._using(session), session.warden.get(path, digest=True) as file:
+            about = file.about
+            info = DownloadInfo(
+                filename=PurePosixPath(about.path).name or "workspace",
+                path=about.path,
+                type=about.type,
+                size=about.size,
+                sha256=about.sha256,
+                modified_at=_when(about.modified_at),
+            )
+            yield Download(info, aiter(file))
+
+    async def list_files(
+        self,
+        target: Target,
+        *,
+        path: str = WORKSPACE,
+        recursive: bool = False,
+        limit: int = 1000,
+        tenant: str = DEFAULT_TENANT,
+    ) -> ListResult:
+        session, _ = await self._open(tenant, target)
+        async with self._using(session):
+            listing = await session.warden.list(path, recursive=recursive, limit=limit)
+        entries = [
+            FileEntry(**{**dict(entry), "modified_at": _when(entry.modified_at)})
+            for entry in listing.entries
+        ]
+        return ListResult(path=path, entries=entries, truncated=listing.truncated)
+
+    # Together
+
+    async def _open(self, tenant: str, target: Target) -> tuple[LiveSession, SessionState]:
+        """By thread_id a session is made where there is none, by session_id it has to exist."""
+        if target.thread_id is not None:
+            return await self._table.open(tenant, target.thread_id)
+        session = await self._table.find(tenant, target)
+        async with self._told_if_lost(session):
+            await session.warden.connect()
+        return session, "live"
+
+    def _options(self, request: ExecuteRequest) -> RunOptions:
+        return {
+            "timeout_s": request.timeout,
+            "cwd": request.cwd,
+            "env": request.env,
+            "stdin": None if request.stdin is None else request.stdin.encode(),
+            "key": request.idempotency_key,
+            "output_limit": self._facts.limits.output_limit_bytes,
+        }
+
+    @contextlib.asynccontextmanager
+    async def _using(self, session: LiveSession) -> AsyncIterator[None]:
+        async with self._told_if_lost(session):
+            with session.use(self._clock()):
+                yield
+            session.last_used = self._clock()
+
+    @contextlib.asynccontextmanager
+    async def _told_if_lost(self, session: LiveSession) -> AsyncIterator[None]:
+        try:
+            yield
+        except SessionLost as exc:
+            await self._table.lose(session)
+            raise SessionLost(
+                "the sandbox was lost in the middle of this call, with its files; the next call"
+                " with its thread_id starts a new one",
+                generation=session.record.generation,
+            ) from exc
+
+    def _session(self, session: LiveSession, status: str) -> Session:
+        record = session.record
+        left_s = session.idle_timeout_s - session.idle_s(self._clock())
+        return Session(
+            session_id=record.session_id,
+            thread_id=record.thread_id,
+            status="existing" if status == "existing" else "created",
+            generation=record.generation,
+            worker=self._facts.worker_id,
+            runtime=self._facts.runtime,
+            created_at=_when(record.created_at),
+            expires_at=datetime.now(UTC) + timedelta(seconds=max(left_s, 0)),
+            limits=self._facts.limits,
+        )
+
+
+class _Wording:
+    """Puts what a warden tells of a command into the words of the wire."""
+
+    def __init__(self, session: LiveSession, state: SessionState, output_limit: int) -> None:
+        self._life = _life(session, state)
+        self._output_limit = output_limit
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {name: decoder("replace") for name in ("stdout", "stderr")}
+
+    def of(self, event: Event) -> CommandEvent:
+        if isinstance(event, Started):
+            return StartEvent(command_id=event.command_id, **self._life)
+        if isinstance(event, Gap):
+            return GapEvent(offset=event.start, next_offset=event.end)
+        if isinstance(event, Exited):
+            result = event.result
+            truncated = result.output_bytes > self._output_limit
+            fields = result.model_dump(exclude={"state_saved"})
+            return ExitEvent(**fields, truncated=truncated, **self._life)
+        assert isinstance(event, Output)
+        text = self._decoders[event.stream].decode(event.data)
+        next_offset = event.offset + len(event.data)
+        return OutputEvent(
+            event=event.stream, data=text, offset=event.offset, next_offset=next_offset
+        )
+
+
+def _life(session: LiveSession, state: SessionState) -> dict[str, object]:
+    record = session.record
+    return {
+        "session_id": record.session_id,
+        "generation": record.generation,
+        "session_state": state,
+    }
+
+
+def _when(timestamp: float) -> datetime:
+    return datetime.fromtimestamp(timestamp, UTC)

@@ -1,0 +1,73 @@
+"""A live session: a record, its box and the clock of its use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.sessions.registry import Record, Status
+
+
+@dataclass
+class LiveSession:
+    record: Record
+    box: Box
+    warden: WardenClient
+    idle_timeout_s: float
+    last_used: float
+    """On the monotonic clock."""
+    busy: int = 0
+
+    def __repr__(self) -> str:
+        record = self.record
+        return f"<LiveSession {record.thread_id} #{record.generation} in {self.box.id}>"
+
+    @contextmanager
+    def use(self, now: float) -> Iterator[None]:
+        """Something is going on: it does not expire meanwhile."""
+        self.busy += 1
+        self.last_used = now
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    def idle_s(self, now: float) -> float:
+        return 0.0 if self.busy else max(now - self.last_used, 0.0)
+
+    def is_idle(self, now: float) -> bool:
+        return self.idle_s(now) > self.idle_timeout_s
+
+    def state(self) -> dict[str, Any]:
+        """What the box is told of its session, for a server that finds it later."""
+        record = self.record
+        return {
+            "tenant": record.tenant,
+            "thread_id": record.thread_id,
+            "generation": record.generation,
+            "session_id": record.session_id,
+            "created_at": record.created_at,
+            "idle_timeout_s": self.idle_timeout_s,
+        }
+
+
+def record_from_state(state: dict[str, Any], box_id: str) -> Record | None:
+    """The record a box carries, or None where it has never been given to a session.
+
+    Raises KeyError, TypeError or ValueError where it carries nonsense.
+    """
+    if not state:
+        return None
+    return Record(
+        tenant=str(state["tenant"]),
+        thread_id=str(state["thread_id"]),
+        generation=int(state["generation"]),
+        session_id=str(state["session_id"]),
+        box_id=box_id,
+        status=Status.LIVE,
+        created_at=float(state["created_at"]),
+    )

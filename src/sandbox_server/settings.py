@@ -1,0 +1,166 @@
+"""Settings: read once from the environment, checked, then frozen.
+
+Every name has the prefix SANDBOX_; the plain names of earlier versions (POOL_SIZE, PORT, WORKER_ID
+and so on) are accepted too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from sandbox_server import __version__
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.runtime.base import BoxSpec, Limits
+
+DEADMAN_MARGIN_S = 300.0
+
+
+def _size(value: Any) -> Any:
+    """`512m` and `1g` are sizes too."""
+    if isinstance(value, str):
+        text = value.strip().lower().removesuffix("ib").removesuffix("b")
+        units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+        if text[-1:] in units:
+            return int(float(text[:-1]) * units[text[-1]])
+        return text
+    return value
+
+
+Size = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+
+
+def _plain(name: str, default: Any, **options: Any) -> Any:
+    """A field that may also be set by its name without the prefix."""
+    choices = AliasChoices(f"SANDBOX_{name}", name)
+    return Field(default, validation_alias=choices, **options)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="SANDBOX_", frozen=True, extra="ignore", populate_by_name=True
+    )
+
+    host: str = "127.0.0.1"
+    port: int = _plain("PORT", 8000, ge=0, le=65535)
+    worker_id: str = _plain("WORKER_ID", "", max_length=64)
+    state_dir: Path | None = None
+    runtime: Literal["auto", "docker", "bubblewrap"] = "auto"
+    docker_runtime: str | None = None
+    image: str = "sandbox-secure:latest"
+    environments: dict[str, str] = Field(default_factory=dict)
+    """Images that callers may ask for, by name."""
+
+    pool_size: int = _plain("POOL_SIZE", 5, ge=0)
+    min_pool_size: int = _plain("MIN_POOL_SIZE", 2, ge=0)
+    max_pool_size: int = _plain("MAX_POOL_SIZE", 20, ge=0)
+    max_sessions: int = Field(200, ge=1)
+
+    idle_timeout: float = Field(1800.0, gt=0)
+    command_timeout: float = Field(30.0, gt=0)
+    memory_limit: Size = _plain("MEMORY_LIMIT", 512 << 20)
+    cpu_limit: float = Field(0.5, gt=0)
+    pids_limit: int = Field(256, ge=16)
+    disk_limit: Size = 1 << 30
+    network: Literal["none", "bridge"] = "none"
+    output_limit: Size = 1 << 20
+    max_upload: Size = 100 << 20
+
+    api_keys: Annotated[SecretStr, NoDecode] = SecretStr("")
+    insecure: bool = False
+    destroy_on_exit: bool = False
+    drain_timeout: float = Field(20.0, ge=0)
+    log_format: Literal["auto", "json", "console"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _pool_order(self) -> Settings:
+        if not self.min_pool_size <= self.pool_size <= self.max_pool_size:
+            raise ValueError("MIN_POOL_SIZE <= POOL_SIZE <= MAX_POOL_SIZE does not hold")
+        return self
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> Settings:
+        if not (self.insecure or self.api_keys.get_secret_value() or _is_loopback(self.host)):
+            raise ValueError(
+                f"listening on {self.host} without keys: set SANDBOX_API_KEYS=tenant:key,…"
+                " or pass --insecure"
+            )
+        return self
+
+    def limits(self) -> Limits:
+        return Limits(
+            memory_bytes=self.memory_limit,
+            cpus=self.cpu_limit,
+            pids=self.pids_limit,
+            disk_bytes=self.disk_limit,
+        )
+
+    def box_spec(self, owner: str) -> BoxSpec:
+        return BoxSpec(
+            owner=owner,
+            image=self.image,
+            limits=self.limits(),
+            network=self.network,
+            deadman_s=self.idle_timeout + DEADMAN_MARGIN_S,
+        )
+
+    def pool(self) -> PoolSettings:
+        return PoolSettings(
+            size=self.pool_size, min_size=self.min_pool_size, max_size=self.max_pool_size
+        )
+
+    def state_folder(self) -> Path:
+        """Where this server keeps what has to outlive it."""
+        if self.state_dir is not None:
+            return self.state_dir
+        if os.geteuid() == 0:
+            return Path("/var/lib/sandbox")
+        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return Path(base) / "sandbox"
+
+    def name(self) -> str:
+        return self.worker_id or f"{socket.gethostname()}-{self.port}"
+
+    def in_force(self) -> dict[str, str]:
+        """Every setting as text, with keys hidden."""
+        shown = {name: str(value) for name, value in sorted(vars(self).items())}
+        return {"version": __version__, **shown}
+
+
+def load(**overrides: Any) -> Settings:
+    """The settings in force. Raises SystemExit with one clear line for a bad value."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as exc:
+        problems = "; ".join(_problem(error) for error in exc.errors(include_url=False))
+        raise SystemExit(f"sandbox: {problems}") from None
+
+
+def _problem(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    if not place:
+        return str(error["msg"]).removeprefix("Value error, ")
+    name = place if place.isupper() else f"SANDBOX_{place.upper()}"
+    return f"{name}: {error['msg']}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
