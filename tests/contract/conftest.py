@@ -10,6 +10,9 @@ import pytest
 
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden.client import WardenClient
+from tests.contract.stand import sandboxes, stand
+
+__all__ = ["sandboxes", "stand"]
 
 RUNTIMES = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",") if name]
 
@@ -44,6 +47,13 @@ def runtime_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def runtime(runtime_name: str, state_dir: Path) -> AsyncIterator[Runtime]:
     async with make_runtime(runtime_name, state_dir) as made:
+        yield made
+
+
+@pytest.fixture(params=[name for name in RUNTIMES if name != "gvisor"])
+async def server_runtime(request: pytest.FixtureRequest, state_dir: Path) -> AsyncIterator[Runtime]:
+    """For what does not depend on what happens inside a box: gVisor is docker to a server."""
+    async with make_runtime(str(request.param), state_dir) as made:
         yield made
 
 

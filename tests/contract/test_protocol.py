@@ -184,8 +184,17 @@ class LyingBox(Box):
 
     def __init__(self, *lies: bytes) -> None:
         super().__init__("liar", runtime="lies", labels={}, created_at=0.0)
-        about = {"version": 1, "box": "liar", "boot": "b", "epoch": 1, "uptime_s": 1.0,
-                 "cwd": "/", "state": {}}  # fmt: skip
+        about = {
+            "version": 1,
+            "box": "liar",
+            "boot": "b",
+            "epoch": 1,
+            "uptime_s": 1.0,
+            "idle_s": 0.0,
+            "ran": 0,
+            "cwd": "/",
+            "state": {},
+        }
         self._streams = [Liar(frames.encode_json(frames.REPLY, 1, about), *lies)]
 
     async def open_stream(self) -> ByteStream:

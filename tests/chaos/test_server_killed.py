@@ -1,0 +1,126 @@
+"""kill -9 of the server in the middle of everything: no result, file or session is lost, no command
+runs twice, and no box is left."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sandbox_sdk.backends.remote import RemoteBackend
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_sdk.protocol.models import ExecuteRequest, ExecuteResult, Target
+from tests.contract.conftest import RUNTIMES, make_runtime
+
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "20"))
+THREADS = 20
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A server process that can be killed and started again under the same name."""
+
+    def __init__(self, runtime: str, state_dir: Path) -> None:
+        self.port = free_port()
+        self.name = f"chaos-{self.port}"
+        self._log = state_dir / "server.log"
+        self._env = {
+            **os.environ,
+            "SANDBOX_RUNTIME": runtime,
+            "SANDBOX_STATE_DIR": str(state_dir),
+            "SANDBOX_WORKER_ID": self.name,
+            "SANDBOX_PORT": str(self.port),
+            "SANDBOX_POOL_SIZE": "1",
+            "SANDBOX_MIN_POOL_SIZE": "0",
+            "SANDBOX_MAX_POOL_SIZE": "2",
+        }
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "sandbox_server", env=self._env, stdout=log, stderr=log
+            )
+
+    async def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        await self._process.wait()
+
+    def log(self) -> str:
+        return self._log.read_text()[-3000:]
+
+
+@asynccontextmanager
+async def running(runtime: str, state_dir: Path) -> AsyncIterator[Server]:
+    server = Server(runtime, state_dir)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+        async with make_runtime(runtime, state_dir) as boxes:
+            left = await boxes.boxes(server.name)
+            await asyncio.gather(*(box.destroy() for box in left))
+
+
+async def insist(client: RemoteBackend, request: ExecuteRequest) -> ExecuteResult:
+    """What a patient caller does: the same call again, under the same key."""
+    for _ in range(300):
+        try:
+            return await client.execute(request)
+        except RuntimeUnavailable:
+            await asyncio.sleep(0.1)
+    raise AssertionError("the server never came back")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
+async def test_nothing_is_lost_when_the_server_is_killed(runtime: str, state_dir: Path) -> None:
+    threads = [f"conv-{i}" for i in range(THREADS)]
+    async with running(runtime, state_dir) as server, RemoteBackend(url(server)) as client:
+        for round_ in range(1, ROUNDS + 1):
+            command = (
+                f"echo {round_} >> log; sleep 0.4; count=$(wc -l < log); echo $count; tail -1 log"
+            )
+            calls = [
+                asyncio.create_task(
+                    insist(
+                        client,
+                        ExecuteRequest(
+                            thread_id=name, command=command, idempotency_key=f"round-{round_}"
+                        ),
+                    )
+                )
+                for name in threads
+            ]
+            await asyncio.sleep(0.05 + 0.35 * (round_ % 5) / 5 if round_ > 1 else 5.0)
+            await server.stop()
+            await server.start()
+            results = await asyncio.gather(*calls)
+            assert {r.output for r in results} == {f"{round_}\n{round_}\n"}, server.log()
+            assert {r.generation for r in results} == {1}, server.log()
+        counts = await asyncio.gather(
+            *(insist(client, ExecuteRequest(thread_id=t, command="echo $count")) for t in threads)
+        )
+        assert {r.output for r in counts} == {f"{ROUNDS}\n"}
+        await asyncio.gather(*(client.cleanup(Target(thread_id=t)) for t in threads))
+        health = await client.health()
+        assert health.active_sessions == 0
+        async with make_runtime(runtime, state_dir) as boxes:
+            left = await boxes.boxes(server.name)
+        assert len(left) <= health.pool_size + 2, "boxes that belong to nobody"
+
+
+def url(server: Server) -> str:
+    return f"http://127.0.0.1:{server.port}"

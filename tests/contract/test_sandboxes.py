@@ -1,0 +1,326 @@
+"""The behaviours of the wire contract, through every way to reach a Sandboxes."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, OutputEvent, StartEvent
+from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, ExecuteResult, Target
+
+from .stand import Stand
+
+MIB = 1 << 20
+
+
+async def run(sandboxes: Sandboxes, thread: str, command: str, **options: Any) -> ExecuteResult:
+    request = ExecuteRequest(thread_id=thread, command=command, **options)
+    return await sandboxes.execute(request)
+
+
+def thread(name: str) -> Target:
+    return Target(thread_id=name)
+
+
+async def chunks(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), 100_000):
+        yield data[start : start + 100_000]
+
+
+# Sessions
+
+
+async def test_creating_twice_gives_the_same_session(sandboxes: Sandboxes) -> None:
+    first = await sandboxes.create_session(CreateSessionRequest(thread_id="t"))
+    again = await sandboxes.create_session(CreateSessionRequest(thread_id="t"))
+    assert (first.status, again.status) == ("created", "existing")
+    assert first.session_id == again.session_id
+    assert (first.thread_id, first.generation, first.user) == ("t", 1, "sandboxuser")
+    assert first.expires_at > first.created_at
+
+
+async def test_without_a_thread_the_session_is_its_own(sandboxes: Sandboxes) -> None:
+    session = await sandboxes.create_session(CreateSessionRequest())
+    assert session.thread_id == session.session_id
+    by_session = ExecuteRequest(session_id=session.session_id, command="echo here")
+    assert (await sandboxes.execute(by_session)).output == "here\n"
+    assert (await run(sandboxes, session.thread_id, "echo there")).output == "there\n"
+
+
+async def test_fifty_concurrent_creates_make_one_box(sandboxes: Sandboxes) -> None:
+    made = await asyncio.gather(
+        *(sandboxes.create_session(CreateSessionRequest(thread_id="one")) for _ in range(50))
+    )
+    assert len({session.session_id for session in made}) == 1
+    assert [session.status for session in made].count("created") == 1
+
+
+async def test_a_session_is_made_on_first_use(sandboxes: Sandboxes) -> None:
+    result = await run(sandboxes, "fresh", "pwd")
+    assert (result.output, result.session_state, result.generation) == (
+        "/workspace\n",
+        "created",
+        1,
+    )
+    assert (await run(sandboxes, "fresh", "pwd")).session_state == "live"
+    assert (await sandboxes.list_files(thread("listed"))).entries == []
+    uploaded = await sandboxes.upload_file(thread("uploaded"), "f", chunks(b"x"))
+    assert uploaded.path == "/workspace/f"
+
+
+async def test_an_unknown_session_id_is_not_found(sandboxes: Sandboxes) -> None:
+    unknown = Target(session_id="00000000-0000-0000-0000-000000000000")
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.execute(ExecuteRequest(session_id=unknown.session_id, command="echo"))
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.upload_file(unknown, "f", chunks(b"x"))
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.list_files(unknown)
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.session(unknown)
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.cleanup(unknown)
+
+
+async def test_looking_neither_makes_nor_uses_a_session(sandboxes: Sandboxes) -> None:
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.session(thread("nobody"))
+    await run(sandboxes, "seen", "sleep 0.3")
+    await asyncio.sleep(0.3)
+    first = await sandboxes.session(thread("seen"))
+    second = await sandboxes.session(thread("seen"))
+    assert 0.2 < first.idle_s <= second.idle_s
+    assert (first.commands, first.state, first.running) == (1, "idle", [])
+    assert first.usage.pids >= 1
+
+
+async def test_a_running_command_shows(sandboxes: Sandboxes) -> None:
+    started = await run(sandboxes, "busy", "sleep 30", background=True)
+    assert started.exit_code is None
+    info = await sandboxes.session(thread("busy"))
+    assert info.state == "busy"
+    assert [command.command_id for command in info.running] == [started.command_id]
+    assert info.idle_s == 0
+
+
+async def test_cleanup_ends_a_session_and_the_thread_may_begin_anew(sandboxes: Sandboxes) -> None:
+    first = await run(sandboxes, "again", "echo x > file")
+    await sandboxes.cleanup(thread("again"))
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.cleanup(thread("again"))
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.execute(ExecuteRequest(session_id=first.session_id, command="echo"))
+    anew = await run(sandboxes, "again", "cat file")
+    assert (anew.exit_code, anew.generation, anew.session_state) == (1, 2, "created")
+
+
+async def test_a_lost_box_is_told_and_replaced_for_its_thread(
+    sandboxes: Sandboxes, stand: Stand
+) -> None:
+    first = await run(sandboxes, "lost", "echo x > file")
+    await stand.lose_box("lost")
+    with pytest.raises(errors.SessionLost):
+        await sandboxes.execute(ExecuteRequest(session_id=first.session_id, command="echo"))
+    anew = await run(sandboxes, "lost", "cat file")
+    assert (anew.exit_code, anew.generation, anew.session_state) == (1, 2, "recreated")
+    assert (await run(sandboxes, "lost", "echo on")).session_state == "live"
+
+
+async def test_a_box_lost_in_the_middle_is_told(sandboxes: Sandboxes, stand: Stand) -> None:
+    await run(sandboxes, "mid", "true")
+    running = asyncio.create_task(run(sandboxes, "mid", "sleep 60", timeout=90))
+    await asyncio.sleep(0.3)
+    await stand.lose_box("mid")
+    with pytest.raises(errors.SessionLost):
+        await running
+    assert (await run(sandboxes, "mid", "echo on")).session_state == "recreated"
+
+
+async def test_idle_sessions_expire_and_are_told(sandboxes: Sandboxes) -> None:
+    request = CreateSessionRequest(thread_id="idle", idle_timeout_s=1)
+    first = await sandboxes.create_session(request)
+    for _ in range(100):
+        try:
+            await sandboxes.session(thread("idle"))
+        except errors.SessionNotFound:
+            break
+        await asyncio.sleep(0.1)
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.execute(ExecuteRequest(session_id=first.session_id, command="echo"))
+    anew = await run(sandboxes, "idle", "echo back")
+    assert (anew.generation, anew.session_state) == (2, "recreated")
+
+
+async def test_a_running_command_keeps_its_session(sandboxes: Sandboxes) -> None:
+    await sandboxes.create_session(CreateSessionRequest(thread_id="long", idle_timeout_s=1))
+    result = await run(sandboxes, "long", "sleep 3; echo done")
+    assert (result.output, result.session_state) == ("done\n", "live")
+
+
+async def test_variables_given_at_creation(sandboxes: Sandboxes) -> None:
+    env = {"TOKEN": "it's $x"}
+    await sandboxes.create_session(CreateSessionRequest(thread_id="env", env=env))
+    assert (await run(sandboxes, "env", 'echo "$TOKEN"')).output == "it's $x\n"
+
+
+# Commands
+
+
+async def test_state_output_and_exit(sandboxes: Sandboxes) -> None:
+    await run(sandboxes, "s", "cd /tmp; x=1; f() { echo f$x; }")
+    result = await run(sandboxes, "s", "pwd; f; echo e >&2; exit 3")
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "/tmp\nf1\n", "e\n")
+    assert (result.cwd, result.timed_out, result.truncated) == ("/tmp", False, False)
+    assert result["output"] == result.output
+
+
+async def test_timeout_and_truncation(sandboxes: Sandboxes) -> None:
+    result = await run(sandboxes, "t", "echo part; sleep 60", timeout=0.5)
+    assert (result.exit_code, result.timed_out, result.output) == (124, True, "part\n")
+    big = await run(sandboxes, "t", f"head -c {3 * MIB} /dev/zero | tr '\\0' x")
+    assert (big.truncated, big.output_bytes) == (True, 3 * MIB)
+
+
+async def test_call_options(sandboxes: Sandboxes) -> None:
+    result = await run(
+        sandboxes, "o", "cat; pwd; echo $A", stdin="in\n", cwd="/tmp", env={"A": "1"}
+    )
+    assert result.output == "in\n/tmp\n1\n"
+
+
+async def test_exactly_once(sandboxes: Sandboxes) -> None:
+    command = "sleep 0.2; echo x >> n; wc -l < n"
+    results = await asyncio.gather(
+        *(run(sandboxes, "once", command, idempotency_key="k") for _ in range(5))
+    )
+    assert {result.output for result in results} == {"1\n"}
+    with pytest.raises(errors.IdempotencyMismatch):
+        await run(sandboxes, "once", "other", idempotency_key="k")
+
+
+async def test_overlap(sandboxes: Sandboxes) -> None:
+    results = await asyncio.gather(
+        *(run(sandboxes, "o", f"sleep 0.2; echo {i}") for i in range(10))
+    )
+    assert [result.output for result in results] == [f"{i}\n" for i in range(10)]
+
+
+async def test_threads_do_not_see_each_other(sandboxes: Sandboxes) -> None:
+    await run(sandboxes, "a", "echo secret > /workspace/f; echo secret > /tmp/f; x=1")
+    result = await run(sandboxes, "b", "cat /workspace/f /tmp/f; echo [$x]")
+    assert result.stdout == "[]\n"
+
+
+# Streaming
+
+
+async def collect(events: AsyncIterator[CommandEvent]) -> list[CommandEvent]:
+    return [event async for event in events]
+
+
+def text_of(events: list[CommandEvent]) -> str:
+    return "".join(event.data for event in events if isinstance(event, OutputEvent))
+
+
+async def test_a_stream(sandboxes: Sandboxes) -> None:
+    request = ExecuteRequest(thread_id="st", command="echo é; sleep 0.1; echo b >&2; exit 4")
+    events = await collect(sandboxes.stream(request))
+    assert isinstance(events[0], StartEvent)
+    assert events[0].session_state == "created"
+    assert [
+        (e.event, e.offset, e.next_offset) for e in events[1:3] if isinstance(e, OutputEvent)
+    ] == [
+        ("stdout", 0, 3),
+        ("stderr", 3, 5),
+    ]
+    assert isinstance(events[-1], ExitEvent)
+    assert events[-1].exit_code == 4
+
+
+async def test_resuming_a_stream(sandboxes: Sandboxes) -> None:
+    result = await run(sandboxes, "re", "echo one; echo two")
+    events = await collect(sandboxes.follow(thread("re"), result.command_id, offset=4))
+    assert text_of(events) == "two\n"
+    with pytest.raises(errors.NotFound):
+        await collect(sandboxes.follow(thread("re"), "no-such-command"))
+
+
+async def test_a_command_in_the_background_can_be_followed(sandboxes: Sandboxes) -> None:
+    started = await run(sandboxes, "bg", "echo a; sleep 0.3; echo b", background=True)
+    events = await collect(sandboxes.follow(thread("bg"), started.command_id))
+    assert text_of(events) == "a\nb\n"
+    assert isinstance(events[-1], ExitEvent)
+
+
+async def test_leaving_a_stream_does_not_end_the_command(sandboxes: Sandboxes) -> None:
+    request = ExecuteRequest(thread_id="lv", command="echo a; sleep 0.5; echo b > done")
+    stream = sandboxes.stream(request)
+    async for event in stream:
+        if isinstance(event, OutputEvent):
+            break
+    await stream.aclose()  # type: ignore[attr-defined]
+    waiting = "until [ -e done ]; do sleep 0.05; done; cat done"
+    assert (await run(sandboxes, "lv", waiting)).output == "b\n"
+
+
+# Files
+
+
+async def test_files(sandboxes: Sandboxes) -> None:
+    data = bytes(range(256)) * 20_000
+    digest = hashlib.sha256(data).hexdigest()
+    uploaded = await sandboxes.upload_file(thread("f"), "dir/a b.bin", chunks(data))
+    assert (uploaded.path, uploaded.filename) == ("/workspace/dir/a b.bin", "a b.bin")
+    assert (uploaded.size, uploaded.sha256) == (len(data), digest)
+    async with sandboxes.download_file(thread("f"), "dir/a b.bin") as download:
+        assert (download.info.size, download.info.sha256) == (len(data), digest)
+        assert download.info.filename == "a b.bin"
+        assert b"".join([chunk async for chunk in download.chunks]) == data
+    listing = await sandboxes.list_files(thread("f"), path="/workspace", recursive=True)
+    assert {(e.path, e.type) for e in listing.entries} == {
+        ("/workspace/dir", "directory"),
+        ("/workspace/dir/a b.bin", "file"),
+    }
+    async with sandboxes.download_file(thread("f"), "dir") as download:
+        assert download.info.type == "directory"
+        assert len(b"".join([chunk async for chunk in download.chunks])) > len(data)
+
+
+async def test_file_errors(sandboxes: Sandboxes) -> None:
+    await run(sandboxes, "fe", "mkfifo pipe")
+    for path, error in [
+        ("nothing", errors.FileMissing),
+        ("../etc/passwd", errors.InvalidPath),
+        ("pipe", errors.InvalidPath),
+    ]:
+        with pytest.raises(error):
+            async with sandboxes.download_file(thread("fe"), path):
+                pass
+    with pytest.raises(errors.InvalidPath):
+        await sandboxes.upload_file(thread("fe"), "/etc/x", chunks(b"x"))
+    with pytest.raises(errors.FileTooLarge):
+        await sandboxes.upload_file(thread("fe"), "big", chunks(bytes(9 * MIB)))
+    assert [e.name for e in (await sandboxes.list_files(thread("fe"))).entries] == ["pipe"]
+    with pytest.raises(errors.FileMissing):
+        await sandboxes.list_files(thread("fe"), path="nowhere")
+
+
+async def test_health(sandboxes: Sandboxes) -> None:
+    await run(sandboxes, "h", "true")
+    health = await sandboxes.health()
+    assert health.status in ("healthy", "degraded")
+    assert health.active_sessions >= 1
+    assert health.checks["runtime"] == "ok"
+
+
+async def test_a_full_server_says_when_to_come_back(sandboxes: Sandboxes, stand: Stand) -> None:
+    for i in range(stand.capacity):
+        await run(sandboxes, f"full-{i}", "true")
+    with pytest.raises(errors.Capacity):
+        await run(sandboxes, "one-too-many", "true")
+    await sandboxes.cleanup(thread("full-0"))
+    assert (await run(sandboxes, "one-too-many", "echo in")).output == "in\n"
