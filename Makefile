@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# Tests wait more than they compute: a box starting, a command sleeping, a timeout.
+JOBS ?= 3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -21,7 +23,7 @@ serve: $(STAMP) ## run the server
 	@$(BIN)/python -m sandbox_server
 
 test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
-	@scripts/engine.sh run $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 
 check: $(STAMP) ## format, lint, types, import rules and the fast tests
 	@$(BIN)/ruff format --check --quiet .

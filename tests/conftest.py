@@ -14,27 +14,37 @@ GRACE_S = 10.0
 """Boxes end asynchronously: how long after the last test their traces may still be there."""
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if missing := os.environ.get("SANDBOX_TEST_MISSING"):
-        terminalreporter.ensure_newline()
-        terminalreporter.write_line(f"NOT TESTED HERE: {missing}", red=True, bold=True)
+BEFORE = pytest.StashKey[set[str]]()
+LEFT = pytest.StashKey[list[str]]()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def nothing_left_behind() -> Iterator[None]:
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # Tests may run in several processes.
+        session.config.stash[BEFORE] = traces()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if boxes, mounts, processes or files of ours outlive it."""
-    before = traces()
-    yield
+    if BEFORE not in session.config.stash:
+        return
     deadline = time.monotonic() + GRACE_S
-    while (left := traces() - before) and time.monotonic() < deadline:
+    while (left := traces() - session.config.stash[BEFORE]) and time.monotonic() < deadline:
         time.sleep(0.2)
+    session.config.stash[LEFT] = sorted(left)
     if left:
-        listing = "\n".join(f"  {trace}" for trace in sorted(left))
-        pytest.fail(
-            f"{len(left)} left behind {GRACE_S:.0f} s after the tests "
-            f"(by them, or by something else that runs boxes on this machine):\n{listing}",
-            pytrace=False,
-        )
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.ensure_newline()
+    if left := terminalreporter.config.stash.get(LEFT, []):
+        why = "by these tests, or by something else that runs boxes on this machine"
+        terminalreporter.section(f"{len(left)} left behind ({why})", red=True, bold=True)
+        for trace in left:
+            terminalreporter.write_line(f"  {trace}")
+    if missing := os.environ.get("SANDBOX_TEST_MISSING"):
+        terminalreporter.write_line(f"NOT TESTED HERE: {missing}", red=True, bold=True)
 
 
 def traces() -> set[str]:
