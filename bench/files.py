@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,22 +34,34 @@ class Mover:
 
 
 async def measure_files(stage: Stage, found: Results, *, count: int) -> None:
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        source = Path(folder, "source")
-        source.write_bytes(os.urandom(SIZE))
-        target = Path(folder, "target")
+    with _two_paths() as (source, target):
         async with _movers(stage, source, target) as movers:
             for order in orders(list(movers), count):
                 for name in order:
                     await _turn(found, name, movers[name], target)
 
 
+@contextmanager
+def _two_paths() -> Iterator[tuple[Path, Path]]:
+    """A file to send, and a place for what comes back."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        source = Path(folder, "source")
+        source.write_bytes(os.urandom(SIZE))
+        yield source, Path(folder, "target")
+
+
 async def _turn(found: Results, name: str, mover: Mover, target: Path) -> None:
     found.add(r.UPLOAD, name, per_s(SIZE, await time_s(mover.upload)))
-    target.unlink(missing_ok=True)
     found.add(r.DOWNLOAD, name, per_s(SIZE, await time_s(mover.download)))
-    if target.stat().st_size != SIZE:
-        raise WrongAnswer(f"{target.stat().st_size} bytes of {SIZE} came back")
+    _take(target)
+
+
+def _take(target: Path) -> None:
+    """Every download makes a new file."""
+    size = target.stat().st_size
+    target.unlink()
+    if size != SIZE:
+        raise WrongAnswer(f"{size} bytes of {SIZE} came back")
 
 
 @asynccontextmanager

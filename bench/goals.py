@@ -48,8 +48,10 @@ def _commands(found: Results) -> list[Goal]:
             faster = _ratio(found.p50(section, r.EXEC_API), ours)
             text = f"{runtime}: command p50, {pace}, "
             made += [
-                Goal(f"{text}in terms of {r.HOST}", slower, SLOWER_THAN_HOST, "at most", "×"),
-                Goal(f"{text}faster than {r.EXEC_API}", faster, FASTER_THAN_EXEC, "at least", "×"),
+                Goal(f"{text}in terms of {r.HOST}", slower, SLOWER_THAN_HOST, "at most", r.TIMES),
+                Goal(
+                    f"{text}faster than {r.EXEC_API}", faster, FASTER_THAN_EXEC, "at least", r.TIMES
+                ),
             ]
     return made
 
@@ -58,7 +60,7 @@ def _throughput(found: Results) -> list[Goal]:
     def goal(runtime: str, section: Section, docker: str) -> Goal:
         share = _ratio(found.p50(section, r.box(runtime)), found.p50(section, docker))
         text = f"{runtime}: {section.title[0].lower()}{section.title[1:]}, in terms of {docker}"
-        return Goal(text, share, SHARE_OF_DOCKER, "at least", "×")
+        return Goal(text, share, SHARE_OF_DOCKER, "at least", r.TIMES)
 
     pairs = ((r.STDOUT, r.EXEC_CLI), (r.UPLOAD, r.COPY), (r.DOWNLOAD, r.COPY))
     return [goal(runtime, *pair) for runtime in (r.RUNC, r.BUBBLEWRAP) for pair in pairs]

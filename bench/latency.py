@@ -17,16 +17,13 @@ _WARM_UP = 3
 """Commands before those that count, every time it is a contestant's turn."""
 
 
-async def measure_commands(
-    stage: Stage, found: Results, *, rounds: int, batch: int, batch_of_exec: int
-) -> None:
+async def measure_commands(stage: Stage, found: Results, *, rounds: int, batch: int) -> None:
     """Contestants take turns, so that a noisy moment of the machine hits all alike."""
     async with commands(stage) as contestants:
         for section, pause_s in ((r.TIGHT, 0.0), (r.PACED, PAUSE_S)):
             for order in orders(list(contestants), rounds):
                 for name in order:
-                    size = batch_of_exec if name in (r.EXEC_CLI, r.EXEC_API) else batch
-                    await _turn(found, section, name, contestants[name], size, pause_s)
+                    await _turn(found, section, name, contestants[name], batch, pause_s)
 
 
 async def _turn(

@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiodocker
+from aiodocker.containers import DockerContainer
 
 from bench import results as r
-from bench.measure import settled
+from bench.measure import orders, settled
 from bench.results import Results
 from bench.stage import Stage
 from sandbox_server.runtime.base import Box
@@ -24,45 +24,61 @@ _SAMPLES = 8
 _EVERY_S = 0.25
 _WITHIN_MB = 1.0
 _PATIENCE_S = 20.0
+_DRIFT_MB = 1.0
+"""How far off, for each box, the machine may be in the end."""
 
 
-async def measure_memory(stage: Stage, found: Results, *, count: int) -> None:
-    if stage.docker is not None:
-        await _containers(stage, stage.docker, found, count)
-    for runtime in stage.runtimes:
-        await _boxes(stage, runtime, found, count)
+async def measure_memory(stage: Stage, found: Results, *, rounds: int, count: int) -> None:
+    names = [*([r.CONTAINER] if stage.docker else []), *stage.runtimes]
+    for name in names:  # What all boxes of a kind share is in memory from here on.
+        await _crowd(stage, name, 1)
+    for order in orders(names, rounds):
+        for name in order:
+            label = r.CONTAINER if name == r.CONTAINER else r.box(name)
+            before = await _available_mb()
+            during, used = await _crowd(stage, name, count)
+            after = await _available_mb()
+            found.add(r.MEMORY_BOX, label, *used)
+            if (given_up := each_mb(before, during, after, count=count)) is not None:
+                found.add(r.MEMORY_HOST, label, given_up)
 
 
-async def _containers(stage: Stage, docker: aiodocker.Docker, found: Results, count: int) -> None:
-    before = await _available_mb()
+def each_mb(
+    before: float | None, during: float | None, after: float | None, *, count: int
+) -> float | None:
+    """What each of so many has cost the host. None where the machine was not at rest, or did not
+    come back to where it was: somebody else has taken or given back memory meanwhile."""
+    if before is None or during is None or after is None:
+        return None
+    if abs(before - after) > _DRIFT_MB * count:
+        return None
+    return ((before + after) / 2 - during) / count
+
+
+async def _crowd(stage: Stage, name: str, count: int) -> tuple[float | None, list[float]]:
+    """What the host has left when there are so many of a kind, and what each of them uses."""
     async with AsyncExitStack() as stack:
-        made = [await stack.enter_async_context(stage.container()) for _ in range(count)]
-        found.add(r.MEMORY_HOST, r.CONTAINER, (before - await _available_mb()) / count)
-        used = [await _of_container(docker, container.id) for container in made]
-        found.add(r.MEMORY_BOX, r.CONTAINER, *used)
+        if name == r.CONTAINER:
+            made = [await stack.enter_async_context(stage.container()) for _ in range(count)]
+            return await _available_mb(), [await _of_container(item) for item in made]
+        boxes = [await _idle_box(stage, name, stack) for _ in range(count)]
+        return await _available_mb(), [await _of_box(stage, box) for box in boxes]
 
 
-async def _boxes(stage: Stage, runtime: str, found: Results, count: int) -> None:
-    async with stage.box(runtime) as (_, client):
-        await client.run("true")  # What is shared by all boxes is in memory from here on.
-    before = await _available_mb()
-    async with AsyncExitStack() as stack:
-        made: list[Box] = []
-        for _ in range(count):
-            box, client = await stack.enter_async_context(stage.box(runtime))
-            await client.run("true")
-            made.append(box)
-        found.add(r.MEMORY_HOST, r.box(runtime), (before - await _available_mb()) / count)
-        for box in made:
-            if stage.docker is not None and box.runtime == "docker":
-                used = await _of_container(stage.docker, container_name(box.id))
-            else:
-                used = _of_embedded(stage.state_dir, box)
-            found.add(r.MEMORY_BOX, r.box(runtime), used)
+async def _idle_box(stage: Stage, runtime: str, stack: AsyncExitStack) -> Box:
+    box, client = await stack.enter_async_context(stage.box(runtime))
+    await client.run("true")
+    return box
 
 
-async def _of_container(docker: aiodocker.Docker, name: str) -> float:
-    (stats,) = await docker.containers.container(name).stats(stream=False)
+async def _of_box(stage: Stage, box: Box) -> float:
+    if stage.docker is not None and box.runtime == "docker":
+        return await _of_container(stage.docker.containers.container(container_name(box.id)))
+    return _of_embedded(stage.state_dir, box)
+
+
+async def _of_container(container: DockerContainer) -> float:
+    (stats,) = await container.stats(stream=False)
     return used_mb(stats["memory_stats"])
 
 
@@ -91,15 +107,15 @@ def _pss_mb(pid: int) -> float:
     return 0.0
 
 
-async def _available_mb() -> float:
-    """The machine's free memory, when it has come to rest."""
+async def _available_mb() -> float | None:
+    """The machine's free memory, when it has come to rest; None where it does not."""
     samples: list[float] = []
     for _ in range(round(_PATIENCE_S / _EVERY_S)):
         await asyncio.sleep(_EVERY_S)
         samples.append(_meminfo_mb("MemAvailable"))
         if settled(samples, count=_SAMPLES, within=_WITHIN_MB):
-            break
-    return statistics.median(samples[-_SAMPLES:])
+            return statistics.median(samples[-_SAMPLES:])
+    return None
 
 
 def _meminfo_mb(name: str) -> float:

@@ -24,6 +24,7 @@ def box(runtime: str, *, note: str = "") -> str:
 ALL_CPUS = "no CPU limit"
 RUNC, GVISOR, BUBBLEWRAP = "docker/runc", "docker/gVisor", "bubblewrap"
 
+TIMES = "\N{MULTIPLICATION SIGN}"
 Unit = Literal["ms", "MB/s", "MB"]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ class Stage:
                 for box in await runtime.boxes(self.run_id):
                     await box.destroy()
         if self.docker is not None:
-            wanted = {"label": [f"{LABEL}={self.run_id}"]}
+            wanted = json.dumps({"label": [f"{LABEL}={self.run_id}"]})
             for container in await self.docker.containers.list(all=1, filters=wanted):
                 with contextlib.suppress(aiodocker.DockerError):
                     await container.delete(force=True)
@@ -102,8 +103,7 @@ class Stage:
 async def open_stage(available: Collection[str]) -> AsyncIterator[Stage]:
     """available: the runtimes of this machine, by the names scripts/engine.sh gives them."""
     async with AsyncExitStack() as stack:
-        state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        state_dir.chmod(0o711)  # Embedded boxes run as users of their own.
+        state_dir = stack.enter_context(_state_dir())
         runtimes: dict[str, Runtime] = {}
         docker = None
         if "docker" in available:
@@ -122,6 +122,13 @@ async def open_stage(available: Collection[str]) -> AsyncIterator[Stage]:
 
 async def _to_the_end(stage: Stage) -> None:
     await asyncio.shield(stage.clear())
+
+
+@contextlib.contextmanager
+def _state_dir() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        os.chmod(name, 0o711)  # Embedded boxes run as users of their own.
+        yield Path(name)
 
 
 def all_cpus() -> Limits:

@@ -14,13 +14,13 @@ GRACE_S = 10.0
 """Boxes end asynchronously: how long after the last test their traces may still be there."""
 
 
-BEFORE = pytest.StashKey[set[str]]()
+BEFORE = pytest.StashKey[list[str]]()
 LEFT = pytest.StashKey[list[str]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):  # Tests may run in several processes.
-        session.config.stash[BEFORE] = traces()
+        session.config.stash[BEFORE] = sorted(traces())
 
 
 @pytest.hookimpl(trylast=True)
@@ -29,7 +29,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if BEFORE not in session.config.stash:
         return
     deadline = time.monotonic() + GRACE_S
-    while (left := traces() - session.config.stash[BEFORE]) and time.monotonic() < deadline:
+    while (
+        left := traces().difference(session.config.stash[BEFORE])
+    ) and time.monotonic() < deadline:
         time.sleep(0.2)
     session.config.stash[LEFT] = sorted(left)
     if left:

@@ -1,0 +1,42 @@
+"""The latency of a command as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench import results as r
+from bench.results import Results
+
+_COLOURS = {"box": "#1f77b4", "docker": "#d95f02", "host": "#7f7f7f"}
+_LEFT_MS = 0.3
+
+
+def draw_latency(found: Results, path: Path) -> None:
+    """Bars up to p50, lines up to p95, on a log scale."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "bench", "font.size": 10}
+    from matplotlib import pyplot as plt
+
+    figure, all_axes = plt.subplots(1, 2, figsize=(10, 3), sharey=True, layout="constrained")
+    for axes, section in zip(all_axes, (r.TIGHT, r.PACED), strict=True):
+        rows = list(found.summaries(section))[::-1]
+        names = [name for name, _ in rows]
+        middle = [summary.p50 for _, summary in rows]
+        tails = [summary.p95 - summary.p50 for _, summary in rows]
+        colours = [_COLOURS[name.partition(" ")[0].strip(":")] for name in names]
+        zeros = [0.0] * len(rows)
+        axes.barh(names, middle, color=colours, xerr=[zeros, tails], ecolor="#444444", capsize=3)
+        for name, summary in rows:
+            axes.annotate(
+                f"{summary.p50:.1f}", (_LEFT_MS, name), xytext=(4, 0), color="white",
+                textcoords="offset points", va="center",
+            )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_xlim(left=_LEFT_MS)
+        axes.set_title(section.title)
+        axes.set_xlabel("ms: bar p50, whisker p95 (log scale)")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)

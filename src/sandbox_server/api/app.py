@@ -1,0 +1,46 @@
+"""The HTTP app over any `Sandboxes`: a worker's, a coordinator's, or the only one there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+from fastapi import FastAPI
+
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.docs import DESCRIPTION, TAG, TITLE, app_version, install_docs
+from sandbox_server.api.errors import install_error_handlers
+from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.middleware import BodyLimit, RequestLog
+from sandbox_server.api.routes import UPLOAD, eight
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+def create_app(
+    sandboxes: Sandboxes,
+    *,
+    keys: ApiKeys | None = None,
+    limits: ApiLimits = ApiLimits(),  # noqa: B008 - frozen
+    lifespan: Lifespan | None = None,
+) -> FastAPI:
+    """A new app. Without keys, every caller is the default tenant."""
+    app = FastAPI(
+        title=TITLE,
+        version=app_version(),
+        description=DESCRIPTION,
+        openapi_tags=[{"name": TAG, "description": "The whole contract: eight operations."}],
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.sandboxes = sandboxes
+    app.state.keys = keys or ApiKeys([])
+    app.state.limits = limits
+    app.include_router(eight())
+    install_docs(app)
+    install_error_handlers(app)
+    app.add_middleware(BodyLimit, limits=limits, uploads=frozenset({UPLOAD}))
+    app.add_middleware(RequestLog)
+    return app

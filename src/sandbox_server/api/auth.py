@@ -1,0 +1,87 @@
+"""Who is calling: API keys, each of them a tenant's."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable, Coroutine, Iterable
+from hashlib import sha256
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+
+from sandbox_sdk.protocol.errors import Unauthorized
+from sandbox_sdk.protocol.models import DEFAULT_TENANT
+
+_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+
+
+class ApiKeys:
+    """The keys of all tenants. Only their digests are kept."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Takes (tenant, key). Raises ValueError, which never shows a key."""
+        self._tenants: dict[bytes, str] = {}
+        for number, (tenant, key) in enumerate(pairs, start=1):
+            if not _TENANT.fullmatch(tenant) or not key:
+                raise ValueError(f"API key {number} is not of the form tenant:key")
+            if _digest(key.encode()) in self._tenants:
+                raise ValueError(f"API key {number} is the same as one before it")
+            self._tenants[_digest(key.encode())] = tenant
+
+    @classmethod
+    def parse(cls, text: str) -> ApiKeys:
+        """`tenant:key,tenant2:key2`; a tenant may have several. Raises ValueError."""
+        entries = (entry.strip() for entry in text.split(","))
+        return cls((tenant, key) for tenant, _, key in (e.partition(":") for e in entries if e))
+
+    def tenant(self, headers: Headers) -> str:
+        """Whose key a request carries. Raises Unauthorized."""
+        if not self._tenants:
+            return DEFAULT_TENANT
+        key = _key(headers)
+        if key is None:
+            raise Unauthorized("send an API key as `Authorization: Bearer KEY` or `X-API-Key: KEY`")
+        found = self._find(_digest(key))
+        if found is None:
+            raise Unauthorized("this API key is not known here; check it, or ask for a new one")
+        return found
+
+    def _find(self, digest: bytes) -> str | None:
+        found = None
+        for known, tenant in self._tenants.items():
+            # No early end: how long it takes tells nothing of which key was near.
+            if hmac.compare_digest(known, digest):
+                found = tenant
+        return found
+
+    def __repr__(self) -> str:
+        return f"<ApiKeys of {len(set(self._tenants.values()))} tenants>"
+
+
+class KeyedRoute(APIRoute):
+    """A route that asks for the key first, before anything of the body is read."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def keyed(request: Request) -> Response:
+            keys: ApiKeys = request.app.state.keys
+            request.state.tenant = keys.tenant(request.headers)
+            return await handle(request)
+
+        return keyed
+
+
+def _key(headers: Headers) -> bytes | None:
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        key = headers.get("x-api-key", "")
+    # Header values come decoded as latin-1: this gives back the bytes that were sent.
+    return key.strip().encode("latin-1") or None
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()

@@ -1,0 +1,109 @@
+"""execute: to its end, or as a stream of events that can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Body, Depends, Header, Query, Request
+from pydantic import Discriminator, Tag
+
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.events import CommandEvent, parse_event_id
+from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_server.api.dependencies import Limits, OpenUntilSent, Service, Tenant
+from sandbox_server.api.errors import invalid_request
+from sandbox_server.api.examples import EXECUTE_BODIES
+from sandbox_server.api.sse import EVENT_STREAM, EventResponse, Feed
+
+
+def _form(body: Any) -> str:
+    names_target_alone = isinstance(body, dict) and body.keys() <= {"thread_id", "session_id"}
+    return "(follow)" if names_target_alone else "(run)"
+
+
+ExecuteBody = Annotated[
+    Annotated[ExecuteRequest, Tag("(run)")] | Annotated[Target, Tag("(follow)")],
+    Discriminator(_form),
+    Body(openapi_examples=EXECUTE_BODIES),
+]
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where to go on with a command that was started before."""
+
+    command_id: str
+    offset: int
+
+
+async def _resume(
+    last_event_id: Annotated[
+        str | None, Header(max_length=200, description="Go on after this event of a stream.")
+    ] = None,
+    command_id: Annotated[
+        str | None, Query(min_length=1, max_length=128, description="Go on with this command…")
+    ] = None,
+    offset: Annotated[int, Query(ge=0, description="…from here on in its output.")] = 0,
+) -> Resume | None:
+    if command_id:
+        return Resume(command_id, offset)
+    if not last_event_id:
+        return None
+    try:
+        named, reached = parse_event_id(last_event_id)
+    except ValueError:
+        reached = -1
+    if reached < 0:
+        raise InvalidRequest("Last-Event-ID must be the id of an event of this route's stream")
+    return Resume(named, reached)
+
+
+async def execute(
+    request: Request,
+    sandboxes: Service,
+    tenant: Tenant,
+    limits: Limits,
+    open_until_sent: OpenUntilSent,
+    body: ExecuteBody,
+    resume: Annotated[Resume | None, Depends(_resume)],
+) -> Any:
+    """Run bash source in the session of a thread, which is made where there is none. Working
+    directory, variables, functions and options carry over to the next command.
+
+    With `Accept: text/event-stream` the answer is a stream of the events `start`, `stdout`,
+    `stderr`, `gap` and `exit`. To go on with one that was cut off, send the target again with
+    `Last-Event-ID` or `?command_id=&offset=`: the command is followed, not run again.
+    """
+    wants_events = EVENT_STREAM in request.headers.get("accept", "").lower()
+    if resume is None and not wants_events:
+        return await sandboxes.execute(_command(body), tenant=tenant)
+    if not wants_events:
+        raise InvalidRequest(f"a command is followed as events; send Accept: {EVENT_STREAM}")
+    feed = Feed(_events(sandboxes, body, resume, tenant))
+    await open_until_sent.enter_async_context(feed)
+    at = resume or Resume(command_id="", offset=0)
+    return EventResponse(
+        feed,
+        await feed.next(),
+        request_id=request.state.request_id,
+        keep_alive_s=limits.keep_alive_s,
+        offset=at.offset,
+        command_id=at.command_id,
+    )
+
+
+def _events(
+    sandboxes: Service, body: Target, resume: Resume | None, tenant: str
+) -> AsyncIterator[CommandEvent]:
+    if resume is None:
+        return sandboxes.stream(_command(body), tenant=tenant)
+    target = Target(thread_id=body.thread_id, session_id=body.session_id)
+    return sandboxes.follow(target, resume.command_id, offset=resume.offset, tenant=tenant)
+
+
+def _command(body: Target) -> ExecuteRequest:
+    if isinstance(body, ExecuteRequest):
+        return body
+    raise invalid_request([{"type": "missing", "loc": ("command",), "msg": "Field required"}])

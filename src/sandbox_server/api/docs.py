@@ -1,0 +1,106 @@
+"""The OpenAPI page, served without anything from elsewhere."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
+from starlette.responses import HTMLResponse
+from starlette.staticfiles import StaticFiles
+
+from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.models import ErrorAnswer
+
+TITLE = "Sandboxes"
+TAG = "sandboxes"
+DESCRIPTION = """\
+Isolated places in which agents run commands and keep files.
+
+A `thread_id` is all a caller needs: name a conversation, run a command, and its sandbox is there.
+Every error has the form `{"error": {"code", "message", "details", "request_id"}}`, and its message
+says what to do next.
+"""
+# Relative, so the pages work behind a proxy that serves the app under a prefix.
+ASSETS = "static-docs"
+ASSET_PACKAGE = ("fastapi_offline", "static")
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; worker-src blob:"
+)
+
+
+def app_version() -> str:
+    try:
+        return version("agent-sandbox")
+    except PackageNotFoundError:
+        return "0"
+
+
+def install_docs(app: FastAPI) -> None:
+    """/docs, /redoc and the files they need."""
+    router = APIRouter(include_in_schema=False)
+    router.add_api_route("/docs", swagger, response_class=HTMLResponse)
+    router.add_api_route("/redoc", redoc, response_class=HTMLResponse)
+    app.include_router(router)
+    app.mount(f"/{ASSETS}", StaticFiles(packages=[ASSET_PACKAGE]))
+
+
+async def swagger() -> HTMLResponse:
+    return _guarded(
+        get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title=TITLE,
+            swagger_js_url=f"{ASSETS}/swagger-ui-bundle.js",
+            swagger_css_url=f"{ASSETS}/swagger-ui.css",
+            swagger_favicon_url=f"{ASSETS}/favicon.png",
+            # Without this the page asks a validator elsewhere about the document.
+            swagger_ui_parameters={"validatorUrl": None},
+        )
+    )
+
+
+async def redoc() -> HTMLResponse:
+    return _guarded(
+        get_redoc_html(
+            openapi_url="openapi.json",
+            title=TITLE,
+            redoc_js_url=f"{ASSETS}/redoc.standalone.js",
+            redoc_favicon_url=f"{ASSETS}/favicon.png",
+            with_google_fonts=False,
+        )
+    )
+
+
+def answer(
+    description: str, example: Any, *, media_type: str = "application/json"
+) -> dict[str, Any]:
+    return {"description": description, "content": {media_type: {"example": example}}}
+
+
+def error_answers(*errors: type[SandboxError]) -> dict[int | str, dict[str, Any]]:
+    """The answers for these errors, one for each status, with an example for each code."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for error in sorted(errors, key=lambda each: (each.status, each.code)):
+        entry = found.setdefault(
+            error.status,
+            {
+                "model": ErrorAnswer,
+                "description": "",
+                "content": {"application/json": {"examples": {}}},
+            },
+        )
+        entry["description"] = " or ".join(filter(None, [entry["description"], f"`{error.code}`"]))
+        entry["content"]["application/json"]["examples"][error.code] = {"value": _example(error)}
+    return found
+
+
+def _example(error: type[SandboxError]) -> dict[str, Any]:
+    message = (error.__doc__ or error.code.replace("_", " ")).strip().splitlines()[0]
+    return {"error": {"code": error.code, "message": message, "request_id": "4f2a9c"}}
+
+
+def _guarded(page: HTMLResponse) -> HTMLResponse:
+    page.headers["Content-Security-Policy"] = POLICY
+    return page

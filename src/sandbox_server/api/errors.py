@@ -1,0 +1,154 @@
+"""Every error of every route, in the one form of the wire contract."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+
+from sandbox_sdk.protocol.errors import (
+    Capacity,
+    InvalidRequest,
+    NotFound,
+    RateLimited,
+    SandboxError,
+    Unauthorized,
+)
+from sandbox_sdk.protocol.models import Target
+
+MAX_ERRORS = 20
+MAX_ECHO = 200
+BODY_TAGS = frozenset({"(run)", "(follow)"})
+"""Which of its two forms a body has; a name for the validator, not for the caller."""
+
+
+class RequestTimeout(SandboxError):
+    """The client was too slow to send its request."""
+
+    code = "request_timeout"
+    status = 408
+
+
+class MethodNotAllowed(SandboxError):
+    code = "method_not_allowed"
+    status = 405
+
+
+class ClientGone(SandboxError):
+    """The client went away before its request was whole. Nobody reads this; the log shows it."""
+
+    code = "client_gone"
+    status = 499
+
+
+class ErrorResponse(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        # Pure ASCII: half a surrogate pair out of a request must not break the answer to it.
+        return json.dumps(content, default=str).encode("ascii")
+
+
+def error_body(error: SandboxError, request_id: str) -> dict[str, Any]:
+    """The fields of `ErrorBody`; details only where there are any."""
+    details = {"details": error.details} if error.details else {}
+    return {
+        "code": error.code,
+        "message": error.message,
+        **details,
+        "request_id": request_id,
+    }
+
+
+def error_response(
+    error: SandboxError, request_id: str, headers: Mapping[str, str] | None = None
+) -> ErrorResponse:
+    return ErrorResponse(
+        {"error": error_body(error, request_id)},
+        status_code=error.status,
+        headers={**(headers or {}), **_headers(error)},
+    )
+
+
+def make_target(*, thread_id: str | None, session_id: str | None) -> Target:
+    """Raises InvalidRequest unless it is exactly one of the two."""
+    try:
+        return Target(thread_id=thread_id, session_id=session_id)
+    except ValidationError as error:
+        raise invalid_request(error.errors()) from None
+
+
+def invalid_request(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
+    """What pydantic found, by field. The input itself is never sent back."""
+    found = [_explained(error) for error in errors][:MAX_ERRORS]
+    said = [f"{each['field']}: {each['message']}" if each["field"] else each["message"]
+            for each in found[:3]]  # fmt: skip
+    return InvalidRequest("; ".join(said) or "the request is not valid", errors=found)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(SandboxError, _sandbox_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+
+
+async def _sandbox_error(request: Request, error: Exception) -> ErrorResponse:
+    assert isinstance(error, SandboxError)
+    return error_response(error, request.state.request_id)
+
+
+async def _validation_error(request: Request, error: Exception) -> ErrorResponse:
+    assert isinstance(error, RequestValidationError)
+    return error_response(invalid_request(error.errors()), request.state.request_id)
+
+
+async def _http_error(request: Request, error: Exception) -> ErrorResponse:
+    assert isinstance(error, HTTPException)
+    return error_response(_translated(error), request.state.request_id, error.headers)
+
+
+def _translated(error: HTTPException) -> SandboxError:
+    """The framework's own errors: no such route or method, or a body that cannot be read."""
+    cause = error.__cause__
+    if isinstance(cause, SandboxError):
+        return cause
+    if isinstance(cause, ClientDisconnect):
+        return ClientGone("the client went away")
+    if error.status_code == 404:
+        return NotFound("there is no such route; /docs lists those there are")
+    if error.status_code == 405:
+        return MethodNotAllowed("this route has another method; see the header Allow, or /docs")
+    return InvalidRequest("the body cannot be read; send JSON in UTF-8, not deeply nested")
+
+
+def _headers(error: SandboxError) -> dict[str, str]:
+    if isinstance(error, (RateLimited, Capacity)):
+        seconds = float(error.details.get("retry_after_s") or 1)
+        return {"Retry-After": str(max(1, math.ceil(seconds)))}
+    if isinstance(error, Unauthorized):
+        return {"WWW-Authenticate": 'Bearer realm="sandboxes"'}
+    return {"Connection": "close"} if isinstance(error, RequestTimeout) else {}
+
+
+def _explained(error: Mapping[str, Any]) -> dict[str, str]:
+    place, *names = error["loc"] or ("",)
+    if names and names[0] in BODY_TAGS:
+        names = names[1:]
+    if place not in ("body", "query", "header", "path"):
+        names = [place, *names]
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "json_invalid":
+        names, message = [], "the body is not valid JSON"
+    elif not names and error["type"] in ("model_attributes_type", "dict_type"):
+        message = "send the body as a JSON object, with Content-Type: application/json"
+    return {"field": _clipped(".".join(map(str, names))), "message": _clipped(message)}
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_ECHO else f"{text[: MAX_ECHO - 1]}…"

@@ -1,0 +1,125 @@
+"""What requests and answers look like, for the OpenAPI page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SESSION: dict[str, Any] = {
+    "session_id": "5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22",
+    "thread_id": "conv-42",
+    "status": "created",
+    "generation": 1,
+    "user": "sandboxuser",
+    "workspace": "/workspace",
+    "worker": "worker-1",
+    "runtime": "docker",
+    "created_at": "2025-01-01T12:00:00Z",
+    "expires_at": "2025-01-01T12:30:00Z",
+    "limits": {
+        "memory_bytes": 536870912,
+        "cpus": 0.5,
+        "pids": 256,
+        "disk_bytes": 1073741824,
+        "command_timeout_s": 3600.0,
+        "output_limit_bytes": 1048576,
+        "upload_limit_bytes": 104857600,
+        "network": "none",
+        "not_enforced": {},
+    },
+}
+
+SESSION_INFO: dict[str, Any] = {
+    **SESSION,
+    "status": "existing",
+    "state": "busy",
+    "last_used_at": "2025-01-01T12:00:00Z",
+    "idle_s": 0.0,
+    "commands": 3,
+    "running": [{"command_id": "c-3", "age_s": 1.5, "output_bytes": 120}],
+    "usage": {"cpu_s": 0.2, "memory_bytes": 15728640, "disk_bytes": 4096, "pids": 3},
+}
+
+EXECUTE_RESULT: dict[str, Any] = {
+    "exit_code": 0,
+    "output": "4\n",
+    "stdout": "4\n",
+    "stderr": "",
+    "command_id": "c-1",
+    "duration_ms": 2.4,
+    "timed_out": False,
+    "truncated": False,
+    "output_bytes": 2,
+    "cwd": "/workspace",
+    "signal": None,
+    "reason": None,
+    "session_id": SESSION["session_id"],
+    "generation": 1,
+    "session_state": "live",
+}
+
+EVENTS = """id: c-1:0
+event: start
+data: {"command_id":"c-1","session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+
+id: c-1:2
+event: stdout
+data: {"data":"4\\n","offset":0,"next_offset":2}
+
+id: c-1:2
+event: exit
+data: {"exit_code":0,"command_id":"c-1","duration_ms":2.4,"timed_out":false,"truncated":false,"output_bytes":2,"cwd":"/workspace","signal":null,"reason":null,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+
+"""  # noqa: E501
+
+EXECUTE_BODIES: dict[str, Any] = {
+    "run": {
+        "summary": "Run a command",
+        "value": {"thread_id": "conv-42", "command": "echo $((2+2))", "timeout": 30},
+    },
+    "once": {
+        "summary": "Run it exactly once, however often the call is repeated",
+        "value": {"thread_id": "conv-42", "command": "make", "idempotency_key": "build-7"},
+    },
+    "follow": {
+        "summary": "Go on with a stream, with Last-Event-ID or ?command_id=&offset=",
+        "value": {"thread_id": "conv-42"},
+    },
+}
+
+UPLOAD_RESULT: dict[str, Any] = {
+    "status": "uploaded",
+    "filename": "script.py",
+    "path": "/workspace/script.py",
+    "size": 12,
+    "sha256": "5b6f3bdb5e4a9e1b2c53c0f0e6b5f1c9e4f4c2f3e6e0fd8d2a7c7a6d1c9b8a70",
+}
+
+LIST_RESULT: dict[str, Any] = {
+    "path": "/workspace",
+    "entries": [
+        {
+            "name": "script.py",
+            "path": "/workspace/script.py",
+            "type": "file",
+            "size": 12,
+            "mode": "0644",
+            "modified_at": "2025-01-01T12:00:00Z",
+        }
+    ],
+    "truncated": False,
+}
+
+CLEANUP_RESULT: dict[str, Any] = {"status": "cleaned up"}
+
+HEALTH: dict[str, Any] = {
+    "status": "healthy",
+    "role": "standalone",
+    "worker_id": "worker-1",
+    "runtime": "docker",
+    "pool_size": 5,
+    "active_sessions": 1,
+    "capacity": 20,
+    "version": "0.1.0",
+    "uptime_s": 61.5,
+    "checks": {"runtime": "ok"},
+}

@@ -1,0 +1,186 @@
+"""Forms with a file in them, read as they arrive: nothing is kept, in memory or on disk."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.requests import ClientDisconnect, Request
+
+from sandbox_sdk.protocol.errors import FileTooLarge, InvalidRequest
+from sandbox_server.api.errors import ClientGone
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+MAX_FIELD = 8192
+FIELDS = ("thread_id", "session_id", "path")
+FILE = "file"
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    filename: str | None
+
+
+class _End(Enum):
+    PART = "part"
+    FORM = "form"
+
+
+class FormReader:
+    """The parts of a form, one after the other."""
+
+    def __init__(self, content_type: str, body: AsyncIterator[bytes]) -> None:
+        """Raises InvalidRequest."""
+        kind, options = parse_options_header(content_type)
+        if kind != b"multipart/form-data" or not options.get(b"boundary"):
+            raise InvalidRequest("send the file as multipart/form-data, in a field named `file`")
+        self._body = body
+        self._tokens: deque[Part | bytes | _End] = deque()
+        self._header_name = bytearray()
+        self._header_value = bytearray()
+        self._disposition = b""
+        self._data: list[bytes] = []
+        try:
+            self._parser = MultipartParser(options[b"boundary"], self._callbacks())
+        except FormParserError:
+            raise InvalidRequest("the form's boundary is too long") from None
+
+    def _callbacks(self) -> MultipartCallbacks:
+        return {
+            "on_part_begin": self._part_begin,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_more,
+            "on_header_end": self._header_end,
+            "on_headers_finished": self._headers_finished,
+            "on_part_data": self._part_data,
+            "on_part_end": self._part_end,
+            "on_end": self._form_end,
+        }
+
+    async def next_part(self) -> Part | None:
+        """The next part, or None at the end of the form. Raises InvalidRequest."""
+        while not isinstance(token := await self._token(), Part):
+            if token is _End.FORM:
+                return None
+        return token
+
+    async def data(self) -> AsyncIterator[bytes]:
+        """What is in the current part. Raises InvalidRequest where it ends too soon."""
+        while isinstance(token := await self._token(), bytes):
+            yield token
+
+    async def _token(self) -> Part | bytes | _End:
+        while not self._tokens:
+            try:
+                chunk = await anext(self._body)
+            except StopAsyncIteration:
+                raise InvalidRequest("the form is not whole; send it again") from None
+            except ClientDisconnect:
+                raise ClientGone("the client went away") from None
+            self._parse(chunk)
+        return self._tokens.popleft()
+
+    def _parse(self, chunk: bytes) -> None:
+        try:
+            self._parser.write(chunk)
+        except FormParserError:
+            raise InvalidRequest("this is not a well-formed multipart form") from None
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._data:
+            self._tokens.append(b"".join(self._data))
+            self._data.clear()
+
+    def _part_begin(self) -> None:
+        self._disposition = b""
+
+    def _header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header_name += data[start:end]
+
+    def _header_more(self, data: bytes, start: int, end: int) -> None:
+        self._header_value += data[start:end]
+
+    def _header_end(self) -> None:
+        if self._header_name.lower() == b"content-disposition":
+            self._disposition = bytes(self._header_value)
+        self._header_name.clear()
+        self._header_value.clear()
+
+    def _headers_finished(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        name, filename = options.get(b"name", b""), options.get(b"filename")
+        self._tokens.append(Part(_text(name), None if filename is None else _text(filename)))
+
+    def _part_data(self, data: bytes, start: int, end: int) -> None:
+        self._data.append(data[start:end])
+
+    def _part_end(self) -> None:
+        self._flush()
+        self._tokens.append(_End.PART)
+
+    def _form_end(self) -> None:
+        self._tokens.append(_End.FORM)
+
+
+@dataclass(frozen=True)
+class UploadForm:
+    """The fields of an upload, and its file on the way in."""
+
+    fields: dict[str, str]
+    filename: str | None
+    chunks: AsyncIterator[bytes]
+
+
+async def read_upload(request: Request, *, limit: int) -> UploadForm:
+    """Read up to where the file begins; whoever takes the chunks reads the rest.
+
+    Raises InvalidRequest. So do the chunks, and FileTooLarge or ClientGone besides: what they
+    gave up to then is not a file.
+    """
+    reader = FormReader(request.headers.get("content-type", ""), aiter(request.stream()))
+    fields: dict[str, str] = {}
+    while part := await reader.next_part():
+        if part.name == FILE:
+            return UploadForm(fields, part.filename, _file(reader, limit))
+        if part.name not in FIELDS or part.name in fields:
+            raise InvalidRequest(f"the form may have {', '.join(FIELDS)} and {FILE}, each once")
+        fields[part.name] = await _field(reader)
+    raise InvalidRequest("the form has no field named `file`; send the file in one")
+
+
+async def _field(reader: FormReader) -> str:
+    value = bytearray()
+    async for data in reader.data():
+        value += data
+        if len(value) > MAX_FIELD:
+            raise InvalidRequest(f"a field of the form may have {MAX_FIELD} bytes")
+    return _text(bytes(value))
+
+
+async def _file(reader: FormReader, limit: int) -> AsyncIterator[bytes]:
+    size = 0
+    async for data in reader.data():
+        size += len(data)
+        if size > limit:
+            raise FileTooLarge(f"a file may have {limit} bytes; send less", limit_bytes=limit)
+        yield data
+    if await reader.next_part() is not None:
+        # Too late to say where the file should have gone. By raising, it goes nowhere.
+        raise InvalidRequest(f"put {', '.join(FIELDS)} before the file, and send one file a call")
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("names and fields of the form must be UTF-8") from None

@@ -1,0 +1,145 @@
+"""What happens to every request before and after its route."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from urllib.parse import quote
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandbox_sdk.protocol.errors import FileTooLarge, Internal
+from sandbox_server.api.errors import RequestTimeout, error_response
+from sandbox_server.api.failures import log_failure
+from sandbox_server.api.limits import ApiLimits
+
+log = structlog.get_logger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+MAX_LOGGED_PATH = 200
+WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class RequestLog:
+    """Gives each request an id and a line in the log, and lets no exception out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope.setdefault("state", {})["request_id"] = request_id(Headers(scope=scope))
+        with structlog.contextvars.bound_contextvars(request_id=scope["state"]["request_id"]):
+            await self._logged(scope, receive, send)
+
+    async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started, answer = time.perf_counter(), _Answer(scope["state"]["request_id"], send)
+        try:
+            await self._app(scope, receive, answer.send)
+        except Exception as error:
+            log_failure(error, request_id=answer.request_id)
+            await answer.fail(scope, receive)
+        finally:
+            log.info(
+                "request",
+                method=scope["method"],
+                path=quote(scope["path"])[:MAX_LOGGED_PATH],
+                status=answer.status,
+                duration_ms=round((time.perf_counter() - started) * 1000, 1),
+                tenant=scope["state"].get("tenant"),
+            )
+
+
+def request_id(headers: Headers) -> str:
+    """The caller's own, where it can be trusted in a log; else a new one."""
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
+
+
+class _Answer:
+    def __init__(self, request_id: str, send: Send) -> None:
+        self.request_id = request_id
+        self.status: int | None = None
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            MutableHeaders(scope=message)["X-Request-ID"] = self.request_id
+        await self._send(message)
+
+    async def fail(self, scope: Scope, receive: Receive) -> None:
+        """An answer that has begun is left unfinished, so the client sees that it was cut."""
+        if self.status is None:
+            error = Internal("something went wrong here; try again, and report the request_id")
+            await error_response(error, self.request_id)(scope, receive, self.send)
+
+
+class BodyLimit:
+    """Bounds the size of a request's body, and the time a client may take to send it."""
+
+    def __init__(self, app: ASGIApp, *, limits: ApiLimits, uploads: frozenset[str]) -> None:
+        self._app = app
+        self._limits = limits
+        self._uploads = uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] in WITH_BODY:
+            limit = self._limits.json_bytes
+            if scope["path"] in self._uploads:
+                limit = self._limits.upload_bytes + self._limits.form_bytes
+            length = Headers(scope=scope).get("content-length", "")
+            announced = int(length) if length.isdecimal() else 0
+            receive = _Body(receive, self._limits, limit=limit, announced=announced).receive
+        await self._app(scope, receive, send)
+
+
+class _Body:
+    def __init__(self, receive: Receive, limits: ApiLimits, *, limit: int, announced: int) -> None:
+        self._receive = receive
+        self._limits = limits
+        self._limit = limit
+        self._announced = announced
+        self._bytes = 0
+        self._waited_s = 0.0
+        self._whole = False
+
+    async def receive(self) -> Message:
+        """Raises FileTooLarge and RequestTimeout."""
+        if self._whole:
+            return await self._receive()
+        self._check(self._announced)
+        message = await self._within(self._patience_s())
+        self._bytes += len(message.get("body", b""))
+        self._whole = not message.get("more_body", False)
+        self._check(self._bytes)
+        return message
+
+    def _check(self, size: int) -> None:
+        if size > self._limit:
+            raise FileTooLarge(
+                f"the body has more than {self._limit} bytes; send less", limit_bytes=self._limit
+            )
+
+    def _patience_s(self) -> float:
+        earned_s = self._bytes / self._limits.body_bytes_per_s
+        return self._limits.body_timeout_s + earned_s - self._waited_s
+
+    async def _within(self, seconds: float) -> Message:
+        # Only waiting counts: a box that takes its time to store a file is not the client's fault.
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._receive()
+        except TimeoutError:
+            raise RequestTimeout(
+                "the body came too slowly and was not waited for; send it again, faster"
+            ) from None
+        finally:
+            self._waited_s += time.monotonic() - started

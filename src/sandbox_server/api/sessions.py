@@ -1,0 +1,37 @@
+"""create_session, session and cleanup."""
+
+from __future__ import annotations
+
+from fastapi import Response
+
+from sandbox_sdk.protocol.models import (
+    CleanupResult,
+    CreateSessionRequest,
+    Session,
+    SessionInfo,
+    Target,
+)
+from sandbox_server.api.dependencies import QueryTarget, Service, Tenant
+
+
+async def create_session(
+    sandboxes: Service,
+    tenant: Tenant,
+    response: Response,
+    body: CreateSessionRequest | None = None,
+) -> Session:
+    """The live session of a thread, or a new one. Without a thread_id the session is a thread of
+    its own, named like the session."""
+    session = await sandboxes.create_session(body or CreateSessionRequest(), tenant=tenant)
+    response.status_code = 201 if session.status == "created" else 200
+    return session
+
+
+async def session(sandboxes: Service, tenant: Tenant, target: QueryTarget) -> SessionInfo:
+    """How a session is doing. Asking does not count as use of it, and never makes one."""
+    return await sandboxes.session(target, tenant=tenant)
+
+
+async def cleanup(sandboxes: Service, tenant: Tenant, body: Target) -> CleanupResult:
+    """End a session: its processes and its files are gone."""
+    return await sandboxes.cleanup(body, tenant=tenant)

@@ -1,0 +1,140 @@
+"""A command's events as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self
+
+from starlette.responses import StreamingResponse
+
+from sandbox_sdk.protocol.errors import Internal, SandboxError
+from sandbox_sdk.protocol.events import (
+    CommandEvent,
+    GapEvent,
+    OutputEvent,
+    StartEvent,
+    event_id,
+)
+from sandbox_server.api.errors import error_body
+from sandbox_server.api.failures import log_failure
+
+EVENT_STREAM = "text/event-stream"
+KEEP_ALIVE = b": keep-alive\n\n"
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+AHEAD = 16
+
+
+class Silence(Enum):
+    """Nothing happened for a while."""
+
+    KEPT = "kept"
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """The last thing in a feed: why there is no more."""
+
+    error: Exception | None = None
+
+
+class Feed:
+    """Takes events out of an iterator in a task of its own, so that waiting for one can be given up
+    without hurting the iterator. Leaving the feed closes the iterator."""
+
+    def __init__(self, events: AsyncIterator[CommandEvent]) -> None:
+        self._events = events
+        self._queue: asyncio.Queue[CommandEvent | _Ended] = asyncio.Queue(AHEAD)
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._pump())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def next(self, *, patience_s: float | None = None) -> CommandEvent | Silence | None:
+        """The next event, None after the last, or silence. Raises what the events raise."""
+        try:
+            async with asyncio.timeout(patience_s):
+                found = await self._queue.get()
+        except TimeoutError:
+            return Silence.KEPT
+        if isinstance(found, _Ended) and found.error:
+            raise found.error
+        return None if isinstance(found, _Ended) else found
+
+    async def _pump(self) -> None:
+        end = _Ended()
+        try:
+            async for event in self._events:
+                await self._queue.put(event)
+        except Exception as error:
+            end = _Ended(error)
+        finally:
+            if isinstance(self._events, AsyncGenerator):
+                await self._events.aclose()
+        await self._queue.put(end)
+
+
+class EventResponse(StreamingResponse):
+    """Answers with the events of a feed whose first event has been taken already."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        first: CommandEvent | Silence | None,
+        *,
+        request_id: str,
+        keep_alive_s: float,
+        offset: int = 0,
+        command_id: str = "",
+    ) -> None:
+        self._feed = feed
+        self._request_id = request_id
+        self._keep_alive_s = keep_alive_s
+        self._offset = offset
+        self._command_id = command_id
+        super().__init__(self._frames(first), headers=HEADERS, media_type=EVENT_STREAM)
+
+    async def _frames(self, event: CommandEvent | Silence | None) -> AsyncIterator[bytes]:
+        try:
+            while event is not None:
+                yield KEEP_ALIVE if isinstance(event, Silence) else self._frame(event)
+                event = await self._feed.next(patience_s=self._keep_alive_s)
+        except Exception as error:
+            yield self._error_frame(error)
+
+    def _frame(self, event: CommandEvent) -> bytes:
+        """The id is where to go on after this event: one that was cut off resumes without a gap."""
+        if isinstance(event, StartEvent):
+            self._command_id = event.command_id
+        if isinstance(event, (OutputEvent, GapEvent)):
+            self._offset = event.next_offset
+        where = event_id(self._command_id, self._offset)
+        return f"id: {where}\n".encode() + _frame(
+            event.event, event.model_dump_json(exclude={"event"})
+        )
+
+    def _error_frame(self, error: Exception) -> bytes:
+        if not isinstance(error, SandboxError):
+            log_failure(error, request_id=self._request_id)
+            error = Internal(
+                "something went wrong here; resume the stream, and report the request_id"
+            )
+        body: dict[str, Any] = error_body(error, self._request_id)
+        return _frame("error", json.dumps(body, default=str))
+
+
+def _frame(name: str, data: str) -> bytes:
+    return f"event: {name}\ndata: {data}\n\n".encode()

@@ -1,0 +1,7 @@
+"""Boxes that are started before anyone asks for them."""
+
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.pool import Pool
+from sandbox_server.pool.warm import WarmBox
+
+__all__ = ["Pool", "PoolSettings", "WarmBox"]

@@ -1,0 +1,37 @@
+"""How long to leave an engine alone that fails. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIRST_S = 0.5
+CAP_S = 30.0
+
+
+def backoff(
+    failures: int, *, jitter: float, first_s: float = FIRST_S, cap_s: float = CAP_S
+) -> float:
+    """Seconds to wait after so many failures in a row: twice as long each time, up to a cap.
+
+    `jitter` is a random number from 0 to 1; the wait lies between half of its length and all of it.
+    """
+    if failures <= 0:
+        return 0.0
+    whole: float = min(cap_s, first_s * 2.0 ** min(failures - 1, 64))
+    return whole * (0.5 + 0.5 * jitter)
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether boxes can be started at the moment, and if not, why and when to try again."""
+
+    failures: int = 0
+    failure: str | None = None
+    retry_at: float = 0.0
+
+    def failed(self, why: str, *, now: float, jitter: float) -> Health:
+        """Several starts that fail together are one failure: the wait is not prolonged."""
+        if now < self.retry_at:
+            return Health(self.failures, why, self.retry_at)
+        failures = self.failures + 1
+        return Health(failures, why, now + backoff(failures, jitter=jitter))

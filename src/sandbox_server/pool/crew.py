@@ -1,0 +1,48 @@
+"""Tasks that run so many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Crew(Generic[_T]):
+    """Work in the background, `limit` pieces at a time. Who makes a crew stops it."""
+
+    def __init__(self, limit: int) -> None:
+        self._slots = asyncio.Semaphore(limit)
+        self._tasks: set[asyncio.Task[_T]] = set()
+
+    def __len__(self) -> int:
+        """Pieces of work that are not done yet; one is done before its `then` is called."""
+        return len(self._tasks)
+
+    def start(
+        self,
+        work: Callable[[], Coroutine[Any, Any, _T]],
+        *,
+        then: Callable[[asyncio.Task[_T]], None] = lambda _: None,
+    ) -> None:
+        task = asyncio.create_task(self._run(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(then)
+
+    async def stop(self, *, after_s: float = 0) -> None:
+        """Cancel what is not done after a while, and wait until it has ended."""
+        if self._tasks and after_s:
+            await asyncio.wait(self._tasks, timeout=after_s)
+        await stop(*self._tasks)
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        async with self._slots:
+            return await work()
+
+
+async def stop(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,298 @@
+"""The pool: keeps boxes warm and hands them out, each of them once.
+
+What happens in one step of the event loop needs no lock, so there is none: every count is changed
+together with what it counts, and everything that takes time runs in a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Self
+
+import structlog
+
+from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError
+from sandbox_server.pool.backoff import Health
+from sandbox_server.pool.crew import Crew, stop
+from sandbox_server.pool.plan import PoolSettings, plan
+from sandbox_server.pool.warm import WarmBox, let_go, make
+from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.runtime.warden import WardenClient
+
+CLOSE_S = 15.0
+"""How long boxes may take to end when the pool is closed and the engine fails."""
+
+log = structlog.get_logger(__name__)
+
+
+class Pool:
+    """Warm boxes of one spec.
+
+    `room` tells how many more sessions the machine has place for. A box counts as a session from
+    the moment `claim` returns it, so the caller counts it before it awaits anything else.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        spec: BoxSpec,
+        settings: PoolSettings,
+        *,
+        connect: Callable[[Box], WardenClient],
+        room: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runtime = runtime
+        self._spec = spec
+        self._settings = settings
+        self._connect = connect
+        self._room = room
+        self._clock = clock
+        self._check_every_s = min(settings.check_every_s, spec.deadman_s / 4)
+        self._warm: dict[WarmBox, asyncio.Task[None]] = {}
+        """Oldest first, each with the task that keeps it alive."""
+        self._waiters: deque[asyncio.Future[WarmBox]] = deque()
+        self._claiming = 0
+        self.claimed = 0
+        """Boxes handed out so far."""
+        self._claims: deque[float] = deque(maxlen=settings.max_size)
+        self._idle_since = clock()
+        self._health = Health()
+        self._starts: Crew[WarmBox] = Crew(settings.concurrency)
+        self._ends: Crew[None] = Crew(settings.concurrency)
+        self._maintenance: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Pool {self._runtime.name} {self.warm} warm, {self.starting} starting, "
+            f"{self.claimed} claimed | max {self._settings.max_size}>"
+        )
+
+    async def __aenter__(self) -> Self:
+        self._idle_since = self._clock()
+        self._maintenance = asyncio.create_task(self._maintain())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close(destroy=False)
+
+    @property
+    def warm(self) -> int:
+        return len(self._warm)
+
+    @property
+    def starting(self) -> int:
+        return len(self._starts)
+
+    @property
+    def failure(self) -> str | None:
+        """Why boxes cannot be started at the moment, or None."""
+        return self._health.failure
+
+    def adopt(self, box: Box, warden: WardenClient) -> None:
+        """Take in a warm box of a process before this one, also before the pool is opened. It is
+        asked for a sign of life at once, and again before it is handed out."""
+        self._keep(WarmBox(box, warden), check_in_s=0)
+        self._wake.set()
+
+    async def claim(self) -> WarmBox:
+        """A box that nobody had before and that has just answered; the caller's from now on.
+
+        Takes the oldest warm box, or waits for a new one where there is none. Raises Capacity
+        where the machine is full and RuntimeUnavailable where no box can be started.
+        """
+        self._require_open()
+        if self._room() <= self._claiming:
+            after_s = self._settings.retry_after_s
+            raise Capacity(f"no room for another box; try in {after_s:g} s", retry_after_s=after_s)
+        self._claiming += 1
+        self._idle_since = self._clock()
+        self._claims.append(self._idle_since)
+        try:
+            warm = await self._claim_warm() or await self._claim_cold()
+        finally:
+            self._claiming -= 1
+            self._wake.set()
+        self.claimed += 1
+        return warm
+
+    async def close(self, *, destroy: bool) -> None:
+        """Stop all work. Warm boxes are destroyed if told, else left for a next process to adopt;
+        boxes that are just starting are always destroyed, and claims that wait for one fail."""
+        self._closed = True
+        left, keepers = [*self._warm], [*self._warm.values()]
+        self._warm.clear()
+        await stop(*keepers, *([self._maintenance] if self._maintenance else ()))
+        await self._starts.stop()
+        while self._waiters:
+            self._fail_waiter(_stopping())
+        if destroy:
+            for warm in left:
+                self._discard(warm, reason="closed")
+        else:
+            await asyncio.gather(*(let_go(warm.warden) for warm in left))
+        await self._ends.stop(after_s=CLOSE_S)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise _stopping()
+
+    # Claims
+
+    async def _claim_warm(self) -> WarmBox | None:
+        while self._warm:
+            warm = self._take()
+            try:
+                answered = await warm.answers(within_s=self._settings.claim_timeout_s)
+            except BaseException:
+                self._put_back(warm)
+                raise
+            if answered:
+                return warm
+            self._discard(warm, reason="dead")
+        return None
+
+    async def _claim_cold(self) -> WarmBox:
+        """Wait for the next box, of which there is one on its way for every claim that waits."""
+        self._require_open()
+        waiter: asyncio.Future[WarmBox] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        if self.starting < len(self._waiters):
+            self._start()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.cancelled() and waiter.exception() is None:
+                self._hand_out(waiter.result())
+            raise
+
+    def _hand_out(self, warm: WarmBox) -> None:
+        """Give a box that has just answered to the claim that waits longest, or keep it."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(warm)
+                return
+        if self._closed:
+            self._discard(warm, reason="closed")
+        else:
+            self._keep(warm, check_in_s=self._check_every_s)
+
+    def _fail_waiter(self, error: SandboxError) -> None:
+        if not (waiter := self._waiters.popleft()).done():
+            waiter.set_exception(error)
+
+    # Warm boxes
+
+    def _keep(self, warm: WarmBox, *, check_in_s: float) -> None:
+        self._warm[warm] = asyncio.create_task(self._keep_alive(warm, check_in_s))
+
+    def _take(self) -> WarmBox:
+        warm = next(iter(self._warm))
+        self._warm.pop(warm).cancel()
+        return warm
+
+    def _put_back(self, warm: WarmBox) -> None:
+        """A claim was cancelled before it knew whether its box lives. Nobody who waits for a box
+        gets this one: they have boxes on the way that are surely alive."""
+        if self._waiters or self._closed:
+            self._discard(warm, reason="claim cancelled")
+        else:
+            self._keep(warm, check_in_s=0)
+
+    async def _keep_alive(self, warm: WarmBox, check_in_s: float) -> None:
+        """Signs of life in both directions: they also set back the box's dead-man's switch."""
+        await warm.until_dead(
+            first_in_s=check_in_s,
+            every_s=self._check_every_s,
+            within_s=self._settings.check_timeout_s,
+        )
+        if self._warm.pop(warm, None):
+            self._discard(warm, reason="dead")
+            self._wake.set()
+
+    def _discard(self, warm: WarmBox, *, reason: str) -> None:
+        log.info("box.ended", box=warm.box.id, reason=reason)
+        self._ends.start(warm.destroy)
+
+    # Starting
+
+    def _start(self) -> None:
+        work = partial(
+            make,
+            self._runtime,
+            self._spec,
+            connect=self._connect,
+            discard=partial(self._discard, reason="start failed"),
+            within_s=self._settings.start_timeout_s,
+        )
+        self._starts.start(work, then=self._started)
+
+    def _started(self, task: asyncio.Task[WarmBox]) -> None:
+        self._wake.set()
+        if task.cancelled():
+            return
+        if error := task.exception():
+            self._start_failed(error)
+            return
+        if self._health.failure:
+            log.info("pool.recovered", failures=self._health.failures)
+        self._health = Health()
+        self._hand_out(task.result())
+
+    def _start_failed(self, error: BaseException) -> None:
+        if not isinstance(error, SandboxError):
+            log.error("pool.start_broke", exc_info=error)
+            error = RuntimeUnavailable(f"a box could not be started: {error!r}")
+        now = self._clock()
+        self._health = self._health.failed(error.message, now=now, jitter=random.random())
+        retry_s = round(self._health.retry_at - now, 3)
+        log.warning("pool.start_failed", error=error.message, retry_s=retry_s)
+        while self.starting < len(self._waiters):
+            self._fail_waiter(error)
+
+    # Maintenance
+
+    async def _maintain(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                self._carry_out_plan()
+            except Exception:
+                log.exception("pool.maintenance_broke")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.tick_s):
+                    await self._wake.wait()
+
+    def _carry_out_plan(self) -> None:
+        waiting = len(self._waiters)
+        todo = plan(
+            warm=self.warm,
+            starting=self.starting,
+            waiting=waiting,
+            claims=self._claims,
+            room=self._room() - (self._claiming - waiting),
+            settings=self._settings,
+            now=self._clock(),
+            idle_since=self._idle_since,
+            failing=self._health.failure is not None,
+            retry_at=self._health.retry_at,
+        )
+        for _ in range(todo.start):
+            self._start()
+        for _ in range(todo.end):
+            self._discard(self._take(), reason="surplus")
+
+
+def _stopping() -> RuntimeUnavailable:
+    return RuntimeUnavailable("the server is about to stop; try again")

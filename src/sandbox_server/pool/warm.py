@@ -1,0 +1,109 @@
+"""A warm box: one that runs, with a link to its warden that is open already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, Unavailable
+from sandbox_server.pool.backoff import backoff
+from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.runtime.warden.answers import Fenced
+
+DESTROY_ATTEMPTS = 10
+"""Together about two minutes: an engine may be restarted meanwhile."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False)
+class WarmBox:
+    """Who holds it answers for it: closes the warden's link and destroys the box in the end."""
+
+    box: Box
+    warden: WardenClient
+    fenced: bool = False
+    """Somebody with a higher epoch has taken the box over, so it is no longer ours to destroy."""
+
+    async def answers(self, *, within_s: float) -> bool:
+        """Whether the box is there. A link that broke is replaced, where that goes in time."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self.warden.ping()
+        except Fenced:
+            self.fenced = True
+            return False
+        except (SandboxError, TimeoutError):
+            return False
+        except Exception:  # Whatever a hostile box may trigger, it is no box to hand out.
+            log.exception("box.ping_broke", box=self.box.id)
+            return False
+        return True
+
+    async def until_dead(self, *, first_in_s: float, every_s: float, within_s: float) -> None:
+        """Ask for signs of life; returns when there is none."""
+        pause_s = first_in_s
+        while True:
+            await asyncio.sleep(pause_s)
+            if not await self.answers(within_s=within_s):
+                return
+            pause_s = every_s
+
+    async def destroy(self) -> None:
+        """Destroy the box, if it is ours. An engine that fails is asked again; a box that stays all
+        the same ends by its dead-man's switch."""
+        await let_go(self.warden)
+        if self.fenced:
+            log.warning("box.fenced", box=self.box.id)
+            return
+        for attempt in range(1, DESTROY_ATTEMPTS + 1):
+            try:
+                await self.box.destroy()
+                return
+            except SandboxError as exc:
+                log.warning("box.not_destroyed", box=self.box.id, attempt=attempt, error=str(exc))
+            if attempt < DESTROY_ATTEMPTS:
+                await asyncio.sleep(backoff(attempt, jitter=random.random()))
+
+
+async def make(
+    runtime: Runtime,
+    spec: BoxSpec,
+    *,
+    connect: Callable[[Box], WardenClient],
+    discard: Callable[[WarmBox], None],
+    within_s: float,
+) -> WarmBox:
+    """A new box whose warden has answered.
+
+    Raises Unavailable. A box that was made and does not answer goes to `discard`, as does one whose
+    maker is cancelled.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            box = await runtime.create(spec)
+            warm = WarmBox(box, connect(box))
+            try:
+                await warm.warden.connect()
+            except BaseException:
+                discard(warm)
+                raise
+            return warm
+    except Unavailable:
+        raise
+    except TimeoutError as exc:
+        raise RuntimeUnavailable(f"no box within {within_s:g} s; try again") from exc
+    except SandboxError as exc:
+        raise RuntimeUnavailable(f"a new box did not answer ({exc}); try again") from exc
+
+
+async def let_go(warden: WardenClient) -> None:
+    """Close a link that may be broken already."""
+    with contextlib.suppress(OSError, SandboxError):
+        await warden.close()

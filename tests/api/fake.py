@@ -1,0 +1,288 @@
+"""Sandboxes in memory, whose commands do what a test has written down for them."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.protocol.errors import FileMissing, SandboxError, SessionNotFound
+from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
+from sandbox_sdk.protocol.models import (
+    DEFAULT_TENANT,
+    WORKSPACE,
+    CleanupResult,
+    CreateSessionRequest,
+    DownloadInfo,
+    ExecuteRequest,
+    ExecuteResult,
+    FileEntry,
+    Health,
+    Limits,
+    ListResult,
+    Session,
+    SessionInfo,
+    SessionUsage,
+    Target,
+    UploadResult,
+)
+
+NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
+LIMITS = Limits(
+    memory_bytes=1 << 29,
+    cpus=0.5,
+    pids=256,
+    disk_bytes=1 << 30,
+    command_timeout_s=3600,
+    output_limit_bytes=1 << 20,
+    upload_limit_bytes=100 << 20,
+    network="none",
+)
+
+Step = CommandEvent | Exception | float
+"""An event, something to raise, or a time to be silent."""
+
+
+@dataclass
+class FakeSession:
+    session_id: str
+    thread_id: str
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def start(command_id: str = "c-1") -> StartEvent:
+    return StartEvent(command_id=command_id, session_id="s-1", generation=1, session_state="live")
+
+
+def out(data: str, offset: int) -> OutputEvent:
+    end = offset + len(data.encode())
+    return OutputEvent(event="stdout", data=data, offset=offset, next_offset=end)
+
+
+def exited(command_id: str = "c-1", output_bytes: int = 0) -> ExitEvent:
+    return ExitEvent(
+        exit_code=0,
+        command_id=command_id,
+        duration_ms=1.0,
+        timed_out=False,
+        truncated=False,
+        output_bytes=output_bytes,
+        cwd=WORKSPACE,
+        session_id="s-1",
+        generation=1,
+        session_state="live",
+    )
+
+
+class FakeSandboxes(Sandboxes):
+    def __init__(self) -> None:
+        self.sessions: dict[tuple[str, str], FakeSession] = {}
+        self.script: list[Step] = [start(), out("4\n", 0), exited(output_bytes=2)]
+        self.fails: Exception | None = None
+        self.status = "healthy"
+        self.ran: list[ExecuteRequest] = []
+        self.followed: list[tuple[Target, str, int]] = []
+        self.closed: list[str] = []
+        self.on_chunk: Callable[[bytes], None] | None = None
+        self.keep_uploads = True
+        self.download_fails_at: int | None = None
+
+    def find(self, target: Target, tenant: str, *, make: bool = False) -> FakeSession:
+        if self.fails is not None:
+            raise self.fails
+        if target.thread_id is not None:
+            key = (tenant, target.thread_id)
+            if make and key not in self.sessions:
+                self.sessions[key] = FakeSession(f"s-{len(self.sessions) + 1}", target.thread_id)
+            found = self.sessions.get(key)
+        else:
+            mine = [s for (owner, _), s in self.sessions.items() if owner == tenant]
+            found = next((s for s in mine if s.session_id == target.session_id), None)
+        if found is None:
+            raise SessionNotFound("there is no such session; make one with create_session")
+        return found
+
+    async def create_session(
+        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> Session:
+        thread_id = request.thread_id or f"s-{len(self.sessions) + 1}"
+        status = "existing" if (tenant, thread_id) in self.sessions else "created"
+        made = self.find(Target(thread_id=thread_id), tenant, make=True)
+        return Session.model_validate({**self.described(made), "status": status})
+
+    def described(self, session: FakeSession) -> dict[str, object]:
+        return {
+            "session_id": session.session_id,
+            "thread_id": session.thread_id,
+            "status": "existing",
+            "generation": 1,
+            "worker": "w-1",
+            "runtime": "fake",
+            "created_at": NOW,
+            "expires_at": NOW,
+            "limits": LIMITS,
+        }
+
+    async def execute(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        session = self.find(request, tenant, make=request.thread_id is not None)
+        self.ran.append(request)
+        return ExecuteResult(
+            exit_code=None if request.background else 0,
+            output=request.command,
+            stdout=request.command,
+            stderr="",
+            command_id="c-1",
+            duration_ms=1.5,
+            timed_out=False,
+            truncated=False,
+            output_bytes=len(request.command.encode()),
+            cwd=WORKSPACE,
+            session_id=session.session_id,
+            generation=1,
+            session_state="live",
+        )
+
+    async def stream(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[CommandEvent]:
+        self.find(request, tenant, make=request.thread_id is not None)
+        self.ran.append(request)
+        async for event in self.played(0, "stream"):
+            yield event
+
+    async def follow(
+        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[CommandEvent]:
+        self.find(target, tenant)
+        self.followed.append((target, command_id, offset))
+        async for event in self.played(offset, "follow"):
+            yield event
+
+    async def played(self, offset: int, name: str) -> AsyncIterator[CommandEvent]:
+        try:
+            for step in self.script:
+                if isinstance(step, Exception):
+                    raise step
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                elif not isinstance(step, (OutputEvent, GapEvent)) or step.offset >= offset:
+                    yield step
+        finally:
+            self.closed.append(name)
+
+    async def upload_file(
+        self,
+        target: Target,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        tenant: str = DEFAULT_TENANT,
+    ) -> UploadResult:
+        session = self.find(target, tenant, make=target.thread_id is not None)
+        kept, size, digest = bytearray(), 0, hashlib.sha256()
+        async for chunk in chunks:
+            size += len(chunk)
+            digest.update(chunk)
+            if self.on_chunk:
+                self.on_chunk(chunk)
+            if self.keep_uploads:
+                kept += chunk
+        session.files[path] = bytes(kept)
+        return UploadResult(
+            filename=path.rpartition("/")[2],
+            path=f"{WORKSPACE}/{path}",
+            size=size,
+            sha256=digest.hexdigest(),
+        )
+
+    @asynccontextmanager
+    async def download_file(
+        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[Download]:
+        session = self.find(target, tenant)
+        folder = path.endswith("/")
+        if not folder and path not in session.files:
+            raise FileMissing(f"there is no file {path}; list_files shows those there are")
+        content = b"" if folder else session.files[path]
+        info = DownloadInfo(
+            filename=path.rstrip("/").rpartition("/")[2],
+            path=path,
+            type="directory" if folder else "file",
+            size=None if folder else len(content),
+            sha256=None if folder else hashlib.sha256(content).hexdigest(),
+            modified_at=NOW,
+        )
+        try:
+            yield Download(info, self.pieces(b"tar" if folder else content))
+        finally:
+            self.closed.append("download")
+
+    async def pieces(self, content: bytes) -> AsyncIterator[bytes]:
+        for at in range(0, len(content), 4):
+            if self.download_fails_at is not None and at >= self.download_fails_at:
+                raise SandboxError("the box broke off")
+            yield content[at : at + 4]
+
+    async def list_files(
+        self,
+        target: Target,
+        *,
+        path: str = WORKSPACE,
+        recursive: bool = False,
+        limit: int = 1000,
+        tenant: str = DEFAULT_TENANT,
+    ) -> ListResult:
+        session = self.find(target, tenant, make=target.thread_id is not None)
+        entries = [
+            FileEntry(
+                name=name,
+                path=f"{path}/{name}",
+                type="file",
+                size=len(content),
+                mode="0644",
+                modified_at=NOW,
+            )
+            for name, content in sorted(session.files.items())
+            if recursive or "/" not in name
+        ]
+        return ListResult(path=path, entries=entries[:limit], truncated=len(entries) > limit)
+
+    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
+        found = self.find(target, tenant)
+        usage = SessionUsage(cpu_s=0.1, memory_bytes=1, disk_bytes=None, pids=1)
+        return SessionInfo.model_validate(
+            {
+                **self.described(found),
+                "state": "idle",
+                "last_used_at": NOW,
+                "idle_s": 0,
+                "commands": 0,
+                "running": [],
+                "usage": usage,
+            }
+        )
+
+    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
+        found = self.find(target, tenant)
+        del self.sessions[tenant, found.thread_id]
+        return CleanupResult()
+
+    async def health(self) -> Health:
+        return Health.model_validate(
+            {
+                "status": self.status,
+                "role": "standalone",
+                "worker_id": "w-1",
+                "runtime": "fake",
+                "pool_size": 0,
+                "active_sessions": len(self.sessions),
+                "capacity": 10,
+                "version": "0",
+                "uptime_s": 1.0,
+                "checks": {"runtime": "ok"},
+            }
+        )

@@ -1,0 +1,95 @@
+"""The OpenAPI page and its document."""
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from sandbox_sdk.protocol import models
+from sandbox_server.api import examples
+from sandbox_server.api.app import create_app
+from tests.api.fake import FakeSandboxes
+from tests.api.serving import Served
+
+EIGHT = [
+    ("post", "/create_session"),
+    ("post", "/execute"),
+    ("post", "/upload_file"),
+    ("get", "/download_file"),
+    ("get", "/list_files"),
+    ("get", "/session"),
+    ("post", "/cleanup"),
+    ("get", "/health"),
+]
+
+
+@pytest.mark.parametrize("page", ["/docs", "/redoc"])
+def test_pages_need_nothing_from_elsewhere(server: Served, page: str) -> None:
+    answer = server.http.get(page)
+    assert answer.status_code == 200
+    assert not re.search(r"(https?:)?//[a-z]", answer.text)
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    needed = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+    assert needed
+    for link in [*needed, "openapi.json"]:
+        assert not link.startswith("/")
+        found = server.http.get(f"/{link}")
+        assert found.status_code == 200
+        assert len(found.content) > 1000
+
+
+def test_swagger_asks_no_validator(server: Served) -> None:
+    assert '"validatorUrl": null' in server.http.get("/docs").text
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return create_app(FakeSandboxes()).openapi()
+
+
+def test_the_eight_come_first(document: dict[str, Any]) -> None:
+    routes = [(method, path) for path, ops in document["paths"].items() for method in ops]
+    assert routes[:8] == EIGHT
+    assert document["info"]["title"] == "Sandboxes"
+    for method, path in EIGHT:
+        operation = document["paths"][path][method]
+        assert operation["tags"] == ["sandboxes"]
+        assert operation["operationId"] == path.removeprefix("/")
+        assert operation["summary"]
+        assert operation["description"]
+
+
+def test_every_answer_has_an_example(document: dict[str, Any]) -> None:
+    for method, path in EIGHT:
+        for status, answer in document["paths"][path][method]["responses"].items():
+            for content in answer.get("content", {}).values():
+                shown = "example" in content or "examples" in content
+                assert shown or (path, status) == ("/download_file", "200"), (path, status)
+
+
+def test_keys_are_documented(document: dict[str, Any]) -> None:
+    assert document["paths"]["/execute"]["post"]["security"]
+    assert "security" not in document["paths"]["/health"]["get"]
+
+
+@pytest.mark.parametrize(
+    ("model", "example"),
+    [
+        (models.Session, examples.SESSION),
+        (models.SessionInfo, examples.SESSION_INFO),
+        (models.ExecuteResult, examples.EXECUTE_RESULT),
+        (models.UploadResult, examples.UPLOAD_RESULT),
+        (models.ListResult, examples.LIST_RESULT),
+        (models.CleanupResult, examples.CLEANUP_RESULT),
+        (models.Health, examples.HEALTH),
+    ],
+)
+def test_examples_are_what_is_sent(model: type[BaseModel], example: dict[str, Any]) -> None:
+    assert model.model_validate(example).model_dump(mode="json") == example
+
+
+def test_example_bodies_are_accepted(server: Served) -> None:
+    for name in ("run", "once"):
+        body = examples.EXECUTE_BODIES[name]["value"]
+        assert server.http.post("/execute", json=body).status_code == 200

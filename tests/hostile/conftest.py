@@ -1,0 +1,195 @@
+"""Hostile cases: every box is a small one, has a neighbour, and both are looked at afterwards.
+
+What a runtime cannot do here is a line of NOT_APPLICABLE, which a test compares with what the
+runtime itself says; what it should do and does not is a line of OPEN, a strict xfail.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.base import Box, Limits
+from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.events import CommandResult
+from tests.contract.conftest import MakeBox, make_box, runtime, runtime_name, state_dir, warden
+
+__all__ = ["make_box", "runtime", "runtime_name", "state_dir", "warden"]
+
+MIB = 1 << 20
+SMALL = Limits(
+    memory_bytes=128 * MIB,
+    pids=64,
+    disk_bytes=64 * MIB,
+    open_files=256,
+    tmp_bytes=16 * MIB,
+    shm_bytes=8 * MIB,
+    home_bytes=8 * MIB,
+    inodes=2000,
+)
+"""Every box of these tests: what fills it up does so in a moment."""
+SESSION_S = 20.0
+NEIGHBOUR_S = 5.0
+MAX_GROWTH = 64 * MIB
+
+
+class NotApplicable(NamedTuple):
+    """Why a test is not for a runtime, and which test says what happens there instead."""
+
+    enforcement: str
+    """The field of Enforcement in which the runtime says so too."""
+    reason: str
+    instead: str = ""
+    lost: bool = False
+    """Whether the box is gone after the other test."""
+
+
+NOT_APPLICABLE = {
+    ("gvisor", "test_a_fork_bomb_is_bounded_and_gone_at_its_timeout"): NotApplicable(
+        "pids",
+        "gVisor does not count processes: a bomb starves its own box until that is destroyed",
+        instead="test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone",
+        lost=True,
+    ),
+    ("gvisor", "test_a_fork_bomb_in_the_background_leaves_the_session_alone"): NotApplicable(
+        "pids",
+        "as above",
+        instead="test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone",
+        lost=True,
+    ),
+    ("gvisor", "test_threads_count_as_processes"): NotApplicable("pids", "as above"),
+    ("gvisor", "test_a_memory_hog_is_killed_and_told"): NotApplicable(
+        "memory",
+        "to the host all of gVisor is one process: the box is over its limit as a whole",
+        instead="test_a_memory_hog_takes_its_gvisor_box_along",
+        lost=True,
+    ),
+    ("gvisor", "test_memory_that_outlives_its_process_leaves_the_session_alone"): NotApplicable(
+        "memory",
+        "as above",
+        instead="test_a_memory_hog_takes_its_gvisor_box_along",
+        lost=True,
+    ),
+    ("gvisor", "test_calls_that_reach_into_the_kernel_are_denied"): NotApplicable(
+        "syscalls",
+        "some are answered by gVisor's own kernel, and do not reach the host's",
+        instead="test_gvisor_answers_a_few_calls_in_its_own_kernel",
+    ),
+    ("gvisor", "test_devices_cannot_be_made"): NotApplicable(
+        "syscalls",
+        "its tmpfs has device files, which lead to devices of its own kernel",
+        instead="test_devices_made_on_gvisor_lead_nowhere",
+    ),
+    ("gvisor", "test_descriptors_of_the_warden_are_out_of_reach"): NotApplicable(
+        "syscalls",
+        "its /proc/1/fd ignores that the warden is not dumpable; user and box are the same",
+        instead="test_memory_of_the_warden_is_out_of_reach",
+    ),
+}
+
+OPEN: dict[tuple[str, str], str] = {}
+"""Faults that are known and not yet mended, by runtime and test."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    folder = Path(__file__).parent
+    away = [item for item in items if item.path.is_relative_to(folder) and not _applies(item)]
+    if away:
+        config.hook.pytest_deselected(items=away)
+        items[:] = [item for item in items if item not in away]
+    for item in items:
+        if reason := OPEN.get(_place(item)):
+            item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
+
+
+def _place(item: pytest.Item) -> tuple[str, str]:
+    """Runtime and name of a test."""
+    callspec = getattr(item, "callspec", None)
+    name = str(getattr(item, "originalname", item.name))
+    return (callspec.params.get("runtime_name", "") if callspec else "", name)
+
+
+def _applies(item: pytest.Item) -> bool:
+    runtime, name = _place(item)
+    elsewhere = {at for (at, _), why in NOT_APPLICABLE.items() if why.instead == name}
+    everywhere = name in {test for _, test in NOT_APPLICABLE} or not elsewhere
+    if (runtime, name) in NOT_APPLICABLE:
+        return False
+    return everywhere or runtime in elsewhere or name in FOR_ALL
+
+
+FOR_ALL = {"test_memory_of_the_warden_is_out_of_reach"}
+"""Tests that stand in for another on one runtime, and are for all of them."""
+
+
+@pytest.fixture
+async def box(make_box: MakeBox) -> Box:
+    return await make_box(limits=SMALL)
+
+
+@pytest.fixture
+async def neighbour(make_box: MakeBox) -> AsyncIterator[WardenClient]:
+    """Another box, that has to be well whatever the first one does."""
+    async with WardenClient(await make_box(limits=SMALL)) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+async def aftermath(
+    request: pytest.FixtureRequest,
+    warden: WardenClient,
+    neighbour: WardenClient,
+    record_property: Callable[[str, object], None],
+) -> AsyncIterator[None]:
+    """What must hold after every case."""
+    await answers(warden, SESSION_S)
+    record_property("neighbour_before_s", await answers(neighbour, NEIGHBOUR_S))
+    memory = own_memory()
+    yield
+    if _is_lost(request.node):
+        with pytest.raises(errors.SessionLost):
+            await answers(warden, SESSION_S)
+    else:
+        await answers(warden, SESSION_S)
+    record_property("neighbour_after_s", await answers(neighbour, NEIGHBOUR_S))
+    gc.collect()
+    assert own_memory() - memory < MAX_GROWTH
+
+
+def _is_lost(node: pytest.Item) -> bool:
+    runtime, name = _place(node)
+    here = [why for (at, _), why in NOT_APPLICABLE.items() if at == runtime]
+    return any(why.lost and why.instead == name for why in here)
+
+
+async def answers(warden: WardenClient, within_s: float) -> float:
+    """How long a session took to answer. Raises what it raises, and TimeoutError."""
+    started = time.monotonic()
+    async with asyncio.timeout(within_s):
+        result = await warden.run("echo ok")
+    assert (result.stdout, result.exit.exit_code) == ("ok\n", 0), result.output
+    return time.monotonic() - started
+
+
+def own_memory() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def run_python(warden: WardenClient, code: str, *, timeout_s: float = 30.0) -> CommandResult:
+    """Run a program in the box, as its user would."""
+    return await warden.run("python3 -", stdin=code.encode(), timeout_s=timeout_s)
+
+
+async def ask_python(warden: WardenClient, code: str) -> Any:
+    """What a program in the box prints as JSON."""
+    result = await run_python(warden, code)
+    assert result.exit.exit_code == 0, result.output
+    return json.loads(result.stdout)

@@ -1,0 +1,114 @@
+"""Processes of a box cannot end, read or clog the one that serves them (HOSTILE.md 11 to 19).
+
+In tests/contract: background children (13), daemons and ignored signals at a timeout (14, 15),
+empty stdin (16) and partial output (17) in test_commands.py; every way to exit (19) in
+test_state.py; killing and stopping everything that can be (11) in test_recovery.py.
+"""
+
+import pytest
+
+from sandbox_server.runtime.warden.client import WardenClient
+
+from .conftest import ask_python, run_python
+
+
+async def test_no_signal_reaches_the_warden(warden: WardenClient) -> None:
+    boot = (await warden.state()).boot
+    await warden.run("kept=1; for n in $(seq 64); do kill -$n 1; done 2>/dev/null")
+    await warden.run("for _ in $(seq 20); do kill -9 1; kill -STOP 1; done; kill -9 -1")
+    assert (await warden.run("echo $kept")).output == "1\n"
+    assert (await warden.state()).boot == boot
+
+
+TRACE = """
+import ctypes, errno, json, platform
+libc = ctypes.CDLL(None, use_errno=True)
+def denied(number, *args):
+    if libc.syscall(number, *args) >= 0: return False
+    return errno.errorcode[ctypes.get_errno()]
+ptrace, readv = {"x86_64": (101, 310), "aarch64": (117, 270)}[platform.machine()]
+class Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+mine = ctypes.create_string_buffer(16)
+local, remote = Vector(ctypes.addressof(mine), 16), Vector(0x400000, 16)
+print(json.dumps({
+    "attach": denied(ptrace, 16, 1, None, None),
+    "seize": denied(ptrace, 0x4206, 1, None, None),
+    "readv": denied(readv, 1, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0),
+}))
+"""
+READ = """
+import errno, json, os
+def attempt(call, path):
+    try: call(path)
+    except OSError as exc: return errno.errorcode[exc.errno]
+    return False
+def read(path):
+    with open(path, "rb") as file: assert not file.read(1)
+def write(path): os.open(path, os.O_WRONLY)
+def fds(path):
+    for name in os.listdir(path): os.readlink(path + "/" + name)
+print(json.dumps({
+    "mem": attempt(read, "/proc/1/mem"), "write mem": attempt(write, "/proc/1/mem"),
+    "cwd": attempt(os.readlink, "/proc/1/cwd"), "root": attempt(os.listdir, "/proc/1/root/"),
+    "exe": attempt(os.readlink, "/proc/1/exe"), "oom": attempt(write, "/proc/1/oom_score_adj"),
+    "environ": attempt(read, "/proc/1/environ"), "maps": attempt(read, "/proc/1/maps"),
+    "fd": attempt(fds, "/proc/1/fd"), "fd 1": attempt(write, "/proc/1/fd/1"),
+    "auxv": attempt(read, "/proc/1/auxv"),
+}))
+"""
+OF_DESCRIPTORS = {"environ", "maps", "fd", "fd 1", "auxv"}
+
+
+async def test_the_warden_cannot_be_traced(warden: WardenClient) -> None:
+    assert False not in (await ask_python(warden, TRACE)).values()
+
+
+async def test_memory_of_the_warden_is_out_of_reach(warden: WardenClient) -> None:
+    answers = await ask_python(warden, READ)
+    assert {what for what, denied in answers.items() if not denied} <= OF_DESCRIPTORS
+
+
+async def test_descriptors_of_the_warden_are_out_of_reach(warden: WardenClient) -> None:
+    answers = await ask_python(warden, READ)
+    assert {what for what, denied in answers.items() if not denied} == set()
+
+
+async def test_a_box_cannot_speak_to_its_own_warden(warden: WardenClient) -> None:
+    """Every abstract socket there is, as a stream and with the first frame of an owner."""
+    result = await run_python(
+        warden,
+        "import socket\n"
+        "names = [line.split()[7] for line in open('/proc/net/unix') if '@' in line]\n"
+        "for name in names:\n"
+        "    peer = socket.socket(socket.AF_UNIX)\n"
+        "    peer.settimeout(2)\n"
+        "    try:\n"
+        "        peer.connect('\\0' + name[1:])\n"
+        '        peer.sendall(b\'\\0\\0\\0\\x1b\\1\\0\\0\\0\\1{"version": 1, "epoch": 99}   \')\n'
+        "        assert peer.recv(1) == b'', name\n"
+        "    except OSError: pass\n",
+    )
+    assert result.output == ""
+    assert (await warden.state()).epoch == 1
+
+
+@pytest.mark.parametrize("kind", ["children", "orphans"])
+async def test_zombies_are_reaped(warden: WardenClient, kind: str) -> None:
+    """Children of a process that never waits, and of those that are gone already."""
+    fork = "os.fork() or os._exit(0)"
+    each = fork if kind == "children" else f"os.fork() or [{fork}, os._exit(0)]; os.wait()"
+    await run_python(
+        warden,
+        f"import os, time\nfor _ in range(500):\n    try: {each}\n    except OSError: break\n",
+    )
+    assert await zombies(warden) == 0
+
+
+async def zombies(warden: WardenClient) -> int:
+    """How many are left after a moment."""
+    result = await warden.run(
+        "for i in $(seq 20); do n=$(cat /proc/[0-9]*/stat | grep -c ') Z '); "
+        "[ $n = 0 ] && break; sleep 0.2; done; echo $n"
+    )
+    return int(result.stdout)
