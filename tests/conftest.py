@@ -28,10 +28,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if boxes, mounts, processes or files of ours outlive it."""
     if BEFORE not in session.config.stash:
         return
+    before: list[str] = session.config.stash[BEFORE]
     deadline = time.monotonic() + GRACE_S
-    while (
-        left := traces().difference(session.config.stash[BEFORE])
-    ) and time.monotonic() < deadline:
+    while (left := traces().difference(before)) and time.monotonic() < deadline:
         time.sleep(0.2)
     session.config.stash[LEFT] = sorted(left)
     if left:

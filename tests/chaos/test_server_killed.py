@@ -30,7 +30,7 @@ def free_port() -> int:
 class Server:
     """A server process that can be killed and started again under the same name."""
 
-    def __init__(self, runtime: str, state_dir: Path) -> None:
+    def __init__(self, runtime: str, state_dir: Path, settings: dict[str, str]) -> None:
         self.port = free_port()
         self.name = f"chaos-{self.port}"
         self._log = state_dir / "server.log"
@@ -43,6 +43,7 @@ class Server:
             "SANDBOX_POOL_SIZE": "1",
             "SANDBOX_MIN_POOL_SIZE": "0",
             "SANDBOX_MAX_POOL_SIZE": "2",
+            **settings,
         }
         self._process: asyncio.subprocess.Process | None = None
 
@@ -62,8 +63,8 @@ class Server:
 
 
 @asynccontextmanager
-async def running(runtime: str, state_dir: Path) -> AsyncIterator[Server]:
-    server = Server(runtime, state_dir)
+async def running(runtime: str, state_dir: Path, **settings: str) -> AsyncIterator[Server]:
+    server = Server(runtime, state_dir, settings)
     await server.start()
     try:
         yield server
@@ -120,6 +121,28 @@ async def test_nothing_is_lost_when_the_server_is_killed(runtime: str, state_dir
         async with make_runtime(runtime, state_dir) as boxes:
             left = await boxes.boxes(server.name)
         assert len(left) <= health.pool_size + 2, "boxes that belong to nobody"
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
+async def test_a_polite_stop_leaves_the_boxes_to_the_next(runtime: str, state_dir: Path) -> None:
+    request = ExecuteRequest(thread_id="t", command="n=$((n+1)); echo $n")
+    async with running(runtime, state_dir) as server, RemoteBackend(url(server)) as client:
+        assert (await insist(client, request)).output == "1\n"
+        await server.stop(signal.SIGTERM)
+        await server.start()
+        result = await insist(client, request)
+        assert (result.output, result.generation, result.session_state) == ("2\n", 1, "live")
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
+async def test_a_server_told_so_takes_its_boxes_along(runtime: str, state_dir: Path) -> None:
+    async with running(runtime, state_dir, SANDBOX_DESTROY_ON_EXIT="1") as server:
+        async with RemoteBackend(url(server)) as client:
+            await insist(client, ExecuteRequest(thread_id="t", command="true"))
+        await server.stop(signal.SIGTERM)
+        async with make_runtime(runtime, state_dir) as boxes:
+            assert await boxes.boxes(server.name) == []
+        await server.start()
 
 
 def url(server: Server) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Body, Depends, Header, Query, Request
@@ -15,7 +14,7 @@ from sandbox_sdk.protocol.models import ExecuteRequest, Target
 from sandbox_server.api.dependencies import Limits, OpenUntilSent, Service, Tenant
 from sandbox_server.api.errors import invalid_request
 from sandbox_server.api.examples import EXECUTE_BODIES
-from sandbox_server.api.sse import EVENT_STREAM, EventResponse, Feed
+from sandbox_server.api.sse import EVENT_STREAM, EventResponse, Feed, Position
 
 
 def _form(body: Any) -> str:
@@ -30,14 +29,6 @@ ExecuteBody = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Resume:
-    """Where to go on with a command that was started before."""
-
-    command_id: str
-    offset: int
-
-
 async def _resume(
     last_event_id: Annotated[
         str | None, Header(max_length=200, description="Go on after this event of a stream.")
@@ -46,9 +37,10 @@ async def _resume(
         str | None, Query(min_length=1, max_length=128, description="Go on with this command…")
     ] = None,
     offset: Annotated[int, Query(ge=0, description="…from here on in its output.")] = 0,
-) -> Resume | None:
+) -> Position | None:
+    """Where to go on with a command that was started before. Raises InvalidRequest."""
     if command_id:
-        return Resume(command_id, offset)
+        return Position(command_id, offset)
     if not last_event_id:
         return None
     try:
@@ -57,7 +49,7 @@ async def _resume(
         reached = -1
     if reached < 0:
         raise InvalidRequest("Last-Event-ID must be the id of an event of this route's stream")
-    return Resume(named, reached)
+    return Position(named, reached)
 
 
 async def execute(
@@ -67,7 +59,7 @@ async def execute(
     limits: Limits,
     open_until_sent: OpenUntilSent,
     body: ExecuteBody,
-    resume: Annotated[Resume | None, Depends(_resume)],
+    resume: Annotated[Position | None, Depends(_resume)],
 ) -> Any:
     """Run bash source in the session of a thread, which is made where there is none. Working
     directory, variables, functions and options carry over to the next command.
@@ -83,19 +75,17 @@ async def execute(
         raise InvalidRequest(f"a command is followed as events; send Accept: {EVENT_STREAM}")
     feed = Feed(_events(sandboxes, body, resume, tenant))
     await open_until_sent.enter_async_context(feed)
-    at = resume or Resume(command_id="", offset=0)
     return EventResponse(
         feed,
         await feed.next(),
+        after=resume or Position(),
         request_id=request.state.request_id,
         keep_alive_s=limits.keep_alive_s,
-        offset=at.offset,
-        command_id=at.command_id,
     )
 
 
 def _events(
-    sandboxes: Service, body: Target, resume: Resume | None, tenant: str
+    sandboxes: Service, body: Target, resume: Position | None, tenant: str
 ) -> AsyncIterator[CommandEvent]:
     if resume is None:
         return sandboxes.stream(_command(body), tenant=tenant)

@@ -20,7 +20,7 @@ SESSION: dict[str, Any] = {
         "cpus": 0.5,
         "pids": 256,
         "disk_bytes": 1073741824,
-        "command_timeout_s": 3600.0,
+        "command_timeout_s": 30.0,
         "output_limit_bytes": 1048576,
         "upload_limit_bytes": 104857600,
         "network": "none",

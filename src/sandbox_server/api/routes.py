@@ -104,7 +104,7 @@ def _create_session(router: APIRouter) -> None:
                 "model": Session,
                 **answer("The thread was live.", {**examples.SESSION, "status": "existing"}),
             },
-            **error_answers(*ALWAYS, *WITH_BODY, errors.Forbidden, errors.Capacity),
+            **error_answers(*ALWAYS, *WITH_BODY, errors.Capacity),
         },
     )
 

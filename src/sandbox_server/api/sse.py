@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,14 @@ EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE = b": keep-alive\n\n"
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 AHEAD = 16
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far somebody has followed a command."""
+
+    command_id: str = ""
+    offset: int = 0
 
 
 class Silence(Enum):
@@ -95,16 +103,14 @@ class EventResponse(StreamingResponse):
         feed: Feed,
         first: CommandEvent | Silence | None,
         *,
+        after: Position,
         request_id: str,
         keep_alive_s: float,
-        offset: int = 0,
-        command_id: str = "",
     ) -> None:
         self._feed = feed
         self._request_id = request_id
         self._keep_alive_s = keep_alive_s
-        self._offset = offset
-        self._command_id = command_id
+        self._position = after
         super().__init__(self._frames(first), headers=HEADERS, media_type=EVENT_STREAM)
 
     async def _frames(self, event: CommandEvent | Silence | None) -> AsyncIterator[bytes]:
@@ -118,10 +124,10 @@ class EventResponse(StreamingResponse):
     def _frame(self, event: CommandEvent) -> bytes:
         """The id is where to go on after this event: one that was cut off resumes without a gap."""
         if isinstance(event, StartEvent):
-            self._command_id = event.command_id
+            self._position = replace(self._position, command_id=event.command_id)
         if isinstance(event, (OutputEvent, GapEvent)):
-            self._offset = event.next_offset
-        where = event_id(self._command_id, self._offset)
+            self._position = replace(self._position, offset=event.next_offset)
+        where = event_id(self._position.command_id, self._position.offset)
         return f"id: {where}\n".encode() + _frame(
             event.event, event.model_dump_json(exclude={"event"})
         )
