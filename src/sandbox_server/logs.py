@@ -8,12 +8,19 @@ from typing import Literal
 
 import structlog
 
+# Never the locals of a frame: they may hold a secret, and rendering them takes seconds.
+_short_tracebacks = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+
 
 def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
     """auto is console on a terminal and JSON elsewhere."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
         if console
         else structlog.processors.JSONRenderer()
     )
@@ -22,7 +29,7 @@ def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            *([] if console else [_short_tracebacks]),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),

@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server import logs
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.limits import ApiLimits
 from sandbox_server.runtime.base import Enforcement
 from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
@@ -61,7 +62,7 @@ async def open_service(settings: Settings) -> AsyncIterator[SandboxService]:
 async def serve(settings: Settings) -> None:
     async with open_service(settings) as service:
         keys = ApiKeys.parse(settings.api_keys.get_secret_value())
-        app = create_app(service, keys=keys)
+        app = create_app(service, keys=keys, limits=ApiLimits(upload_bytes=settings.max_upload))
         config = uvicorn.Config(
             app,
             host=settings.host,

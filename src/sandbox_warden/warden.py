@@ -202,6 +202,8 @@ class Warden:
     def _run(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
         ident, digest = _text(body, "command_id"), _text(body, "digest")
         key = None if body.get("key") is None else _text(body, "key")
+        if "\0" in _text(body, "command"):
+            raise Refused("invalid_request", "a command has no NUL")
         command = self._commands.known(ident, key, digest)
         if command is None:
             command = self._commands.start(

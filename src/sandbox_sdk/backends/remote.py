@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from email.message import Message
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -85,7 +86,7 @@ class RemoteBackend(Sandboxes):
     async def follow(
         self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
     ) -> AsyncGenerator[CommandEvent]:
-        body = {**target.model_dump(exclude_none=True), "command": ":"}
+        body = target.model_dump(exclude_none=True)
         resume = {"last-event-id": event_id(command_id, offset)}
         async for event in self._events(body, resume):
             yield event
@@ -259,7 +260,7 @@ def _download_info(path: str, headers: httpx.Headers) -> DownloadInfo:
     name = disposition.get_filename() or path.rstrip("/").rpartition("/")[2]
     return DownloadInfo(
         filename=name.removesuffix(".tar") if folder else name,
-        path=headers.get("x-sandbox-path", path),
+        path=unquote(headers.get("x-sandbox-path", path)),
         type="directory" if folder else "file",
         size=None if folder else int(headers.get("content-length", 0)),
         sha256=headers.get("etag", "").strip('"') or None,

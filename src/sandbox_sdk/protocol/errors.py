@@ -10,6 +10,8 @@
     ├── NotFound                  404
     │   ├── SessionNotFound       404  session_not_found
     │   └── FileMissing           404  file_not_found
+    ├── MethodNotAllowed          405  method_not_allowed
+    ├── RequestTimeout            408  request_timeout
     ├── IdempotencyMismatch       409  idempotency_mismatch
     ├── SessionLost               410  session_lost
     ├── FileTooLarge              413  file_too_large
@@ -85,6 +87,18 @@ class SessionNotFound(NotFound):
 
 class FileMissing(NotFound):
     code = "file_not_found"
+
+
+class MethodNotAllowed(SandboxError):
+    code = "method_not_allowed"
+    status = 405
+
+
+class RequestTimeout(SandboxError):
+    """The request took too long to arrive."""
+
+    code = "request_timeout"
+    status = 408
 
 
 class IdempotencyMismatch(SandboxError):

@@ -17,8 +17,10 @@ from starlette.responses import JSONResponse
 from sandbox_sdk.protocol.errors import (
     Capacity,
     InvalidRequest,
+    MethodNotAllowed,
     NotFound,
     RateLimited,
+    RequestTimeout,
     SandboxError,
     Unauthorized,
 )
@@ -28,18 +30,6 @@ MAX_ERRORS = 20
 MAX_ECHO = 200
 BODY_TAGS = frozenset({"(run)", "(follow)"})
 """Which of its two forms a body has; a name for the validator, not for the caller."""
-
-
-class RequestTimeout(SandboxError):
-    """The client was too slow to send its request."""
-
-    code = "request_timeout"
-    status = 408
-
-
-class MethodNotAllowed(SandboxError):
-    code = "method_not_allowed"
-    status = 405
 
 
 class ClientGone(SandboxError):

@@ -12,8 +12,8 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandbox_sdk.protocol.errors import FileTooLarge, Internal
-from sandbox_server.api.errors import RequestTimeout, error_response
+from sandbox_sdk.protocol.errors import FileTooLarge, Internal, RequestTimeout
+from sandbox_server.api.errors import error_response
 from sandbox_server.api.failures import log_failure
 from sandbox_server.api.limits import ApiLimits
 

@@ -17,7 +17,6 @@ from sandbox_sdk.protocol.models import (
 from sandbox_server.api import commands, examples, files, health, sessions
 from sandbox_server.api.auth import KeyedRoute
 from sandbox_server.api.docs import TAG, answer, error_answers
-from sandbox_server.api.errors import RequestTimeout
 from sandbox_server.api.sse import EVENT_STREAM
 
 UPLOAD = "/upload_file"
@@ -30,7 +29,7 @@ ALWAYS = (
     errors.RuntimeUnavailable,
     errors.Internal,
 )
-WITH_BODY = (RequestTimeout, errors.FileTooLarge)
+WITH_BODY = (errors.RequestTimeout, errors.FileTooLarge)
 OF_SESSION = (errors.SessionNotFound, errors.SessionLost)
 OF_FILE = (errors.InvalidPath, errors.FileMissing)
 
