@@ -39,6 +39,7 @@ async def measure_memory(stage: Stage, found: Results, *, rounds: int, count: in
             during, used = await _crowd(stage, name, count)
             after = await _available_mb()
             found.add(r.MEMORY_BOX, label, *used)
+            print("DBG",label,before,during,after)
             if (given_up := each_mb(before, during, after, count=count)) is not None:
                 found.add(r.MEMORY_HOST, label, given_up)
 

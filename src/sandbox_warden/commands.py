@@ -3,8 +3,7 @@
 import errno
 import os
 import time
-from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Callable, Dict, List, Optional
 
 from . import processes
 from .command import Command
@@ -14,6 +13,7 @@ from .loop import READ, Loop
 from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
+from .records import Records
 from .shell import Shell, ShellState, available
 from .shells import Shells
 from .stdin import Stdin
@@ -22,8 +22,6 @@ READ_SIZE = 256 * 1024
 UNREPORTED_S = 2.0
 STALL_S = 10.0
 """How long a reader that takes nothing may hold a command back before it has to accept a gap."""
-KEPT_BYTES = 8 << 20
-KEPT_COMMANDS = 2000
 TIMEOUT_EXIT_CODE = 124
 EXHAUSTED_EXIT_CODE = 254
 
@@ -35,13 +33,9 @@ class Commands:
         self._loop = loop
         self._meter = meter
         self._state = ShellState.empty()
-        self._by_id: Dict[str, Command] = {}
-        self._by_key: Dict[str, Command] = {}
+        self.records = Records()
         self._by_shell: Dict[Shell, Command] = {}
         self._shells = Shells(loop, self._shell_ended)
-        self._done: Deque[Command] = deque()
-        self._with_output: Deque[Command] = deque()
-        self._kept_bytes = 0
         self.finished_at = time.monotonic()
         self.ran = 0
 
@@ -56,22 +50,6 @@ class Commands:
     def prepare(self) -> None:
         """Have a shell at hand for the first command."""
         self._shells.prepare()
-
-    def summaries(self) -> List[Dict[str, Any]]:
-        return [command.summary() for command in self._by_id.values()]
-
-    def get(self, ident: str) -> Command:
-        command = self._by_id.get(ident)
-        if command is None:
-            raise Refused("command_not_found", "no command %s in this box" % ident[:64])
-        return command
-
-    def known(self, ident: str, key: Optional[str], digest: str) -> Optional[Command]:
-        """The command that an earlier attempt of the same call started, if there was one."""
-        command = self._by_id.get(ident) or (self._by_key.get(key) if key else None)
-        if command is not None and command.digest != digest:
-            raise Refused("idempotency_mismatch", "this key was used for another command")
-        return command
 
     def start(
         self,
@@ -94,7 +72,7 @@ class Commands:
         command.call = lambda shell: shell.call(
             text, self._state, command_id=ident, cwd=cwd, env=env
         )
-        self._remember(command)
+        self.records.add(command)
         self.ran += 1
         if self._meter.crowded():
             self._make_room(command)
@@ -329,27 +307,7 @@ class Commands:
             command.stdin.close()
         for follower in list(command.followers):
             follower.wake()
-        self._forget_old(command)
-
-    def _remember(self, command: Command) -> None:
-        self._by_id[command.ident] = command
-        if command.key:
-            self._by_key[command.key] = command
-
-    def _forget_old(self, newest: Command) -> None:
-        """Bound what finished commands cost: first their output goes, oldest first, then they."""
-        self._done.append(newest)
-        self._with_output.append(newest)
-        self._kept_bytes += newest.log.retained
-        while self._kept_bytes > KEPT_BYTES:
-            command = self._with_output.popleft()
-            self._kept_bytes -= command.log.retained
-            command.log.forget()
-        if len(self._done) > KEPT_COMMANDS:
-            command = self._done.popleft()
-            del self._by_id[command.ident]
-            if command.key:
-                self._by_key.pop(command.key, None)
+        self.records.finished(command)
 
 
 def _reader(commands: Commands, command: Command, fd: int, stream: int) -> Callable[[int], None]:

@@ -204,7 +204,7 @@ class Warden:
         key = None if body.get("key") is None else _text(body, "key")
         if "\0" in _text(body, "command"):
             raise Refused("invalid_request", "a command has no NUL")
-        command = self._commands.known(ident, key, digest)
+        command = self._commands.records.known(ident, key, digest)
         if command is None:
             command = self._commands.start(
                 _text(body, "command"),
@@ -222,7 +222,7 @@ class Warden:
         self._follow(connection, channel, command, body, live=bool(body.get("follow")))
 
     def _attach(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        command = self._commands.get(_text(body, "command_id"))
+        command = self._commands.records.get(_text(body, "command_id"))
         self._follow(connection, channel, command, body, live=bool(body.get("follow", True)))
 
     def _follow(
@@ -244,7 +244,7 @@ class Warden:
         connection.add(channel, following)
 
     def _signal(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        command = self._commands.get(_text(body, "command_id"))
+        command = self._commands.records.get(_text(body, "command_id"))
         number = int(body["signal"])
         if not 1 <= number <= 64:
             raise Refused("invalid_request", "signal %d does not exist" % number)
@@ -295,7 +295,7 @@ class Warden:
                     "invalid_request", "state is an object of at most %d bytes" % MAX_STATE
                 )
             self._state = state
-        newest = self._commands.summaries()[-MAX_STATE // 256 :]
+        newest = self._commands.records.summaries(MAX_STATE // 256)
         body = dict(self._about(), commands=newest)
         connection.send(encode_json(frames.REPLY, channel, body))
 

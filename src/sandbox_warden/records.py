@@ -1,0 +1,63 @@
+"""What is remembered of commands, for a server that comes back, and how much of it."""
+
+from collections import deque
+from typing import Any, Deque, Dict, List, Optional
+
+from .command import Command
+from .errors import Refused
+
+KEPT_BYTES = 8 << 20
+KEPT_COMMANDS = 2000
+
+
+class Records:
+    """Every command by id and by idempotency key. What finished ones cost is bounded: first their
+    output goes, oldest first, then they."""
+
+    def __init__(self) -> None:
+        self._by_id: Dict[str, Command] = {}
+        self._by_key: Dict[str, Command] = {}
+        self._done: Deque[Command] = deque()
+        self._with_output: Deque[Command] = deque()
+        self._kept_bytes = 0
+
+    def summaries(self, most: int) -> List[Dict[str, Any]]:
+        """Of the newest ones."""
+        return [command.summary() for command in list(self._by_id.values())[-most:]]
+
+    def get(self, ident: str) -> Command:
+        command = self._by_id.get(ident)
+        if command is None:
+            raise Refused("command_not_found", "no command %s in this box" % ident[:64])
+        return command
+
+    def known(self, ident: str, key: Optional[str], digest: str) -> Optional[Command]:
+        """The command that an earlier attempt of the same call started, if there was one."""
+        command = self._by_id.get(ident) or (self._by_key.get(key) if key else None)
+        if command is not None and command.digest != digest:
+            raise Refused("idempotency_mismatch", "this key was used for another command")
+        return command
+
+    def add(self, command: Command) -> None:
+        self._by_id[command.ident] = command
+        if command.key:
+            self._by_key[command.key] = command
+
+    def finished(self, command: Command) -> None:
+        self._done.append(command)
+        self._with_output.append(command)
+        self._kept_bytes += command.log.retained
+        while self._kept_bytes > KEPT_BYTES:
+            self._forget_output()
+        if len(self._done) > KEPT_COMMANDS:
+            oldest = self._done.popleft()
+            if self._with_output[0] is oldest:
+                self._forget_output()
+            del self._by_id[oldest.ident]
+            if oldest.key:
+                self._by_key.pop(oldest.key, None)
+
+    def _forget_output(self) -> None:
+        oldest = self._with_output.popleft()
+        self._kept_bytes -= oldest.log.retained
+        oldest.log.forget()

@@ -1,0 +1,52 @@
+"""What a warden remembers is bounded, whatever has been run."""
+
+import pytest
+
+from sandbox_warden import records
+from sandbox_warden.command import Command
+from sandbox_warden.errors import Refused
+from sandbox_warden.output import STDOUT, OutputLog
+from sandbox_warden.records import Records
+
+
+def finished(number: int, output: bytes) -> Command:
+    command = Command(f"c{number}", "digest", OutputLog(1 << 20), 0.0)
+    command.key = f"k{number}"
+    command.log.append(STDOUT, output)
+    command.result = {}
+    return command
+
+
+def filled(count: int, output: bytes) -> Records:
+    known = Records()
+    for number in range(count):
+        command = finished(number, output)
+        known.add(command)
+        known.finished(command)
+    return known
+
+
+def test_results_are_kept_up_to_a_number() -> None:
+    known = filled(records.KEPT_COMMANDS + 500, b"x")
+    assert len(known.summaries(10_000)) == records.KEPT_COMMANDS
+    assert len(known._with_output) == records.KEPT_COMMANDS
+    assert known._kept_bytes == records.KEPT_COMMANDS
+    assert known.known("c0", "k0", "digest") is None
+    with pytest.raises(Refused, match="no command c0"):
+        known.get("c0")
+
+
+def test_outputs_are_kept_up_to_a_size_and_results_beyond() -> None:
+    known = filled(20, bytes(1 << 20))
+    assert known._kept_bytes <= records.KEPT_BYTES
+    assert known.get("c0").log.retained == 0
+    assert known.get("c0").log.truncated
+    assert not known.get("c19").log.truncated
+
+
+def test_a_key_belongs_to_one_command() -> None:
+    known = filled(1, b"")
+    assert known.known("other-id", "k0", "digest") is known.get("c0")
+    with pytest.raises(Refused) as caught:
+        known.known("other-id", "k0", "another digest")
+    assert caught.value.code == "idempotency_mismatch"
