@@ -22,8 +22,8 @@ from sandbox_server.runtime.docker.config import container_name
 
 _SAMPLES = 8
 _EVERY_S = 0.25
-_WITHIN_MB = 1.0
-_PATIENCE_S = 20.0
+_WITHIN_MB = 2.0
+_PATIENCE_S = 10.0
 _DRIFT_MB = 1.0
 """How far off, for each box, the machine may be in the end."""
 
@@ -39,7 +39,6 @@ async def measure_memory(stage: Stage, found: Results, *, rounds: int, count: in
             during, used = await _crowd(stage, name, count)
             after = await _available_mb()
             found.add(r.MEMORY_BOX, label, *used)
-            print("DBG",label,before,during,after)
             if (given_up := each_mb(before, during, after, count=count)) is not None:
                 found.add(r.MEMORY_HOST, label, given_up)
 
@@ -61,9 +60,10 @@ async def _crowd(stage: Stage, name: str, count: int) -> tuple[float | None, lis
     async with AsyncExitStack() as stack:
         if name == r.CONTAINER:
             made = [await stack.enter_async_context(stage.container()) for _ in range(count)]
-            return await _available_mb(), [await _of_container(item) for item in made]
+            return await _available_mb(), await asyncio.gather(*map(_of_container, made))
         boxes = [await _idle_box(stage, name, stack) for _ in range(count)]
-        return await _available_mb(), [await _of_box(stage, box) for box in boxes]
+        left = await _available_mb()
+        return left, await asyncio.gather(*(_of_box(stage, box) for box in boxes))
 
 
 async def _idle_box(stage: Stage, runtime: str, stack: AsyncExitStack) -> Box:

@@ -44,6 +44,7 @@ class Following(Source):
         self._commands = commands
         self._command = command
         self._credit = WINDOW
+        self._told = False
         self._follower = Follower(command, offset, live, connection.pump)
         command.followers.add(self._follower)
         if command.stdin is not None:
@@ -51,6 +52,11 @@ class Following(Source):
 
     def pull(self) -> Optional[bytes]:
         command, follower = self._command, self._follower
+        if command.result is None and not follower.live and command.stdin is None:
+            return None  # Told in one go, when there is everything to tell.
+        if not self._told:
+            self._told = True
+            return self._started()
         if command.result is None and not follower.live:
             return None
         piece = command.log.read(follower.cursor, CHUNK) if self._credit > 0 else None
@@ -62,6 +68,12 @@ class Following(Source):
         if follower.cursor < command.log.size:  # Its output has been dropped since.
             self._connection.send(self._gap(command.log.size))
         return encode_json(REPLY, self._channel, command.result)
+
+    def _started(self) -> bytes:
+        stdin = self._command.stdin
+        received = stdin.received if stdin is not None else 0
+        body = {"command_id": self._command.ident, "stdin_received": received}
+        return encode_json(STARTED, self._channel, body)
 
     def _piece(self, offset: int, stream: int, data: bytes) -> bytes:
         follower = self._follower

@@ -20,6 +20,7 @@ from .stdin import Stdin
 
 READ_SIZE = 256 * 1024
 UNREPORTED_S = 2.0
+PREPARE_S = 0.02
 STALL_S = 10.0
 """How long a reader that takes nothing may hold a command back before it has to accept a gap."""
 TIMEOUT_EXIT_CODE = 124
@@ -29,13 +30,13 @@ EXHAUSTED_EXIT_CODE = 254
 class Commands:
     """Every command of the box, by id and by idempotency key."""
 
-    def __init__(self, loop: Loop, meter: Meter) -> None:
+    def __init__(self, loop: Loop, meter: Meter, *, open_files: int) -> None:
         self._loop = loop
         self._meter = meter
         self._state = ShellState.empty()
         self.records = Records()
         self._by_shell: Dict[Shell, Command] = {}
-        self._shells = Shells(loop, self._shell_ended)
+        self._shells = Shells(loop, self._shell_ended, open_files)
         self.finished_at = time.monotonic()
         self.ran = 0
 
@@ -97,7 +98,8 @@ class Commands:
             command.stdin = Stdin(self._loop, shell.keep(shell.stdin))
         self._by_shell[shell] = command
         self._watch(command)
-        self._loop.after(0, self._shells.prepare)
+        # Not at once: starting the next shell would compete with this command.
+        self._loop.after(PREPARE_S, self._shells.prepare)
 
     def _make_room(self, command: Command) -> None:
         """A fork bomb in the background must not take the session with it."""
@@ -308,6 +310,7 @@ class Commands:
         for follower in list(command.followers):
             follower.wake()
         self.records.finished(command)
+        self._loop.after(0, self._shells.prepare)
 
 
 def _reader(commands: Commands, command: Command, fd: int, stream: int) -> Callable[[int], None]:

@@ -98,6 +98,7 @@ class Nursery:
                 self.close()
             elif message[0] == b"pid" and self.shell is not None:
                 self.shell.pid, self._subreaper = int(message[1]), message[2] == b"subreaper"
+                processes.kill(self.shell.pid, signal.SIGCONT)  # As go() does, if it came first.
             elif message[0] == b"exit":
                 if message[2] == b"retired":
                     self.close()

@@ -49,8 +49,11 @@ def fill(fd: int, data: bytes) -> None:
         written += os.pwrite(fd, data[written:], written)
 
 
-def prelude_file() -> int:
-    return memory_file(pkgutil.get_data(__package__, "prelude.sh") or b"")
+def prelude_file(open_files: int) -> int:
+    """What every shell reads first. open_files: how many descriptors a command may have, 0 for as
+    many as the warden."""
+    limit = b"ulimit -n %d 2>/dev/null\n" % open_files if open_files else b""
+    return memory_file(limit + (pkgutil.get_data(__package__, "prelude.sh") or b""))
 
 
 def available(fd: int) -> int:

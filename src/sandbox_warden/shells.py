@@ -1,13 +1,15 @@
-"""Shells at hand: one bash is always started ahead, so that a command need not wait for it."""
+"""Shells at hand: bash is always started ahead, so that a command need not wait for it."""
 
 import signal
-from typing import Callable, List, Optional
+from typing import Callable, List
 
 from . import processes
 from .loop import Loop
 from .nursery import Nursery
 from .shell import Shell, prelude_file
 
+_SPARES = 2
+"""One for the next command, and one for the command that comes before that one is replaced."""
 _MAX_IDLE = 2
 
 OnExit = Callable[[Shell, int], None]
@@ -16,27 +18,26 @@ OnExit = Callable[[Shell, int], None]
 class Shells:
     """Gives out shells and says when they have ended. A shell is used once."""
 
-    def __init__(self, loop: Loop, on_exit: OnExit) -> None:
+    def __init__(self, loop: Loop, on_exit: OnExit, open_files: int) -> None:
         self._loop = loop
         self._on_exit = on_exit
-        self._prelude = prelude_file()
+        self._prelude = prelude_file(open_files)
         self._nurseries: List[Nursery] = []
-        self._spare: Optional[Nursery] = None
+        self._spares: List[Nursery] = []
 
     def take(self, *, stdin: bool) -> Nursery:
         """A nursery whose shell waits for its call. Raises OSError."""
-        if self._spare is None or stdin:
+        if stdin or not self._spares:
             return self._start(Shell(stdin=stdin))
-        spare, self._spare = self._spare, None
-        return spare
+        return self._spares.pop(0)
 
     def prepare(self) -> None:
-        """Have a shell at hand for the next command."""
-        if self._spare is None:
-            try:
-                self._spare = self._start(Shell(stdin=False))
-            except OSError:
-                pass  # The box is at its limit; the command will be told.
+        """Have shells at hand for the next commands."""
+        try:
+            while len(self._spares) < _SPARES:
+                self._spares.append(self._start(Shell(stdin=False)))
+        except OSError:
+            pass  # The box is at its limit; the command will be told.
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the warden has ended: a nursery, or the shell of one that was killed."""
@@ -77,8 +78,8 @@ class Shells:
 
     def _exited(self, nursery: Nursery, status: int) -> None:
         shell, nursery.shell = nursery.shell, None
-        if self._spare is nursery:
-            self._spare = None
+        if nursery in self._spares:
+            self._spares.remove(nursery)
         idle = sum(1 for n in self._nurseries if n.alive and n.shell is None)
         if idle > _MAX_IDLE:
             nursery.close()

@@ -31,11 +31,13 @@ _DEADMAN_TICK_S = 5.0
 
 
 class Warden:
-    def __init__(self, loop: Loop, door: Door, meter: Meter, *, box: str, deadman_s: float) -> None:
+    def __init__(
+        self, loop: Loop, door: Door, meter: Meter, *, box: str, deadman_s: float, open_files: int
+    ) -> None:
         self._loop = loop
         self._door = door
         self._meter = meter
-        self._commands = Commands(loop, meter)
+        self._commands = Commands(loop, meter, open_files=open_files)
         self._connections: List[Connection] = []
         self._box = box
         self._boot = os.urandom(8).hex()
@@ -235,9 +237,6 @@ class Warden:
         live: bool,
     ) -> None:
         offset = max(int(body.get("offset") or 0), 0)
-        received = command.stdin.received if command.stdin is not None else 0
-        about = {"command_id": command.ident, "stdin_received": received}
-        connection.send(encode_json(frames.STARTED, channel, about))
         following = Following(
             connection, channel, self._commands, command, offset=offset, live=live
         )

@@ -77,6 +77,18 @@ NOT_APPLICABLE = {
         instead="test_a_memory_hog_takes_its_gvisor_box_along",
         lost=True,
     ),
+    ("gvisor", "test_terminals_of_a_neighbour_are_its_own"): NotApplicable(
+        "memory", "terminals are of gVisor's own kernel; so many of them are a memory hog"
+    ),
+    ("gvisor", "test_empty_files_in_memory_are_counted"): NotApplicable(
+        "inodes", "its tmpfs has no limit of inodes; they count as memory of the box"
+    ),
+    ("gvisor", "test_no_signal_reaches_the_warden"): NotApplicable(
+        "syscalls",
+        "its kernel does not shield PID 1 from SIGKILL: a box can end itself, and nothing else",
+        instead="test_killing_the_warden_ends_its_gvisor_box_alone",
+        lost=True,
+    ),
     ("gvisor", "test_calls_that_reach_into_the_kernel_are_denied"): NotApplicable(
         "syscalls",
         "some are answered by gVisor's own kernel, and do not reach the host's",
@@ -89,13 +101,51 @@ NOT_APPLICABLE = {
     ),
     ("gvisor", "test_descriptors_of_the_warden_are_out_of_reach"): NotApplicable(
         "syscalls",
-        "its /proc/1/fd ignores that the warden is not dumpable; user and box are the same",
-        instead="test_memory_of_the_warden_is_out_of_reach",
+        "its /proc/1/fd ignores that the warden is not dumpable: a box can disturb its own warden",
+        instead="test_memory_of_the_gvisor_warden_is_out_of_reach",
     ),
 }
 
-OPEN: dict[tuple[str, str], str] = {}
-"""Faults that are known and not yet mended, by runtime and test."""
+
+class Fault(NamedTuple):
+    """Something that should hold and does not, yet."""
+
+    reason: str
+    always: bool = True
+
+
+_NO_END = "the engine does not always end the streams of a gVisor box that is gone: calls hang"
+OPEN = {
+    ("gvisor", "test_what_does_not_apply_is_said_by_the_runtime_too"): Fault(
+        "gVisor has no inode limit in /tmp, /dev/shm and the home, and does not say so"
+    ),
+    ("gvisor", "test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone"): Fault(_NO_END, always=False),
+    ("gvisor", "test_a_memory_hog_takes_its_gvisor_box_along"): Fault(_NO_END, always=False),
+    ("gvisor", "test_killing_the_warden_ends_its_gvisor_box_alone"): Fault(_NO_END, always=False),
+    ("gvisor", "test_ten_commands_of_a_box_that_goes_are_all_told"): Fault(_NO_END, always=False),
+    ("gvisor", "test_transfers_of_a_box_that_goes_are_told"): Fault(_NO_END, always=False),
+    ("docker", "test_terminals_of_a_neighbour_are_its_own"): Fault(
+        "all boxes share the machine's 3,072 terminals (kernel.pty.max less kernel.pty.reserve)"
+    ),
+    ("bubblewrap", "test_terminals_of_a_neighbour_are_its_own"): Fault("as above"),
+    ("docker", "test_inotify_of_a_neighbour_is_its_own"): Fault(
+        "all docker boxes are one user of the host and share its fs.inotify.max_user_instances"
+    ),
+    ("docker", "test_descriptors_in_flight_do_not_stop_a_neighbour"): Fault(
+        "all docker boxes are one user of the host, whose descriptors in flight are counted as one"
+    ),
+    ("docker", "test_descriptors_in_flight_do_not_stop_the_session"): Fault("as above"),
+    ("bubblewrap", "test_descriptors_in_flight_do_not_stop_the_session"): Fault(
+        "warden and commands are one user, whose descriptors in flight are counted as one"
+    ),
+    ("docker", "test_nothing_can_be_written_outside_of_the_writable_places"): Fault(
+        "/dev/mqueue is writable"
+    ),
+    ("bubblewrap", "test_settings_of_the_kernel_cannot_be_written"): Fault(
+        "settings of the box's own IPC namespace below /proc/sys are writable"
+    ),
+}
+"""Known faults, by runtime and test."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -105,8 +155,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=away)
         items[:] = [item for item in items if item not in away]
     for item in items:
-        if reason := OPEN.get(_place(item)):
-            item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
+        if item.path.is_relative_to(folder) and (fault := OPEN.get(_place(item))):
+            mark = pytest.mark.xfail(strict=fault.always, reason=fault.reason)
+            item.add_marker(mark)
 
 
 def _place(item: pytest.Item) -> tuple[str, str]:
@@ -118,15 +169,8 @@ def _place(item: pytest.Item) -> tuple[str, str]:
 
 def _applies(item: pytest.Item) -> bool:
     runtime, name = _place(item)
-    elsewhere = {at for (at, _), why in NOT_APPLICABLE.items() if why.instead == name}
-    everywhere = name in {test for _, test in NOT_APPLICABLE} or not elsewhere
-    if (runtime, name) in NOT_APPLICABLE:
-        return False
-    return everywhere or runtime in elsewhere or name in FOR_ALL
-
-
-FOR_ALL = {"test_memory_of_the_warden_is_out_of_reach"}
-"""Tests that stand in for another on one runtime, and are for all of them."""
+    only_on = {at for (at, _), why in NOT_APPLICABLE.items() if why.instead == name}
+    return (runtime, name) not in NOT_APPLICABLE and (not only_on or runtime in only_on)
 
 
 @pytest.fixture

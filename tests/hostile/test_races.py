@@ -58,7 +58,8 @@ async def test_ten_commands_of_a_box_that_goes_are_all_told(make_box: MakeBox) -
         commands = [asyncio.create_task(warden.run("sleep 100")) for _ in range(10)]
         await asyncio.sleep(0.5)
         await asyncio.gather(box.destroy(), box.destroy(), box.destroy())
-        ends = await asyncio.gather(*commands, return_exceptions=True)
+        async with asyncio.timeout(20):
+            ends = await asyncio.gather(*commands, return_exceptions=True)
     assert {type(end) for end in ends} == {errors.SessionLost}
 
 
@@ -74,10 +75,11 @@ async def test_transfers_of_a_box_that_goes_are_told(make_box: MakeBox) -> None:
         upload = asyncio.create_task(warden.put("file", endless()))
         await asyncio.sleep(0.5)
         await box.destroy()
-        with pytest.raises(errors.RuntimeUnavailable):
-            await upload
-        with pytest.raises(errors.SessionLost):
-            await warden.stat("file")
+        async with asyncio.timeout(20):
+            with pytest.raises(errors.RuntimeUnavailable):
+                await upload
+            with pytest.raises(errors.SessionLost):
+                await warden.stat("file")
 
 
 async def test_boxes_made_and_ended_at_once_do_not_mix(make_box: MakeBox) -> None:

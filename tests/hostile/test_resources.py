@@ -78,8 +78,8 @@ async def test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone(
     await answers(neighbour, 5)
     await box.destroy()
     with pytest.raises(errors.SessionLost):
-        await answers(warden, 20)
-    await asyncio.gather(running, return_exceptions=True)
+        async with asyncio.timeout(10):
+            await running
 
 
 # Memory
@@ -130,7 +130,8 @@ async def test_memory_that_outlives_its_process_leaves_the_session_alone(
 
 async def test_a_memory_hog_takes_its_gvisor_box_along(box: Box, warden: WardenClient) -> None:
     with pytest.raises(errors.SessionLost):
-        await run_python(warden, HOG)
+        async with asyncio.timeout(15):
+            await run_python(warden, HOG)
     assert not await box.is_alive()
 
 
@@ -149,24 +150,25 @@ async def test_a_large_file_ends_at_the_disk_limit(warden: WardenClient) -> None
 
 MANY_FILES = """
 import json, os
-made = {{}}
-for place in {places}:
-    os.makedirs(place + "/many")
-    made[place] = 0
-    try:
-        for n in range(1_000_000):
-            os.close(os.open("%s/many/%d" % (place, n), os.O_CREAT | os.O_WRONLY))
-            made[place] += 1
-    except OSError as error:
-        assert error.errno == 28, error
+os.mkdir({place!r} + "/many")
+made = 0
+try:
+    while made < 1_000_000:
+        os.close(os.open("%s/many/%d" % ({place!r}, made), os.O_CREAT | os.O_WRONLY))
+        made += 1
+except OSError as error:
+    assert error.errno == 28, error
 print(json.dumps(made))
 """
 
 
-@pytest.mark.parametrize("place", ["/workspace", "/tmp", "/dev/shm", "/home/sandboxuser"])
-async def test_empty_files_are_counted(warden: WardenClient, place: str) -> None:
-    made = await ask_python(warden, MANY_FILES.format(places=[place]))
-    assert made[place] <= SMALL.inodes
+async def test_empty_files_are_counted(warden: WardenClient) -> None:
+    assert await ask_python(warden, MANY_FILES.format(place="/workspace")) <= SMALL.inodes
+
+
+async def test_empty_files_in_memory_are_counted(warden: WardenClient) -> None:
+    for place in ("/tmp", "/dev/shm", "/home/sandboxuser"):
+        assert await ask_python(warden, MANY_FILES.format(place=place)) <= SMALL.inodes
 
 
 async def test_files_in_memory_are_bounded_and_charged_to_the_box(warden: WardenClient) -> None:
@@ -188,12 +190,28 @@ async def test_files_in_memory_are_bounded_and_charged_to_the_box(warden: Warden
 # Everything else that is scarce
 
 
-async def test_spinners_get_the_cpu_limit_and_no_more(warden: WardenClient) -> None:
-    before, started = (await warden.usage()).cpu_s, time.monotonic()
+async def test_spinners_get_the_cpu_limit_and_no_more(
+    runtime_name: str, box: Box, warden: WardenClient
+) -> None:
+    async def used_s() -> float:
+        # gVisor counts what its processes wanted; the host knows what they got.
+        on_host = runtime_name == "gvisor"
+        return container_cpu_s(box) if on_host else (await warden.usage()).cpu_s
+
+    before, started = await used_s(), time.monotonic()
     spin = "timeout 3 sh -c 'while :; do :; done' &"
     await warden.run(f"{spin * 8} wait", timeout_s=20)
-    used = (await warden.usage()).cpu_s - before
-    assert used / (time.monotonic() - started) < SMALL.cpus * 1.5
+    assert (await used_s() - before) / (time.monotonic() - started) < SMALL.cpus * 1.5
+
+
+def container_cpu_s(box: Box) -> float:
+    """From the control group of a box's container, of version 1 or 2."""
+    ident = inspect(f"sandbox-{box.id}", "{{.Id}}")
+    root = Path("/sys/fs/cgroup")
+    for usage in root.glob(f"cpu*/**/*{ident}*/cpuacct.usage"):
+        return int(usage.read_text()) / 1e9
+    (stat,) = root.glob(f"**/*{ident}*/cpu.stat")
+    return int(stat.read_text().split()[1]) / 1e6
 
 
 async def test_open_files_are_counted(warden: WardenClient) -> None:

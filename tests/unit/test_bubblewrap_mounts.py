@@ -92,7 +92,7 @@ def test_nothing_of_the_host_is_bound_but_what_the_layout_names() -> None:
     bound = {step[1] for step in steps(STAGED) if "bind" in step[0]}
     shared = {f"/stage/shared/{path.rpartition('/')[2]}" for path in (*SHARED, WARDEN)}
     places = {f"/stage/{name}" for name in PLACES}
-    assert bound == {"/usr", "/etc/alternatives", "/etc/ssl/certs"} | shared | places
+    assert bound == {"/usr", "/etc/alternatives", "/etc/ssl/certs", "/proc/sys"} | shared | places
 
 
 def test_links_of_a_merged_usr_and_real_folders_stay_what_they_are() -> None:

@@ -43,7 +43,8 @@ def mount_at(target, mounts):
 def test_the_warden_is_pid_1_and_runs_as_the_user():
     made = config(BoxSpec(owner="o", deadman_s=90.5))
     warden = [PYTHON, "-I", "-S", "/usr/lib/sandbox/warden.pyz"]
-    assert made["Entrypoint"] == [*warden, "pid1", "box=b1", "deadman_s=90.5", "pids=256"]
+    limits = ["pids=256", "open_files=4096"]
+    assert made["Entrypoint"] == [*warden, "pid1", "box=b1", "deadman_s=90.5", *limits]
     assert made["User"] == "1000:1000"
     assert made["WorkingDir"] == "/workspace"
     assert made["Hostname"] == "sandbox"
@@ -83,7 +84,7 @@ def test_limits_are_hard():
     assert made["NanoCpus"] == 1_500_000_000
     assert made["PidsLimit"] == 50
     assert made["OomKillDisable"] is False
-    assert {"Name": "nofile", "Soft": 99, "Hard": 99} in made["Ulimits"]
+    assert {"Name": "nofile", "Soft": 198, "Hard": 198} in made["Ulimits"]
     assert {"Name": "core", "Soft": 0, "Hard": 0} in made["Ulimits"]
 
 

@@ -23,6 +23,12 @@ class Limits:
     home_bytes: int = 64 << 20
     inodes: int = 100_000
 
+    @property
+    def warden_files(self) -> int:
+        """How many descriptors the warden may have, more than a command: Linux counts what is on
+        its way through sockets by user, and a command at its limit must not stop its warden."""
+        return 2 * self.open_files
+
 
 @dataclass(frozen=True, kw_only=True)
 class BoxSpec:

@@ -123,7 +123,7 @@ def options(layout: Layout, env: Mapping[str, str]) -> list[str]:
         *_system(layout),
         *_etc(layout),
         *_own_files(layout),
-        *("--proc", "/proc", "--dev", "/dev"),
+        *("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"),
         *_places(layout),
         *_python(layout),
         *("--remount-ro", "/dev", "--remount-ro", "/"),

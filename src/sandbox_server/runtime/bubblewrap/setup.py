@@ -92,7 +92,12 @@ class Setup:
             "options": mounts.options(layout, spec.env),
             "command": mounts.command(
                 layout,
-                {"box": box_id, "deadman_s": str(spec.deadman_s), "pids": str(spec.limits.pids)},
+                {
+                    "box": box_id,
+                    "deadman_s": str(spec.deadman_s),
+                    "pids": str(spec.limits.pids),
+                    "open_files": str(spec.limits.open_files),
+                },
                 pids=self._nproc(spec),
             ),
             "seccomp": self.seccomp,
@@ -135,7 +140,7 @@ class Setup:
     def _rlimits(self, limits: Limits) -> dict[str, int]:
         rlimits = {
             "RLIMIT_CORE": 0,
-            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_NOFILE": limits.warden_files,
             "RLIMIT_FSIZE": limits.disk_bytes + _FILE_SLACK,
         }
         if "memory" not in self.groups.parents:

@@ -95,6 +95,7 @@ def container_config(
             f"box={box_id}",
             f"deadman_s={spec.deadman_s:g}",
             f"pids={spec.limits.pids}",
+            f"open_files={spec.limits.open_files}",
         ],
         "Cmd": [],
         "User": USER,
@@ -174,7 +175,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
         "PidsLimit": limits.pids,
         "OomKillDisable": False,
         "Ulimits": [
-            {"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files},
+            {"Name": "nofile", "Soft": limits.warden_files, "Hard": limits.warden_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
         ],
     }
@@ -184,6 +185,7 @@ def _tmpfs(limits: Limits) -> dict[str, str]:
     common = f"nosuid,nodev,nr_inodes={limits.inodes}"
     owner = "uid=1000,gid=1000"
     return {
+        "/dev/mqueue": "ro,nosuid,nodev,noexec,size=4k",
         "/tmp": f"rw,exec,{common},size={limits.tmp_bytes},mode=1777",
         "/dev/shm": f"rw,noexec,{common},size={limits.shm_bytes},mode=1777",
         HOME: f"rw,exec,{common},size={limits.home_bytes},mode=0755,{owner}",
