@@ -59,9 +59,11 @@ class Nursery:
     def go(self) -> Shell:
         """Its shell, awake: a process of the box may have stopped everything it could."""
         assert self.shell is not None
-        for pid in (self.pid, self.shell.pid):
-            if pid:
-                processes.kill(pid, signal.SIGCONT)
+        self.listen()
+        # A shell that has been waiting and whose pid is not known may be stopped before its exec.
+        below = [self.shell.pid] if self.shell.pid else processes.descendants(self.pid)
+        for pid in (self.pid, *below):
+            processes.kill(pid, signal.SIGCONT)
         return self.shell
 
     def kill(self, marker: bytes) -> None:

@@ -131,19 +131,6 @@ OPEN = {
     ("docker", "test_inotify_of_a_neighbour_is_its_own"): Fault(
         "all docker boxes are one user of the host and share its fs.inotify.max_user_instances"
     ),
-    ("docker", "test_descriptors_in_flight_do_not_stop_a_neighbour"): Fault(
-        "all docker boxes are one user of the host, whose descriptors in flight are counted as one"
-    ),
-    ("docker", "test_descriptors_in_flight_do_not_stop_the_session"): Fault("as above"),
-    ("bubblewrap", "test_descriptors_in_flight_do_not_stop_the_session"): Fault(
-        "warden and commands are one user, whose descriptors in flight are counted as one"
-    ),
-    ("docker", "test_nothing_can_be_written_outside_of_the_writable_places"): Fault(
-        "/dev/mqueue is writable"
-    ),
-    ("bubblewrap", "test_settings_of_the_kernel_cannot_be_written"): Fault(
-        "settings of the box's own IPC namespace below /proc/sys are writable"
-    ),
 }
 """Known faults, by runtime and test."""
 

@@ -136,14 +136,10 @@ caps = {name: int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "
 shutil.copy("/usr/bin/id", "/workspace/id")
 os.chmod("/workspace/id", 0o6755)
 made = subprocess.run(["/workspace/id", "-ru"], capture_output=True, text=True).stdout
-shutil.copy("/usr/bin/id", "/tmp/id")
-os.chmod("/tmp/id", 0o6755)
 powerful = []
-for folder, _, names in os.walk("/usr"):
-    for name in names:
-        path = os.path.join(folder, name)
-        if not os.path.islink(path) and os.stat(path).st_mode & 0o6000:
-            if not os.statvfs(path).f_flag & os.ST_NOSUID: powerful.append(path)
+find = ["find", "/usr", "-type", "f", "-perm", "/6000"]
+for path in subprocess.run(find, capture_output=True, text=True).stdout.splitlines():
+    if not os.statvfs(path).f_flag & os.ST_NOSUID: powerful.append(path)
 print(json.dumps([caps, ctypes.CDLL(None).prctl(39, 0, 0, 0, 0), made, powerful,
                   os.getresuid() + os.getresgid(), os.getgroups()]))
 """

@@ -56,7 +56,8 @@ def attempt(call, path):
     except OSError as exc: return errno.errorcode[exc.errno]
     return False
 def read(path):
-    with open(path, "rb") as file: assert not file.read(1)
+    with open(path, "rb") as file:
+        if not file.read(1): raise PermissionError(errno.EACCES, "empty")
 def write(path): os.open(path, os.O_WRONLY)
 def fds(path):
     for name in os.listdir(path): os.readlink(path + "/" + name)

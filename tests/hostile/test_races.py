@@ -29,8 +29,8 @@ sleep 1234 &
 LOOK = """
 echo "$secret$SECRET"; env | grep -i secret; fc -l 2>/dev/null; cat ~/.bash_history 2>/dev/null
 find /workspace /tmp /dev/shm ~ /dev/mqueue -mindepth 1 ! -name lost+found 2>/dev/null
-tail -n +2 /proc/sysvipc/shm 2>/dev/null; grep secret /proc/net/unix
-cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -E 'secret|1234'; true
+tail -n +2 /proc/sysvipc/shm 2>/dev/null; grep '[s]ecret' /proc/net/unix
+cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -E '[s]ecret|[1]234'; true
 """
 
 

@@ -38,6 +38,8 @@ from .link import Channel, Link, LinkLost
 ANSWER_S = 30.0
 """How long a warden may take for an answer that does not depend on a command."""
 CONNECT_S = 10.0
+SILENCE_S = 5.0
+"""After so long without a word, the warden is asked whether it is still there."""
 OUTPUT_LIMIT = 1 << 20
 MAX_LIST_BYTES = 64 << 20
 
@@ -65,7 +67,7 @@ class Download:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
-            kind, _, payload = await self._channel.receive()
+            kind, _, payload = await self._channel.receive(silence_s=ANSWER_S)
             if kind == frames.DATA:
                 yield payload
             elif kind == frames.REPLY:
@@ -155,7 +157,7 @@ class WardenClient:
             try:
                 async with link.request(kind, {**body, "offset": offset}) as channel:
                     while True:
-                        event = event_of(*await channel.receive())
+                        event = event_of(*await self._next(link, channel))
                         if isinstance(event, dict):
                             if stdin is not None:
                                 channel.feed(stdin, int(event.get("stdin_received", 0)))
@@ -173,6 +175,23 @@ class WardenClient:
                 continue
             yield event
             return
+
+    async def _next(self, link: Link, channel: Channel) -> frames.Frame:
+        """The next frame, however long a command is silent, as long as its warden lives: an engine
+        does not always end the streams of a box that is gone."""
+        while True:
+            try:
+                return await channel.receive(silence_s=SILENCE_S)
+            except TimeoutError:
+                await self._make_sure(link)
+
+    async def _make_sure(self, link: Link) -> None:
+        """Give a link up whose warden does not answer."""
+        try:
+            async with asyncio.timeout(SILENCE_S), link.request(frames.PING, {}) as channel:
+                await channel.receive()
+        except (TimeoutError, LinkLost):
+            await link.close()
 
     # Files
 
@@ -207,11 +226,11 @@ class WardenClient:
         link = await self._get_link()
         try:
             async with link.request(frames.GET, {"path": path, "digest": digest}) as channel:
-                kind, _, payload = await channel.receive()
+                kind, _, payload = await channel.receive(silence_s=ANSWER_S)
                 if kind != frames.STARTED:
                     raise_answer(kind, payload)
                 yield Download(checked(DownloadAbout, frames.decode_json(payload)), channel)
-        except LinkLost as exc:
+        except (LinkLost, TimeoutError) as exc:
             raise errors.RuntimeUnavailable("the download was cut off; try again") from exc
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 1000) -> Listing:

@@ -58,14 +58,15 @@ class Channel:
             with contextlib.suppress(LinkLost):
                 await self.send(frames.CANCEL)
 
-    async def receive(self) -> Frame:
-        """The next frame. Raises LinkLost."""
+    async def receive(self, *, silence_s: float | None = None) -> Frame:
+        """The next frame. Raises LinkLost, and TimeoutError after a silence of that long."""
         while not self._frames:
             if self._link.lost is not None:
                 raise LinkLost(self._link.lost)
             self._waiter = asyncio.get_running_loop().create_future()
             try:
-                await self._waiter
+                async with asyncio.timeout(silence_s):
+                    await self._waiter
             finally:
                 self._waiter = None
         frame = self._frames.popleft()
