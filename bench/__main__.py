@@ -33,9 +33,9 @@ class Effort:
 
     rounds: int = 10
     batch: int = 20
-    transfers: int = 5
+    transfers: int = 3
     starts: int = 20
-    crowds: int = 3
+    crowds: int = 1
     boxes: int = 10
 
 

@@ -114,16 +114,7 @@ class Fault(NamedTuple):
     always: bool = True
 
 
-_NO_END = "the engine does not always end the streams of a gVisor box that is gone: calls hang"
 OPEN = {
-    ("gvisor", "test_what_does_not_apply_is_said_by_the_runtime_too"): Fault(
-        "gVisor has no inode limit in /tmp, /dev/shm and the home, and does not say so"
-    ),
-    ("gvisor", "test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone"): Fault(_NO_END, always=False),
-    ("gvisor", "test_a_memory_hog_takes_its_gvisor_box_along"): Fault(_NO_END, always=False),
-    ("gvisor", "test_killing_the_warden_ends_its_gvisor_box_alone"): Fault(_NO_END, always=False),
-    ("gvisor", "test_ten_commands_of_a_box_that_goes_are_all_told"): Fault(_NO_END, always=False),
-    ("gvisor", "test_transfers_of_a_box_that_goes_are_told"): Fault(_NO_END, always=False),
     ("docker", "test_terminals_of_a_neighbour_are_its_own"): Fault(
         "all boxes share the machine's 3,072 terminals (kernel.pty.max less kernel.pty.reserve)"
     ),

@@ -205,7 +205,7 @@ def test_what_an_engine_lacks_is_said():
 
 def test_gvisor_limits_in_its_own_way():
     assert set(enforcement(INFO, no_disk="", gvisor=True).missing()) == {
-        "memory", "pids", "syscalls",
+        "inodes", "memory", "pids", "syscalls",
     }  # fmt: skip
 
 
