@@ -158,13 +158,17 @@ class Shell:
         fill(self._state, state.read())
         fill(self._call, _call_lines(command_id, cwd, env) + b"\0" + _bytes(command) + b"\0")
         os.write(self._go, b"g")
-        for fd in (self._state, self._call, self._go):
+        for fd in (self._state, self._go):
             os.close(self.keep(fd))
 
     @property
     def untouched(self) -> bool:
-        """Whether the shell ended before it took its call: nothing has been run."""
-        return self._go_read in self._ours and available(self._go_read) > 0
+        """Whether the shell ended before it read its call: nothing has been run.
+
+        The position in the file is the shell's too. That it was let go says nothing: the kernel
+        gives a process that is being killed what it was waiting for, and then ends it.
+        """
+        return self._call in self._ours and os.lseek(self._call, 0, os.SEEK_CUR) == 0
 
     def keep(self, fd: int) -> int:
         """Take over one of our ends: closing it is the caller's business now."""

@@ -52,8 +52,10 @@ async def exists(warden: WardenClient, path: str) -> bool:
 
 
 async def test_a_file_that_changes_while_it_is_read(warden: WardenClient) -> None:
-    grow = "(while :; do head -c 1M /dev/zero >> f; [ $(wc -c < f) -gt 20000000 ] && : > f; done) &"
-    await warden.run(f"head -c 10M /dev/zero > f; {grow}")
+    await warden.run(
+        "head -c 10M /dev/zero > f; (while :; do head -c 1M /dev/zero >> f;"
+        " [ $(wc -c < f) -gt 20000000 ] && : > f; done) & echo $! > pid"
+    )
     for _ in range(20):
         try:
             async with warden.get("f") as file:
@@ -61,7 +63,7 @@ async def test_a_file_that_changes_while_it_is_read(warden: WardenClient) -> Non
             assert size == file.about.size
         except errors.FileMissing:
             continue  # it became shorter, and that is told
-    await warden.run("kill -9 -1")
+    await warden.run("kill -9 $(cat pid)")
 
 
 async def test_devices_and_kernel_files_are_refused_at_once(warden: WardenClient) -> None:
