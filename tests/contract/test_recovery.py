@@ -16,6 +16,8 @@ from sandbox_server.runtime.warden.events import Exited, Output
 
 from .conftest import MakeBox, make_runtime
 
+OWN = f"-{os.getpid()}"
+"""Tests run in several processes, and on docker all of them see one engine."""
 COUNT = "for i in $(seq 2000); do echo line $i; done; sleep 0.2; echo end"
 
 
@@ -125,7 +127,7 @@ async def test_a_box_that_goes_in_the_middle_of_a_command_is_told(
 
 
 async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None:
-    box = await make_box(deadman_s=2, owner="deadman")
+    box = await make_box(deadman_s=2, owner="deadman" + OWN)
     client = WardenClient(box)
     await client.run("sleep 1000 &")
     await client.close()
@@ -134,7 +136,7 @@ async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None
             break
         await asyncio.sleep(0.1)
     assert not await box.is_alive()
-    assert await runtime.boxes("deadman") == []
+    assert await runtime.boxes("deadman" + OWN) == []
 
 
 async def test_an_owner_that_speaks_keeps_the_box(make_box: MakeBox) -> None:
@@ -171,7 +173,7 @@ from sandbox_server.runtime.warden.client import WardenClient
 
 async def main():
     runtime = make_runtime(sys.argv[1], Path(sys.argv[2]))
-    box = await runtime.create(BoxSpec(owner="killed", deadman_s=300, labels={"color": "blue"}))
+    box = await runtime.create(BoxSpec(owner=sys.argv[3], deadman_s=300, labels={"color": "blue"}))
     warden = WardenClient(box, epoch=1)
     await warden.run("echo kept > /workspace/file; cd /tmp; name=value", key="first")
     print(box.id, flush=True)
@@ -186,7 +188,7 @@ async def test_adoption_after_the_server_was_killed(
     runtime: Runtime, runtime_name: str, state_dir: Path
 ) -> None:
     creator = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", CREATOR, runtime_name, str(state_dir),
+        sys.executable, "-c", CREATOR, runtime_name, str(state_dir), "killed" + OWN,
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.getcwd()},
     )  # fmt: skip
     assert creator.stdout is not None
@@ -195,7 +197,7 @@ async def test_adoption_after_the_server_was_killed(
     creator.send_signal(signal.SIGKILL)
     await creator.wait()
 
-    (box,) = await runtime.boxes("killed")
+    (box,) = await runtime.boxes("killed" + OWN)
     try:
         assert box.id == box_id
         assert box.labels["color"] == "blue"
@@ -209,13 +211,13 @@ async def test_adoption_after_the_server_was_killed(
             assert (await warden.run("echo $name; pwd")).output == "value\n/tmp\n"
     finally:
         await box.destroy()
-    assert await runtime.boxes("killed") == []
+    assert await runtime.boxes("killed" + OWN) == []
 
 
 async def test_boxes_of_other_owners_are_not_mine(runtime: Runtime, make_box: MakeBox) -> None:
-    box = await make_box(owner="me")
-    assert [found.id for found in await runtime.boxes("me")] == [box.id]
-    assert await runtime.boxes("you") == []
+    box = await make_box(owner="me" + OWN)
+    assert [found.id for found in await runtime.boxes("me" + OWN)] == [box.id]
+    assert await runtime.boxes("you" + OWN) == []
 
 
 async def test_destroying_twice_is_harmless(box: Box) -> None:
@@ -229,11 +231,13 @@ async def test_a_cancelled_creation_leaves_nothing(runtime_name: str, state_dir:
 
     async with make_runtime(runtime_name, state_dir) as runtime:
         for delay in (0.0, 0.01, 0.03, 0.08, 0.15, 0.25):
-            task = asyncio.create_task(runtime.create(BoxSpec(owner="cancelled", deadman_s=60)))
+            task = asyncio.create_task(
+                runtime.create(BoxSpec(owner="cancelled" + OWN, deadman_s=60))
+            )
             await asyncio.sleep(delay)
             task.cancel()
             try:
                 await (await task).destroy()
             except asyncio.CancelledError:
                 continue
-        assert await runtime.boxes("cancelled") == []
+        assert await runtime.boxes("cancelled" + OWN) == []

@@ -1,6 +1,7 @@
 """The pool over real boxes."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -16,7 +17,8 @@ from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from tests.contract import conftest as contract
 
-SPEC = BoxSpec(owner="pool-tests", deadman_s=120)
+SPEC = BoxSpec(owner=f"pool-{os.getpid()}", deadman_s=120)
+"""Tests run in several processes, and on docker all of them see one engine."""
 SETTINGS = PoolSettings(size=2, min_size=1, max_size=4, concurrency=2, tick_s=0.05)
 
 state_dir = contract.state_dir
