@@ -12,7 +12,7 @@ import pytest
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.warden.client import WardenClient
 
-from .conftest import answers, ask_python, run_python
+from .conftest import SESSION_S, answers, ask_python, run_python
 
 
 async def test_no_signal_reaches_the_warden(warden: WardenClient) -> None:
@@ -27,14 +27,14 @@ async def test_killing_the_warden_ends_its_gvisor_box_alone(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
     with pytest.raises(errors.SessionLost):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SESSION_S):
             await warden.run("kill -9 1; sleep 5")
     await answers(neighbour, 5)
 
 
 async def test_a_command_after_everything_was_killed_runs_once(warden: WardenClient) -> None:
     """Shells that were started ahead may be dying when they get their call."""
-    for n in range(40):
+    for n in range(20):
         await warden.run("kill -9 -1")
         assert (await warden.run(f"echo {n} >> /tmp/n; wc -l < /tmp/n")).stdout == f"{n + 1}\n"
 

@@ -17,7 +17,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.warden.client import WardenClient
 from tests.contract.conftest import MakeBox
 
-from .conftest import SMALL, answers
+from .conftest import SESSION_S, SMALL, answers
 
 LEAVE = """
 secret=remembered; export SECRET=remembered; echo secret >> ~/.bash_history
@@ -58,7 +58,7 @@ async def test_ten_commands_of_a_box_that_goes_are_all_told(make_box: MakeBox) -
         commands = [asyncio.create_task(warden.run("sleep 100")) for _ in range(10)]
         await asyncio.sleep(0.5)
         await asyncio.gather(box.destroy(), box.destroy(), box.destroy())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SESSION_S):
             ends = await asyncio.gather(*commands, return_exceptions=True)
     assert {type(end) for end in ends} == {errors.SessionLost}
 
@@ -75,7 +75,7 @@ async def test_transfers_of_a_box_that_goes_are_told(make_box: MakeBox) -> None:
         upload = asyncio.create_task(warden.put("file", endless()))
         await asyncio.sleep(0.5)
         await box.destroy()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SESSION_S):
             with pytest.raises(errors.RuntimeUnavailable):
                 await upload
             with pytest.raises(errors.SessionLost):
@@ -106,7 +106,7 @@ async def test_a_clock_that_jumps_ends_nothing_early(
     monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
     assert (await running).output == "done\n"
     assert (await limited).exit.timed_out
-    await answers(warden, 20)
+    await answers(warden, SESSION_S)
 
 
 async def test_the_warden_never_asks_the_wall_clock() -> None:

@@ -20,7 +20,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.base import Box, Runtime
 from sandbox_server.runtime.warden.client import WardenClient
 
-from .conftest import MIB, NOT_APPLICABLE, SMALL, answers, ask_python, run_python
+from .conftest import MIB, NOT_APPLICABLE, SESSION_S, SMALL, answers, ask_python, run_python
 
 BOMB = "bomb() { bomb | bomb & }; bomb 2>/dev/null"
 HOG = "hoard = []\nwhile True: hoard.append(bytearray(8 << 20))"
@@ -57,7 +57,7 @@ async def test_a_fork_bomb_in_the_background_leaves_the_session_alone(
 ) -> None:
     assert (await warden.run(f"({BOMB}) & sleep 1; echo begun", timeout_s=10)).exit.exit_code == 0
     for _ in range(5):
-        await answers(warden, 20)
+        await answers(warden, SESSION_S)
 
 
 async def test_threads_count_as_processes(warden: WardenClient) -> None:
@@ -78,7 +78,7 @@ async def test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone(
     await answers(neighbour, 5)
     await box.destroy()
     with pytest.raises(errors.SessionLost):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SESSION_S):
             await running
 
 
@@ -125,12 +125,12 @@ async def test_memory_that_outlives_its_process_leaves_the_session_alone(
     )
     assert (result.exit.exit_code, result.exit.reason) == (137, "oom")
     for _ in range(3):
-        await answers(warden, 20)
+        await answers(warden, SESSION_S)
 
 
 async def test_a_memory_hog_takes_its_gvisor_box_along(box: Box, warden: WardenClient) -> None:
     with pytest.raises(errors.SessionLost):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(SESSION_S):
             await run_python(warden, HOG)
     assert not await box.is_alive()
 
