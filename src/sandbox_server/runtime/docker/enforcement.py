@@ -14,7 +14,8 @@ _GVISOR = {
     "pids": "gVisor does not count the processes of a box: a fork bomb ends when the box is out of"
     " memory or destroyed; the engine's limit bounds only gVisor's own threads",
     "inodes": "gVisor bounds the bytes of /tmp, /dev/shm and the home, not their number of files",
-    "syscalls": "filtered by gVisor's own kernel, not by the seccomp profile",
+    "syscalls": "filtered by gVisor's own kernel, not by the seccomp profile; PID 1 is less safe:"
+    " a process of the box can end its warden (session_lost) and see its descriptors",
 }
 
 
