@@ -274,12 +274,7 @@ class SandboxService(Sandboxes):
         try:
             yield
         except SessionLost as exc:
-            await self._table.lose(session)
-            raise SessionLost(
-                "the sandbox was lost in the middle of this call, with its files; the next call"
-                " with its thread_id starts a new one",
-                generation=session.record.generation,
-            ) from exc
+            raise await self._table.lose(session) from exc
 
     def _session(self, session: LiveSession, status: str) -> Session:
         record = session.record

@@ -17,8 +17,10 @@ from sandbox_warden import frames
 HELLO = frames.encode_json(frames.HELLO, 1, {"version": 1, "epoch": 1})
 
 
-async def answers(box: Box, *sent: bytes, wait_s: float = 5.0) -> list[frames.Frame]:
-    """Everything a warden says to a stream of bytes, until it closes or falls silent."""
+async def answers(
+    box: Box, *sent: bytes, wait_s: float = 30.0, expected: int | None = None
+) -> list[frames.Frame]:
+    """What a warden says to a stream of bytes, until it closes, has said enough or is silent."""
     stream = await box.open_stream()
     decoder = frames.Decoder()
     received: list[frames.Frame] = []
@@ -26,7 +28,9 @@ async def answers(box: Box, *sent: bytes, wait_s: float = 5.0) -> list[frames.Fr
         for data in sent:
             await stream.write(data)
         async with asyncio.timeout(wait_s):
-            while data := await stream.read():
+            while expected is None or len(received) < expected:
+                if not (data := await stream.read()):
+                    break
                 received += decoder.feed(data)
     except (TimeoutError, ConnectionError):
         pass
@@ -89,7 +93,7 @@ async def test_bad_requests_are_refused_and_the_stream_goes_on(
 ) -> None:
     request = frames.encode_json(frames.RUN, 2, body)
     ping = frames.encode_json(frames.PING, 3, {})
-    received = await answers(box, HELLO, request, ping, wait_s=0.5)
+    received = await answers(box, HELLO, request, ping, expected=3)
     assert received[1][1] == 2
     assert code_of(received[1]) in ("invalid_request", "invalid_path")
     assert received[2][:2] == (frames.REPLY, 3)

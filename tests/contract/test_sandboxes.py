@@ -1,6 +1,7 @@
 """The behaviours of the wire contract, through every way to reach a Sandboxes."""
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -159,6 +160,18 @@ async def test_a_running_command_keeps_its_session(sandboxes: Sandboxes) -> None
     await sandboxes.create_session(CreateSessionRequest(thread_id="long", idle_timeout_s=1))
     result = await run(sandboxes, "long", "sleep 3; echo done")
     assert (result.output, result.session_state) == ("done\n", "live")
+
+
+async def test_a_command_cut_off_by_cleanup_is_not_told_as_a_loss(sandboxes: Sandboxes) -> None:
+    running = asyncio.create_task(run(sandboxes, "cut", "sleep 60"))
+    while True:
+        with contextlib.suppress(errors.SessionNotFound):
+            if (await sandboxes.session(thread("cut"))).running:
+                break
+        await asyncio.sleep(0.05)
+    await sandboxes.cleanup(thread("cut"))
+    with pytest.raises(errors.SessionNotFound):
+        await running
 
 
 async def test_variables_given_at_creation(sandboxes: Sandboxes) -> None:

@@ -105,18 +105,18 @@ class SessionTable:
         record = self._record(tenant, target)
         session = None if record is None else self._live.get((tenant, record.thread_id))
         if record is None or session is None or session.record.session_id != record.session_id:
-            if record is not None and record.status == Status.LOST:
-                raise SessionLost(
-                    "the sandbox of this session is gone, with its files; a call with its"
-                    " thread_id starts a new one",
-                    generation=record.generation,
-                )
-            raise SessionNotFound("no such session; create_session makes one")
+            raise _missing(record)
         return session
 
-    async def lose(self, session: LiveSession) -> None:
-        """The box is gone. The next call with its thread_id starts a new life."""
+    async def lose(self, session: LiveSession) -> SandboxError:
+        """The box is gone: what to tell whoever was using it.
+
+        That is a loss, unless the session was ended on purpose meanwhile. The next call with its
+        thread_id starts a new life.
+        """
         await self._end(session, Status.LOST)
+        record = session.record
+        return _missing(self._registry.by_session(record.tenant, record.session_id))
 
     async def cleanup(self, session: LiveSession) -> None:
         async with self._locked(_key(session)):
@@ -237,6 +237,16 @@ class SessionTable:
             lock, users = self._locks.pop(key)
             if users > 1:
                 self._locks[key] = lock, users - 1
+
+
+def _missing(record: Record | None) -> SandboxError:
+    if record is not None and record.status == Status.LOST:
+        return SessionLost(
+            "the sandbox of this session is gone, with its files; a call with its thread_id"
+            " starts a new one",
+            generation=record.generation,
+        )
+    return SessionNotFound("no such session; create_session makes one")
 
 
 def _key(session: LiveSession) -> Key:
