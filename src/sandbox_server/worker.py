@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 
@@ -29,15 +25,14 @@ from sandbox_server.pool import Pool, PoolSettings
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.live import LiveSession, record_from_state
-from sandbox_server.sessions.registry import SqliteRegistry
+from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.table import SessionTable
 
 log = structlog.get_logger()
 
 TICK_S = 5.0
 ADOPT_S = 15.0
-REMEMBER_S = 7 * 86400.0
-"""How long an ended session is remembered, so that its thread is told what became of it."""
 
 
 class Worker:
@@ -47,12 +42,13 @@ class Worker:
         self,
         runtime: Runtime,
         spec: BoxSpec,
+        registry: Registry,
+        lease: Lease,
         *,
         pool: PoolSettings,
         environments: dict[str, str],
         idle_timeout_s: float,
         capacity: int,
-        state_dir: Path,
         destroy_on_exit: bool = False,
         tick_s: float = TICK_S,
     ) -> None:
@@ -60,16 +56,18 @@ class Worker:
         self._spec = spec
         self._environments = environments
         self._capacity = capacity
-        self._state_dir = state_dir
+        self._lease = lease
         self._destroy = destroy_on_exit
         self._tick_s = tick_s
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
-        self._epoch = 0
-        self._pool_settings = pool
         self._idle_timeout_s = idle_timeout_s
-        self.table: SessionTable
-        self._pool: Pool
+        self.table = SessionTable(
+            registry, lease, self, idle_timeout_s=idle_timeout_s, capacity=capacity
+        )
+        self._pool = Pool(
+            runtime, spec, pool, connect=self._connect, room=lambda: capacity - len(self.table)
+        )
 
     async def __aenter__(self) -> Worker:
         try:
@@ -83,21 +81,6 @@ class Worker:
         await self._stack.aclose()
 
     async def _start(self) -> None:
-        self._stack.enter_context(_alone(self._state_dir, self._spec.owner))
-        registry = SqliteRegistry(self._state_dir / f"{self._spec.owner}.sqlite")
-        self._stack.callback(registry.close)
-        self._epoch = registry.next_epoch()
-        registry.forget_before(time.time() - REMEMBER_S)
-        self.table = SessionTable(
-            registry, self, idle_timeout_s=self._idle_timeout_s, capacity=self._capacity
-        )
-        self._pool = Pool(
-            self._runtime,
-            self._spec,
-            self._pool_settings,
-            connect=self._connect,
-            room=lambda: self._capacity - len(self.table),
-        )
         self._stack.push_async_callback(self._let_go)
         await self._adopt()
         await self._pool.__aenter__()
@@ -113,7 +96,7 @@ class Worker:
                 await session.warden.close()
 
     def _connect(self, box: Box) -> WardenClient:
-        return WardenClient(box, epoch=self._epoch, deadman_s=self._spec.deadman_s)
+        return WardenClient(box, epoch=self._lease.epoch, deadman_s=self._spec.deadman_s)
 
     async def claim(self, environment: str | None) -> tuple[Box, WardenClient]:
         """A box for a new session: a warm one, or a new one of another environment."""
@@ -137,30 +120,32 @@ class Worker:
 
     async def _adopt(self) -> None:
         boxes = await self._runtime.boxes(self._spec.owner)
-        found = await asyncio.gather(*(self._take_over(box) for box in boxes))
-        lost = self.table.tell_lost({session_id for session_id in found if session_id})
-        if boxes or lost:
-            log.info("worker.adopted", boxes=len(boxes), sessions=len(self.table), lost=lost)
+        await asyncio.gather(*(self._take_over(box) for box in boxes))
+        if boxes:
+            log.info("worker.adopted", boxes=len(boxes), sessions=len(self.table))
 
-    async def _take_over(self, box: Box) -> str | None:
-        """The session a box belongs to. One that never answers is half made, and goes."""
+    async def _take_over(self, box: Box) -> None:
+        """A box is a session's, or warm. One that never answers is half made, and goes."""
         warden = self._connect(box)
         try:
             async with asyncio.timeout(ADOPT_S):
                 state = await warden.state()
-            record = record_from_state(state.state, box.id)
+            record = record_from_state(
+                state.state, box.id, worker=self._lease.worker, epoch=self._lease.epoch
+            )
         except (SandboxError, TimeoutError, KeyError, TypeError, ValueError) as exc:
             log.warning("box.not_adopted", box=box.id, why=str(exc))
             await warden.close()
             with contextlib.suppress(SandboxError):
                 await box.destroy()
-            return None
+            return
         if record is None:
             self._pool.adopt(box, warden)
-            return None
+            return
         idle_timeout_s = float(state.state.get("idle_timeout_s", self._idle_timeout_s))
-        self.table.adopt(record, box, warden, idle_timeout_s=idle_timeout_s, idle_s=state.idle_s)
-        return record.session_id
+        await self.table.adopt(
+            record, box, warden, idle_timeout_s=idle_timeout_s, idle_s=state.idle_s
+        )
 
     # Looking after sessions
 
@@ -190,6 +175,11 @@ class Worker:
         except Exception:
             log.exception("session.watch_failed", thread=session.record.thread_id)
 
+    @property
+    def warm(self) -> int:
+        """Boxes that wait for a session."""
+        return self._pool.warm
+
     def health(self) -> Health:
         failure = self._pool.failure
         full = self.table.room == 0
@@ -215,21 +205,3 @@ class Worker:
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path, owner: str) -> Iterator[None]:
-    """Two servers of one name would take each other's boxes. Raises RuntimeUnavailable."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder / f"{owner}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        raise RuntimeUnavailable(
-            f"another server named {owner} uses {folder}; stop it, or set SANDBOX_WORKER_ID"
-        ) from None
-    try:
-        yield
-    finally:
-        os.close(fd)

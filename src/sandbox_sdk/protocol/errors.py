@@ -15,6 +15,7 @@
     ├── IdempotencyMismatch       409  idempotency_mismatch
     ├── SessionLost               410  session_lost
     ├── FileTooLarge              413  file_too_large
+    ├── Misdirected               421  misdirected
     ├── DiskFull                  507  disk_full
     ├── Unavailable               503
     │   ├── RateLimited           429  rate_limited
@@ -116,6 +117,13 @@ class SessionLost(SandboxError):
 class FileTooLarge(SandboxError):
     code = "file_too_large"
     status = 413
+
+
+class Misdirected(SandboxError):
+    """Another worker has this thread. A coordinator goes there; its callers never see this."""
+
+    code = "misdirected"
+    status = 421
 
 
 class DiskFull(SandboxError):

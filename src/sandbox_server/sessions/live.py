@@ -21,6 +21,7 @@ class LiveSession:
     last_used: float
     """On the monotonic clock."""
     busy: int = 0
+    ended: Status | None = None
 
     def __repr__(self) -> str:
         record = self.record
@@ -55,7 +56,9 @@ class LiveSession:
         }
 
 
-def record_from_state(state: dict[str, Any], box_id: str) -> Record | None:
+def record_from_state(
+    state: dict[str, Any], box_id: str, *, worker: str, epoch: int
+) -> Record | None:
     """The record a box carries, or None where it has never been given to a session.
 
     Raises KeyError, TypeError or ValueError where it carries nonsense.
@@ -70,4 +73,6 @@ def record_from_state(state: dict[str, Any], box_id: str) -> Record | None:
         box_id=box_id,
         status=Status.LIVE,
         created_at=float(state["created_at"]),
+        worker=worker,
+        epoch=epoch,
     )

@@ -8,7 +8,7 @@ import shlex
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -18,13 +18,13 @@ from sandbox_sdk.protocol.errors import (
     RuntimeUnavailable,
     SandboxError,
     SessionLost,
-    SessionNotFound,
 )
 from sandbox_sdk.protocol.models import SessionState, Target
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.live import LiveSession
-from sandbox_server.sessions.registry import Record, SqliteRegistry, Status
+from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.registry import Record, Registry, Status, told
 
 log = structlog.get_logger()
 
@@ -54,7 +54,8 @@ class SessionTable:
 
     def __init__(
         self,
-        registry: SqliteRegistry,
+        registry: Registry,
+        lease: Lease,
         source: BoxSource,
         *,
         idle_timeout_s: float,
@@ -63,6 +64,7 @@ class SessionTable:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._registry = registry
+        self._lease = lease
         self._source = source
         self._idle_timeout_s = idle_timeout_s
         self._capacity = capacity
@@ -95,17 +97,23 @@ class SessionTable:
         """
         key = (tenant, thread_id)
         async with self._locked(key):
+            self._lease.check()
             session = self._live.get(key)
             if session is not None and await self._is_there(session):
                 return session, "live"
             return await self._begin(key, life or Life())
 
     async def find(self, tenant: str, target: Target) -> LiveSession:
-        """The session meant. Raises SessionNotFound, and SessionLost for one that was lost."""
-        record = self._record(tenant, target)
+        """The session meant.
+
+        Raises SessionNotFound, SessionLost for one that was lost, Misdirected for one of another
+        worker.
+        """
+        self._lease.check()
+        record = await self._record(tenant, target)
         session = None if record is None else self._live.get((tenant, record.thread_id))
         if record is None or session is None or session.record.session_id != record.session_id:
-            raise _missing(record)
+            raise await self._registry.whereabouts(record)
         return session
 
     async def lose(self, session: LiveSession) -> SandboxError:
@@ -115,8 +123,7 @@ class SessionTable:
         thread_id starts a new life.
         """
         await self._end(session, Status.LOST)
-        record = session.record
-        return _missing(self._registry.by_session(record.tenant, record.session_id))
+        return told(replace(session.record, status=session.ended or Status.LOST))
 
     async def cleanup(self, session: LiveSession) -> None:
         async with self._locked(_key(session)):
@@ -138,7 +145,7 @@ class SessionTable:
             if session.is_idle(self._clock()):
                 await self._end(session, Status.EXPIRED)
 
-    def adopt(
+    async def adopt(
         self,
         record: Record,
         box: Box,
@@ -146,28 +153,36 @@ class SessionTable:
         *,
         idle_timeout_s: float,
         idle_s: float,
-    ) -> LiveSession:
-        """Take a session over that a server before this one has made."""
+    ) -> None:
+        """Take a session over that a server before this one has made, or end it: while that server
+        was away, its thread may have begun anew elsewhere."""
         session = LiveSession(record, box, warden, idle_timeout_s, self._clock() - idle_s)
-        self._registry.save(record, now=self._wall())
-        self._live[_key(session)] = session
-        return session
+        if await self._registry.restore(record):
+            self._live[_key(session)] = session
+        else:
+            log.warning("session.superseded", thread=record.thread_id, box=box.id)
+            await _discard(box, warden)
 
-    def tell_lost(self, found: set[str]) -> int:
-        """After adoption: what the registry thinks alive and nobody found is lost."""
-        lost = [r for r in self._registry.live() if r.session_id not in found]
-        for record in lost:
-            self._registry.end(record, Status.LOST, now=self._wall())
-            log.warning("session.lost", thread=record.thread_id, generation=record.generation)
-        return len(lost)
+    async def vouch(self) -> None:
+        """After a gap in the lease: go on with what is still ours, end what others took over."""
+        for session in self.sessions():
+            record = replace(session.record, epoch=self._lease.epoch)
+            if await self._registry.restore(record):
+                session.record = record
+            else:
+                log.warning("session.superseded", thread=record.thread_id, box=session.box.id)
+                await self._end(session, Status.LOST)
 
-    def _record(self, tenant: str, target: Target) -> Record | None:
+    async def _record(self, tenant: str, target: Target) -> Record | None:
         if target.session_id is not None:
-            return self._registry.by_session(tenant, target.session_id)
+            return await self._registry.by_session(tenant, target.session_id)
         assert target.thread_id is not None
-        return self._registry.newest(tenant, target.thread_id)
+        live = self._live.get((tenant, target.thread_id))
+        return live.record if live else await self._registry.newest(tenant, target.thread_id)
 
     async def _is_there(self, session: LiveSession) -> bool:
+        if session.ended:
+            return False
         try:
             await session.warden.connect()
         except SessionLost:
@@ -180,7 +195,9 @@ class SessionTable:
             raise Capacity(
                 f"this server has its {self._capacity} sessions; try again later", retry_after_s=5
             )
-        before = self._registry.newest(*key)
+        if self._lease.draining:
+            raise Capacity("this server takes no new sessions; try again", retry_after_s=1)
+        before = await self._registry.predecessor(*key)
         self._making += 1
         try:
             box, warden = await self._source.claim(life.environment)
@@ -191,7 +208,7 @@ class SessionTable:
                 raise
         finally:
             self._making -= 1
-        again = before is not None and before.status in (Status.LOST, Status.EXPIRED)
+        again = before is not None and before.status != Status.CLEANED
         log.info("session.created", thread=key[1], tenant=key[0], box=box.id,
                  generation=session.record.generation)  # fmt: skip
         return session, "recreated" if again else "created"
@@ -207,6 +224,8 @@ class SessionTable:
             box_id=box.id,
             status=Status.LIVE,
             created_at=self._wall(),
+            worker=self._lease.worker,
+            epoch=self._lease.epoch,
         )
         idle_timeout_s = life.idle_timeout_s or self._idle_timeout_s
         session = LiveSession(record, box, warden, idle_timeout_s, self._clock())
@@ -214,16 +233,22 @@ class SessionTable:
         if life.env:
             exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in life.env.items())
             await warden.run(exports)
-        self._registry.save(record, now=self._wall())
+        await self._registry.begin(record, before=before)
         self._live[_key(session)] = session
         return session
 
     async def _end(self, session: LiveSession, status: Status) -> None:
-        if self._live.get(_key(session)) is session:
-            del self._live[_key(session)]
-            self._registry.end(session.record, status, now=self._wall())
+        if session.ended is None:
+            session.ended = status
             log.info("session.ended", thread=session.record.thread_id, reason=status.value,
                      box=session.box.id, idle_s=round(session.idle_s(self._clock())))  # fmt: skip
+            try:
+                await self._registry.end(session.record, status)
+            except RuntimeUnavailable as exc:
+                # It is taken for lost, then, which is not far from the truth.
+                log.warning("session.end_not_told", thread=session.record.thread_id, why=str(exc))
+            if self._live.get(_key(session)) is session:
+                del self._live[_key(session)]
         await asyncio.shield(_discard(session.box, session.warden))
 
     @contextlib.asynccontextmanager
@@ -237,16 +262,6 @@ class SessionTable:
             lock, users = self._locks.pop(key)
             if users > 1:
                 self._locks[key] = lock, users - 1
-
-
-def _missing(record: Record | None) -> SandboxError:
-    if record is not None and record.status == Status.LOST:
-        return SessionLost(
-            "the sandbox of this session is gone, with its files; a call with its thread_id"
-            " starts a new one",
-            generation=record.generation,
-        )
-    return SessionNotFound("no such session; create_session makes one")
 
 
 def _key(session: LiveSession) -> Key:

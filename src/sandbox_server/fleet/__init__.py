@@ -1,0 +1,1 @@
+"""Many machines: workers that hold leases in Redis, and coordinators that route to them."""

@@ -1,0 +1,65 @@
+"""Where threads live: what a coordinator asks before it sends a call on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sandbox_sdk.protocol.models import Target
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.workers import Presence, Worker
+from sandbox_server.sessions.registry import Record, Status
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """What is known of the session meant, and of the worker that has it."""
+
+    record: Record | None = None
+    worker: Worker | None = None
+    presence: Presence = Presence.GONE
+    assumed: bool = False
+    """Remembered, and not what the registry says now."""
+
+    @property
+    def alive(self) -> bool:
+        live = self.record is not None and self.record.status == Status.LIVE
+        return live or self.assumed
+
+
+class Directory:
+    """Workers that register themselves, or only those of a fixed list that do.
+
+    Every method may raise RuntimeUnavailable.
+    """
+
+    def __init__(self, index: SessionIndex, *, grace_s: float, only: Sequence[str] = ()) -> None:
+        self._index = index
+        self._grace_s = grace_s
+        self._only = [url.rstrip("/") for url in only]
+
+    async def locate(self, tenant: str, target: Target) -> Whereabouts:
+        """Where the session meant is, or was."""
+        if target.session_id is not None:
+            record = await self._index.by_session(tenant, target.session_id)
+        else:
+            record = await self._index.newest(tenant, target.thread_id or "")
+        if record is None or record.status != Status.LIVE:
+            return Whereabouts(record)
+        worker = await self._index.worker(record.worker)
+        if worker is None:
+            return Whereabouts(record, None, await self._index.presence(record.worker))
+        return Whereabouts(record, worker, worker.presence(grace_s=self._grace_s))
+
+    async def workers(self) -> list[Worker]:
+        """Every worker of the fleet, whether it serves at the moment or not."""
+        found = await self._index.workers()
+        return [w for w in found if not self._only or w.url.rstrip("/") in self._only]
+
+    def presence(self, worker: Worker) -> Presence:
+        return worker.presence(grace_s=self._grace_s)
+
+    def missing(self, workers: Sequence[Worker]) -> list[str]:
+        """Those of the fixed list that have not registered."""
+        known = {worker.url.rstrip("/") for worker in workers}
+        return [url for url in self._only if url not in known]

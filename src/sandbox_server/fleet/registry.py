@@ -1,0 +1,89 @@
+"""The registry of a worker that is one of many: the fleet's index, written in its own name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sandbox_sdk.protocol.errors import Misdirected, RuntimeUnavailable, SandboxError
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.workers import Presence
+from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.registry import Record, Registry, Status, told
+
+
+class RedisRegistry(Registry):
+    def __init__(self, index: SessionIndex, lease: Lease) -> None:
+        self._index = index
+        self._lease = lease
+
+    async def close(self) -> None:
+        """The store belongs to whoever opened it."""
+
+    async def newest(self, tenant: str, thread_id: str) -> Record | None:
+        return await self._index.newest(tenant, thread_id)
+
+    async def by_session(self, tenant: str, session_id: str) -> Record | None:
+        return await self._index.by_session(tenant, session_id)
+
+    async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
+        record = await self._index.newest(tenant, thread_id)
+        if record is not None and await self._belongs_to_another(record):
+            raise await self.whereabouts(record)
+        return record
+
+    async def begin(self, record: Record, *, before: Record | None) -> None:
+        if not await self._index.swap(before, record):
+            found = await self._index.peek(record.tenant, record.thread_id)
+            raise _misdirected(found or record)
+        if before is None:
+            # Redis may have forgotten the thread between the look and the leap.
+            try:
+                await self._index.make_sure()
+            except RuntimeUnavailable:
+                await self._index.drop(record)
+                raise
+        elif before.status == Status.LIVE:
+            await self._index.note(replace(before, status=Status.LOST))
+
+    async def restore(self, record: Record) -> bool:
+        while True:
+            found = await self._index.peek(record.tenant, record.thread_id)
+            if found is not None and not _is_same_or_older(found, record):
+                return False
+            if await self._index.swap(found, record):
+                return True
+
+    async def end(self, record: Record, status: Status) -> None:
+        ended = replace(record, status=status)
+        while True:
+            found = await self._index.peek(record.tenant, record.thread_id)
+            if found is None or found.session_id != record.session_id:
+                await self._index.note(ended)
+                return
+            if await self._index.swap(found, ended):
+                return
+
+    async def whereabouts(self, record: Record | None) -> SandboxError:
+        if record is None or not await self._belongs_to_another(record):
+            return told(record)
+        if await self._index.presence(record.worker) == Presence.HERE:
+            return _misdirected(record)
+        return RuntimeUnavailable(
+            f"worker {record.worker}, which has this thread, is out of reach; try again",
+            retry_after_s=2,
+        )
+
+    async def _belongs_to_another(self, record: Record) -> bool:
+        if record.status != Status.LIVE or record.worker == self._lease.worker:
+            return False
+        return await self._index.presence(record.worker) != Presence.GONE
+
+
+def _is_same_or_older(found: Record, record: Record) -> bool:
+    if found.session_id == record.session_id:
+        return found.status == Status.LIVE
+    return found.generation < record.generation
+
+
+def _misdirected(record: Record) -> Misdirected:
+    return Misdirected(f"worker {record.worker} has this thread", worker=record.worker)

@@ -1,0 +1,196 @@
+"""The router: finds the worker of a call, and stays with the call until it is answered.
+
+While the worker that has the thread is away, a call waits. When it is gone for good, the loss is
+told or, for a thread_id, a new life begins elsewhere. A call that may have begun somewhere names
+that session from then on, so that it can join what it began but never begin a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.backends.remote import Unreachable
+from sandbox_sdk.protocol.errors import (
+    Capacity,
+    Misdirected,
+    RuntimeUnavailable,
+    SandboxError,
+)
+from sandbox_sdk.protocol.models import Target
+from sandbox_server.fleet.directory import Directory, Whereabouts
+from sandbox_server.fleet.placement import place
+from sandbox_server.fleet.workers import Presence, Worker
+from sandbox_server.sessions.registry import Status, told
+
+_KNOWN = 10_000
+"""How many threads' workers are kept in mind for the time in which Redis does not answer."""
+_Answer = TypeVar("_Answer")
+Call = Callable[[Sandboxes, Target | None], Awaitable[_Answer]]
+
+
+@dataclass
+class Attempt:
+    """One call on its way, over however many tries."""
+
+    tenant: str
+    target: Target | None
+    """None for a new session without a name."""
+    creates: bool
+    patience_s: float
+    full: set[str] = field(default_factory=set)
+    """Workers that could not take it."""
+    begun: bool = False
+    """Whether a worker may have begun with it."""
+    refusal: SandboxError | None = None
+    _deadline: float | None = None
+    _pause_s: float = 0.05
+
+    def progress(self) -> None:
+        """Something was answered: patience begins anew."""
+        self._deadline, self._pause_s = None, 0.05
+
+    async def wait(self, why: SandboxError) -> None:
+        """Before the next try. Raises the error where patience is over."""
+        now = time.monotonic()
+        if self._deadline is None:
+            self._deadline = now + self.patience_s
+        if now >= self._deadline:
+            raise why
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 1.5, 0.5)
+
+
+class Router:
+    def __init__(
+        self,
+        directory: Directory,
+        connect: Callable[[str], Sandboxes],
+        *,
+        patience_s: float,
+        chance: random.Random | None = None,
+    ) -> None:
+        """`connect` makes the backend of a worker out of its url."""
+        self._directory = directory
+        self._connect = connect
+        self._patience_s = patience_s
+        self._chance = chance or random.Random()
+        self._backends: dict[str, Sandboxes] = {}
+        self._known: OrderedDict[tuple[str, Target], Worker] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Router to {len(self._backends)} workers>"
+
+    def attempt(self, tenant: str, target: Target | None, *, creates: bool = False) -> Attempt:
+        return Attempt(tenant, target, creates, self._patience_s)
+
+    def backend(self, worker: Worker) -> Sandboxes:
+        if worker.url not in self._backends:
+            self._backends[worker.url] = self._connect(worker.url)
+        return self._backends[worker.url]
+
+    async def route(
+        self,
+        attempt: Attempt,
+        call: Call[_Answer],
+        *,
+        repeatable: Callable[[], bool] = lambda: True,
+    ) -> _Answer:
+        """The answer of the worker that has the session meant."""
+        while True:
+            worker = await self.worker_of(attempt)
+            try:
+                answer = await call(self.backend(worker), attempt.target)
+            except SandboxError as exc:
+                await self.after(exc, worker, attempt, repeatable=repeatable())
+            else:
+                self._remember(attempt, worker)
+                return answer
+
+    async def after(
+        self, exc: SandboxError, worker: Worker, attempt: Attempt, *, repeatable: bool = True
+    ) -> None:
+        """Returns where the call is worth another try. Raises the error where it is not."""
+        if isinstance(exc, Misdirected):
+            await attempt.wait(RuntimeUnavailable("the thread is moving; try again"))
+        elif isinstance(exc, Unreachable):
+            attempt.begun |= exc.may_have_arrived
+            if exc.may_have_arrived and not repeatable:
+                raise exc
+            await attempt.wait(exc)
+        elif isinstance(exc, RuntimeUnavailable) and repeatable:
+            attempt.full.add(worker.id)
+            await attempt.wait(exc)
+        elif isinstance(exc, Capacity) and attempt.creates and repeatable:
+            attempt.full.add(worker.id)
+            attempt.refusal = exc
+        else:
+            raise exc
+
+    async def worker_of(self, attempt: Attempt) -> Worker:
+        """The worker to turn to next. Raises SessionLost, SessionNotFound, Capacity, and
+        RuntimeUnavailable when patience is over."""
+        while True:
+            try:
+                return await self._choose(attempt)
+            except RuntimeUnavailable as exc:
+                await attempt.wait(exc)
+
+    async def _choose(self, attempt: Attempt) -> Worker:
+        where = await self._locate(attempt)
+        if where.alive and where.presence != Presence.GONE:
+            if where.presence == Presence.HERE and where.worker is not None:
+                return where.worker
+            assert where.record is not None
+            raise RuntimeUnavailable(
+                f"worker {where.record.worker}, which has this thread, is away; try again",
+                retry_after_s=2,
+            )
+        if not attempt.creates or (attempt.target and attempt.target.session_id):
+            raise told(where.record)
+        return await self._place(attempt)
+
+    async def _locate(self, attempt: Attempt) -> Whereabouts:
+        target = attempt.target
+        if target is None:
+            return Whereabouts()
+        try:
+            where = await self._directory.locate(attempt.tenant, target)
+        except RuntimeUnavailable:
+            known = self._known.get((attempt.tenant, target))
+            if known is None:
+                raise
+            # The worker itself knows whether it may still serve.
+            return Whereabouts(worker=known, presence=Presence.HERE, assumed=True)
+        record = where.record
+        if attempt.begun and record is not None and record.status in (Status.LIVE, Status.LOST):
+            attempt.target = Target(session_id=record.session_id)
+        return where
+
+    async def _place(self, attempt: Attempt) -> Worker:
+        workers = await self._directory.workers()
+        worker = place(workers, avoid=attempt.full, chance=self._chance)
+        if worker is not None:
+            return worker
+        if attempt.refusal is not None:
+            refusal, attempt.refusal = attempt.refusal, None
+            attempt.full.clear()
+            raise refusal
+        if any(self._directory.presence(w) == Presence.HERE for w in workers):
+            raise Capacity("every worker is full; try again later", retry_after_s=5)
+        raise RuntimeUnavailable("no worker is there; start one, or try again", retry_after_s=2)
+
+    def _remember(self, attempt: Attempt, worker: Worker) -> None:
+        if attempt.target is None:
+            return
+        key = (attempt.tenant, attempt.target)
+        self._known[key] = worker
+        self._known.move_to_end(key)
+        while len(self._known) > _KNOWN:
+            self._known.popitem(last=False)

@@ -1,0 +1,189 @@
+"""The Redis of a fleet: how it is reached, what its keys are called, its errors translated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable
+from importlib import resources
+from typing import Any, TypeVar, cast
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import RedisError
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+
+_ANSWER_S = 2.0
+_RETRIES = 3
+_Answer = TypeVar("_Answer")
+_SCRIPTS = {
+    name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text()
+    for name in ("compare_and_set", "acquire", "renew", "release")
+}
+
+
+class Store:
+    """Every method raises RuntimeUnavailable where Redis does not answer."""
+
+    def __init__(self, client: Redis, *, namespace: str = "sandbox") -> None:
+        self._client = client
+        self._namespace = namespace
+
+    @classmethod
+    def open(cls, url: str, *, namespace: str = "sandbox") -> Store:
+        """`redis://`, `rediss://`, `redis+sentinel://host:port,host:port/service/db` and
+        `redis+cluster://host:port`. Raises ValueError for anything else."""
+        return cls(_client(url), namespace=namespace)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # A key has what belongs together in braces, so that a cluster keeps it in one slot, and no
+    # names of callers, who may put secrets into them.
+
+    def thread_key(self, tenant: str, thread_id: str) -> str:
+        return f"{self._namespace}:{{{_hashed(tenant, thread_id)}}}:thread"
+
+    def session_key(self, tenant: str, session_id: str) -> str:
+        return f"{self._namespace}:{{{_hashed(tenant, session_id)}}}:session"
+
+    def worker_key(self, worker: str) -> str:
+        return f"{self._namespace}:{{{_hashed(worker)}}}:worker"
+
+    @property
+    def workers_key(self) -> str:
+        """The ids of all workers, each with the time it was last heard of."""
+        return f"{self._namespace}:workers"
+
+    @property
+    def marker_key(self) -> str:
+        return f"{self._namespace}:marker"
+
+    async def get(self, key: str) -> str | None:
+        return cast("str | None", await _translated(self._client.get(key)))
+
+    async def set(self, key: str, value: str, *, ttl_s: float) -> None:
+        await _translated(self._client.set(key, value, px=_ms(ttl_s)))
+
+    async def touch(self, key: str, *, ttl_s: float) -> None:
+        """Let a key live for so much longer."""
+        await _translated(self._client.pexpire(key, _ms(ttl_s)))
+
+    async def delete(self, key: str) -> None:
+        await _translated(self._client.delete(key))
+
+    async def fields(self, key: str) -> dict[str, str]:
+        return cast("dict[str, str]", await _translated(self._client.hgetall(key)))
+
+    async def set_field(self, key: str, field: str, value: str) -> bool:
+        """Whether there is such a key to set the field of."""
+        if not await _translated(self._client.exists(key)):
+            return False
+        await _translated(self._client.hset(key, field, value))
+        return True
+
+    async def now_ms(self) -> int:
+        """The time by Redis: the only clock that all machines share."""
+        seconds, micros = await _translated(self._client.time())
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def run_id(self) -> str:
+        """Changes when Redis is started anew or another one takes its place. A cluster has none."""
+        if isinstance(self._client, RedisCluster):
+            return "cluster"
+        info = await _translated(self._client.info("server"))
+        return str(info["run_id"])
+
+    async def compare_and_set(self, key: str, old: str | None, new: str, *, ttl_s: float) -> bool:
+        return bool(await self._run("compare_and_set", key, old or "", new, _ms(ttl_s)))
+
+    async def acquire(
+        self, key: str, home: str, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
+    ) -> tuple[int, float]:
+        """The epoch of a lease now held, or 0 and the seconds it is still another's."""
+        answer = await self._run("acquire", key, home, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        return int(answer[0]), int(answer[1]) / 1000
+
+    async def renew(
+        self, key: str, epoch: int, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
+    ) -> tuple[bool, str]:
+        """Whether the lease is still held, and how its worker is asked to drain, if it is."""
+        answer = await self._run("renew", key, epoch, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        return bool(answer[0]), str(answer[1])
+
+    async def release(self, key: str, epoch: int, state: str) -> None:
+        await self._run("release", key, epoch, state)
+
+    async def note_worker(self, worker: str, *, now_ms: int, keep_s: float) -> None:
+        await _translated(self._client.zadd(self.workers_key, {worker: now_ms}))
+        await _translated(self._client.zremrangebyscore(self.workers_key, 0, now_ms - _ms(keep_s)))
+        await _translated(self._client.pexpire(self.workers_key, _ms(keep_s)))
+
+    async def forget_worker(self, worker: str) -> None:
+        await _translated(self._client.zrem(self.workers_key, worker))
+        await self.delete(self.worker_key(worker))
+
+    async def worker_ids(self) -> list[str]:
+        return cast("list[str]", await _translated(self._client.zrange(self.workers_key, 0, -1)))
+
+    async def _run(self, script: str, key: str, *args: Any) -> Any:
+        return await _translated(self._client.eval(_SCRIPTS[script], 1, key, *args))
+
+
+async def _translated(call: Awaitable[_Answer] | _Answer) -> _Answer:
+    try:
+        return await cast("Awaitable[_Answer]", call)
+    except (RedisError, OSError) as exc:
+        raise RuntimeUnavailable(
+            f"the registry does not answer ({type(exc).__name__}); try again", retry_after_s=1
+        ) from exc
+
+
+def _client(url: str) -> Redis:
+    retry = Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), _RETRIES)
+    options: dict[str, Any] = {
+        "decode_responses": True,
+        "socket_timeout": _ANSWER_S,
+        "socket_connect_timeout": _ANSWER_S,
+        "retry": retry,
+    }
+    parts = urlsplit(url)
+    if parts.scheme in ("redis", "rediss", "unix"):
+        return Redis.from_url(url, **options)
+    if parts.scheme == "redis+cluster":
+        cluster = RedisCluster.from_url(url.replace("redis+cluster", "redis", 1), **options)
+        return cast("Redis", cluster)
+    if parts.scheme == "redis+sentinel":
+        credentials, _, hosts = parts.netloc.rpartition("@")
+        sentinels = [(h, int(p or 26379)) for h, _, p in (x.partition(":") for x in hosts.split(","))]
+        service, _, db = parts.path.strip("/").partition("/")
+        user, _, password = credentials.partition(":")
+        sentinel = Sentinel(sentinels, socket_timeout=_ANSWER_S)
+        return cast(
+            "Redis",
+            sentinel.master_for(
+                service or "mymaster",
+                db=int(db or 0),
+                username=unquote(user) or None,
+                password=unquote(password) or None,
+                **options,
+            ),
+        )
+    raise ValueError(
+        "REDIS_URL must begin with redis://, rediss://, unix://, redis+sentinel:// or"
+        " redis+cluster://"
+    )
+
+
+def _hashed(*names: str) -> str:
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
+
+
+def _flat(fields: dict[str, Any]) -> list[Any]:
+    return [part for item in fields.items() for part in item]
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

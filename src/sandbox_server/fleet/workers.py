@@ -1,0 +1,99 @@
+"""What a fleet knows of its workers, and whether one may still come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+KEEP_S = 86400.0
+"""How long a worker that fell silent is remembered."""
+
+
+class Phase(StrEnum):
+    STARTING = "starting"
+    """It holds its lease and is taking its boxes over."""
+    SERVING = "serving"
+    DRAINING = "draining"
+    """It serves the threads it has and takes no new ones."""
+    STOPPED = "stopped"
+    """It has let go of its lease and left its boxes to its successor."""
+
+
+class Drain(StrEnum):
+    RESTART = "restart"
+    """Let running commands end, then exit: the boxes wait for the next process of this worker."""
+    LEAVE = "leave"
+    """Wait until the last session has ended, then exit for good."""
+
+
+class Presence(StrEnum):
+    HERE = "here"
+    AWAY = "away"
+    """It does not serve, and may come back with everything it had."""
+    GONE = "gone"
+    """Its lease and the time of grace are over: what it had is lost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """One worker as it last described itself."""
+
+    id: str
+    url: str
+    capacity: int = 0
+    sessions: int = 0
+    warm: int = 0
+    phase: Phase = Phase.SERVING
+    version: str = ""
+    runtime: str = ""
+    epoch: int = 0
+    lapsed_s: float = 0.0
+    """How long ago its lease ended; negative while it runs."""
+
+    @property
+    def room(self) -> int:
+        return max(self.capacity - self.sessions, 0)
+
+    @property
+    def takes_threads(self) -> bool:
+        return self.phase == Phase.SERVING and self.lapsed_s < 0 and self.room > 0
+
+    def presence(self, *, grace_s: float) -> Presence:
+        if self.lapsed_s >= grace_s:
+            return Presence.GONE
+        serves = self.phase in (Phase.SERVING, Phase.DRAINING)
+        return Presence.HERE if serves and self.lapsed_s < 0 else Presence.AWAY
+
+
+def worker_fields(worker: Worker) -> dict[str, Any]:
+    """What a worker tells the fleet of itself."""
+    return {
+        "id": worker.id,
+        "url": worker.url,
+        "capacity": worker.capacity,
+        "sessions": worker.sessions,
+        "warm": worker.warm,
+        "state": worker.phase.value,
+        "version": worker.version,
+        "runtime": worker.runtime,
+    }
+
+
+def worker_from(fields: dict[str, str], *, now_ms: int) -> Worker | None:
+    """The inverse; None where there is nothing, or nothing that is understood."""
+    try:
+        return Worker(
+            id=fields["id"],
+            url=fields["url"],
+            capacity=int(fields["capacity"]),
+            sessions=int(fields["sessions"]),
+            warm=int(fields["warm"]),
+            phase=Phase(fields["state"]),
+            version=fields["version"],
+            runtime=fields["runtime"],
+            epoch=int(fields["epoch"]),
+            lapsed_s=(now_ms - int(fields["until"])) / 1000,
+        )
+    except (KeyError, ValueError):
+        return None

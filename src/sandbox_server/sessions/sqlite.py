@@ -1,0 +1,116 @@
+"""A registry in one file, for a worker that is alone."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_server.sessions.registry import REMEMBER_S, Record, Registry, Status, told
+
+_SCHEMA = """
+create table if not exists sessions (
+    tenant text not null, thread_id text not null, generation integer not null,
+    session_id text not null unique, box_id text not null, status text not null,
+    created_at real not null, changed_at real not null,
+    primary key (tenant, thread_id, generation)
+);
+create index if not exists changed on sessions (changed_at) where status != 'live';
+create table if not exists epochs (one integer primary key check (one = 1), epoch integer);
+"""
+_COLUMNS = "tenant, thread_id, generation, session_id, box_id, status, created_at"
+
+
+class SqliteRegistry(Registry):
+    """Its calls take microseconds: none is worth a thread. Without a path it is in memory."""
+
+    def __init__(
+        self, path: Path | None = None, *, worker: str = "", wall: Callable[[], float] = time.time
+    ) -> None:
+        self._worker = worker
+        self._wall = wall
+        self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
+        self._db.execute("pragma journal_mode=wal")
+        self._db.execute("pragma synchronous=normal")
+        self._db.executescript(_SCHEMA)
+        self._forget()
+
+    async def close(self) -> None:
+        self._db.close()
+
+    def next_epoch(self) -> int:
+        """Higher than any handed out before: whoever comes later fences those before."""
+        row = self._db.execute(
+            "insert into epochs values (1, 1) on conflict do update set epoch = epoch + 1"
+            " returning epoch"
+        ).fetchone()
+        return int(row[0])
+
+    async def newest(self, tenant: str, thread_id: str) -> Record | None:
+        return self._one(
+            "where tenant = ? and thread_id = ? order by generation desc", tenant, thread_id
+        )
+
+    async def by_session(self, tenant: str, session_id: str) -> Record | None:
+        return self._one("where tenant = ? and session_id = ?", tenant, session_id)
+
+    async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
+        return await self.newest(tenant, thread_id)
+
+    async def begin(self, record: Record, *, before: Record | None) -> None:
+        if before is not None and before.status == Status.LIVE:
+            self._save(replace(before, status=Status.LOST))
+        self._save(record)
+
+    async def restore(self, record: Record) -> bool:
+        self._save(record)
+        return True
+
+    async def end(self, record: Record, status: Status) -> None:
+        self._save(replace(record, status=status))
+
+    async def whereabouts(self, record: Record | None) -> SandboxError:
+        return told(record)
+
+    def _save(self, record: Record) -> None:
+        self._db.execute(
+            f"insert or replace into sessions ({_COLUMNS}, changed_at)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                record.tenant,
+                record.thread_id,
+                record.generation,
+                record.session_id,
+                record.box_id,
+                record.status.value,
+                record.created_at,
+                self._wall(),
+            ),
+        )
+
+    def _forget(self) -> None:
+        """Drop what ended long ago: such a thread may begin anew."""
+        self._db.execute(
+            "delete from sessions where status != 'live' and changed_at < ?",
+            (self._wall() - REMEMBER_S,),
+        )
+
+    def _one(self, where: str, *values: str) -> Record | None:
+        query = f"select {_COLUMNS} from sessions {where} limit 1"
+        row = self._db.execute(query, values).fetchone()
+        if row is None:
+            return None
+        tenant, thread_id, generation, session_id, box_id, status, created_at = row
+        return Record(
+            tenant=tenant,
+            thread_id=thread_id,
+            generation=generation,
+            session_id=session_id,
+            box_id=box_id,
+            status=Status(status),
+            created_at=created_at,
+            worker=self._worker,
+        )
