@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import hashlib
+import signal as signals
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
@@ -15,17 +15,13 @@ from pathlib import PurePosixPath
 from sandbox_sdk.backends.base import Download, Sandboxes
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import SessionLost
-from sandbox_sdk.protocol.events import (
-    CommandEvent,
-    ExitEvent,
-    GapEvent,
-    OutputEvent,
-    StartEvent,
-)
+from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     DEFAULT_TENANT,
     WORKSPACE,
     CleanupResult,
+    CommandInfo,
+    CommandList,
     CreateSessionRequest,
     DownloadInfo,
     ExecuteRequest,
@@ -36,15 +32,27 @@ from sandbox_sdk.protocol.models import (
     RunningCommand,
     Session,
     SessionInfo,
+    SessionList,
     SessionState,
+    SessionSummary,
     SessionUsage,
+    SignalName,
+    StdinReceipt,
     Target,
     UploadResult,
 )
-from sandbox_server.runtime.warden import Event, Exited, Gap, Output, Started
-from sandbox_server.runtime.warden.client import RunOptions
+from sandbox_server.runtime.warden import Event
+from sandbox_server.runtime.warden.commands import RunOptions
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.table import Life, SessionTable
+from sandbox_server.wording import (
+    EventWording,
+    at,
+    command_info,
+    execute_result,
+    in_a_while,
+    life,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,8 @@ class ServiceFacts:
 
     worker_id: str
     runtime: str
+    why: str = ""
+    """Why this runtime, in words for people."""
     limits: models.Limits
 
 
@@ -75,19 +85,23 @@ class SandboxService(Sandboxes):
     def __repr__(self) -> str:
         return f"<SandboxService {self._facts.worker_id} {self._facts.runtime} {self._table!r}>"
 
+    @property
+    def facts(self) -> ServiceFacts:
+        return self._facts
+
     # Sessions
 
     async def create_session(
         self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
     ) -> Session:
         own_id = None if request.thread_id else str(uuid.uuid4())
-        life = Life(
+        wanted = Life(
             environment=request.environment,
             env=request.env,
             idle_timeout_s=request.idle_timeout_s,
             session_id=own_id,
         )
-        session, state = await self._table.open(tenant, request.thread_id or own_id or "", life)
+        session, state = await self._table.open(tenant, request.thread_id or own_id or "", wanted)
         return self._session(session, "existing" if state == "live" else "created")
 
     async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
@@ -111,6 +125,11 @@ class SandboxService(Sandboxes):
             usage=SessionUsage(**usage.model_dump()),
         )
 
+    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+        own = [s for s in self._table.sessions() if s.record.tenant == tenant]
+        own.sort(key=lambda session: session.record.created_at)
+        return SessionList(sessions=[self._summary(session) for session in own])
+
     async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
         await self._table.cleanup(await self._table.find(tenant, target))
         return CleanupResult()
@@ -128,30 +147,17 @@ class SandboxService(Sandboxes):
             if request.background:
                 return await self._start(session, state, request)
             result = await session.warden.run(request.command, **self._options(request))
-        return ExecuteResult(
-            **result.exit.model_dump(exclude={"state_saved"}),
-            output=result.output,
-            stdout=result.stdout,
-            stderr=result.stderr,
-            truncated=result.truncated,
-            **_life(session, state),
-        )
+        return execute_result(result, session, state)
 
     async def _start(
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
-        events = session.warden.stream(request.command, **self._options(request))
-        async with contextlib.aclosing(events):
-            async for event in events:
-                if isinstance(event, Started):
-                    break
-            else:
-                raise AssertionError("a command starts or raises")
+        command_id = await session.warden.start(request.command, **self._options(request))
         about = session.warden.about
         return ExecuteResult(
-            exit_code=None, output="", stdout="", stderr="", command_id=event.command_id,
+            exit_code=None, output="", stdout="", stderr="", command_id=command_id,
             duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
-            cwd=about.cwd if about else WORKSPACE, **_life(session, state),
+            cwd=about.cwd if about else WORKSPACE, **life(session, state),
         )  # fmt: skip
 
     async def stream(
@@ -173,10 +179,51 @@ class SandboxService(Sandboxes):
     async def _told(
         self, session: LiveSession, state: SessionState, events: AsyncGenerator[Event]
     ) -> AsyncGenerator[CommandEvent]:
-        wording = _Wording(session, state, self._facts.limits.output_limit_bytes)
+        wording = EventWording(session, state, self._facts.limits.output_limit_bytes)
         async with self._using(session), contextlib.aclosing(events):
             async for event in events:
                 yield wording.of(event)
+
+    async def result(
+        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        session = await self._table.find(tenant, target)
+        async with self._told_if_lost(session):
+            return execute_result(await session.warden.result(command_id), session, "live")
+
+    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+        session = await self._table.find(tenant, target)
+        async with self._told_if_lost(session):
+            state = await session.warden.state()
+        return CommandList(commands=[command_info(summary) for summary in state.commands])
+
+    async def signal(
+        self,
+        target: Target,
+        command_id: str,
+        *,
+        signal: SignalName = "TERM",
+        tenant: str = DEFAULT_TENANT,
+    ) -> CommandInfo:
+        session = await self._table.find(tenant, target)
+        number = signals.Signals[f"SIG{signal}"]
+        async with self._using(session):
+            return command_info(await session.warden.signal(command_id, number))
+
+    async def send_stdin(
+        self,
+        target: Target,
+        command_id: str,
+        data: bytes,
+        *,
+        eof: bool = False,
+        offset: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> StdinReceipt:
+        session = await self._table.find(tenant, target)
+        async with self._using(session):
+            received = await session.warden.send_stdin(command_id, data, end=eof, offset=offset)
+        return StdinReceipt(received=received)
 
     # Files
 
@@ -219,7 +266,7 @@ class SandboxService(Sandboxes):
                 type=about.type,
                 size=about.size,
                 sha256=about.sha256,
-                modified_at=_when(about.modified_at),
+                modified_at=at(about.modified_at),
             )
             yield Download(info, aiter(file))
 
@@ -236,7 +283,7 @@ class SandboxService(Sandboxes):
         async with self._using(session):
             listing = await session.warden.list(path, recursive=recursive, limit=limit)
         entries = [
-            FileEntry(**{**dict(entry), "modified_at": _when(entry.modified_at)})
+            FileEntry(**{**dict(entry), "modified_at": at(entry.modified_at)})
             for entry in listing.entries
         ]
         return ListResult(path=path, entries=entries, truncated=listing.truncated)
@@ -258,6 +305,7 @@ class SandboxService(Sandboxes):
             "cwd": request.cwd,
             "env": request.env,
             "stdin": None if request.stdin is None else request.stdin.encode(),
+            "stdin_open": request.stdin_open,
             "key": request.idempotency_key,
             "output_limit": self._facts.limits.output_limit_bytes,
         }
@@ -278,7 +326,6 @@ class SandboxService(Sandboxes):
 
     def _session(self, session: LiveSession, status: str) -> Session:
         record = session.record
-        left_s = session.idle_timeout_s - session.idle_s(self._clock())
         return Session(
             session_id=record.session_id,
             thread_id=record.thread_id,
@@ -286,47 +333,24 @@ class SandboxService(Sandboxes):
             generation=record.generation,
             worker=self._facts.worker_id,
             runtime=self._facts.runtime,
-            created_at=_when(record.created_at),
-            expires_at=datetime.now(UTC) + timedelta(seconds=max(left_s, 0)),
+            created_at=at(record.created_at),
+            expires_at=self._expires_at(session),
             limits=self._facts.limits,
         )
 
-
-class _Wording:
-    """Puts what a warden tells of a command into the words of the wire."""
-
-    def __init__(self, session: LiveSession, state: SessionState, output_limit: int) -> None:
-        self._life = _life(session, state)
-        self._output_limit = output_limit
-        decoder = codecs.getincrementaldecoder("utf-8")
-        self._decoders = {name: decoder("replace") for name in ("stdout", "stderr")}
-
-    def of(self, event: Event) -> CommandEvent:
-        if isinstance(event, Started):
-            return StartEvent(command_id=event.command_id, **self._life)
-        if isinstance(event, Gap):
-            return GapEvent(offset=event.start, next_offset=event.end)
-        if isinstance(event, Exited):
-            result = event.result
-            truncated = result.output_bytes > self._output_limit
-            fields = result.model_dump(exclude={"state_saved"})
-            return ExitEvent(**fields, truncated=truncated, **self._life)
-        assert isinstance(event, Output)
-        text = self._decoders[event.stream].decode(event.data)
-        next_offset = event.offset + len(event.data)
-        return OutputEvent(
-            event=event.stream, data=text, offset=event.offset, next_offset=next_offset
+    def _summary(self, session: LiveSession) -> SessionSummary:
+        record = session.record
+        return SessionSummary(
+            session_id=record.session_id,
+            thread_id=record.thread_id,
+            generation=record.generation,
+            worker=self._facts.worker_id,
+            runtime=self._facts.runtime,
+            created_at=at(record.created_at),
+            idle_s=round(session.idle_s(self._clock()), 3),
+            expires_at=self._expires_at(session),
+            state="busy" if session.busy else "idle",
         )
 
-
-def _life(session: LiveSession, state: SessionState) -> dict[str, object]:
-    record = session.record
-    return {
-        "session_id": record.session_id,
-        "generation": record.generation,
-        "session_state": state,
-    }
-
-
-def _when(timestamp: float) -> datetime:
-    return datetime.fromtimestamp(timestamp, UTC)
+    def _expires_at(self, session: LiveSession) -> datetime:
+        return in_a_while(session.idle_timeout_s - session.idle_s(self._clock()))

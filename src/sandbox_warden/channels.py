@@ -1,4 +1,5 @@
-"""What can be going on in a channel: following a command, sending a file, receiving one."""
+"""What can be going on in a channel: following a command, feeding it, sending a file, receiving
+one."""
 
 import os
 import stat
@@ -11,33 +12,32 @@ from .connection import Connection, Source
 from .errors import Refused, refusal
 from .frames import (
     CHUNK,
-    CREDIT,
     DATA,
     ERROR,
     GAP,
-    OFFSET,
     REPLY,
     STARTED,
     STDERR,
     STDOUT,
     WINDOW,
     FrameError,
-    decode_at,
     encode,
     encode_at,
     encode_json,
 )
+from .stdin import Stdin
 
 _HASH_STEP = 4 << 20
 _KINDS = (STDOUT, STDERR)
 
 
 class Following(Source):
-    """The output of a command from an offset on, then its result; its stdin the other way."""
+    """The output of a command from an offset on, then its result. at_once: not later, but how it
+    stands now."""
 
     def __init__(
         self, connection: Connection, channel: int, commands: Commands, command: Command, *,
-        offset: int, live: bool,
+        offset: int, live: bool, at_once: bool,
     ) -> None:  # fmt: skip
         self._connection = connection
         self._channel = channel
@@ -45,29 +45,35 @@ class Following(Source):
         self._command = command
         self._credit = WINDOW
         self._told = False
+        self._until = command.log.size if at_once else None
         self._follower = Follower(command, offset, live, connection.pump)
         command.followers.add(self._follower)
-        if command.stdin is not None:
-            command.stdin.taken = self._stdin_taken
 
     def pull(self) -> Optional[bytes]:
         command, follower = self._command, self._follower
-        if command.result is None and not follower.live and command.stdin is None:
+        whole = command.result is not None or self._until is not None
+        if not whole and not follower.live and command.stdin is None:
             return None  # Told in one go, when there is everything to tell.
         if not self._told:
             self._told = True
             return self._started()
-        if command.result is None and not follower.live:
+        if self._credit <= 0 or not (whole or follower.live):
             return None
-        piece = command.log.read(follower.cursor, CHUNK) if self._credit > 0 else None
+        # One that has ended meanwhile is told to its end.
+        until = command.log.size if command.result or self._until is None else self._until
+        most = min(CHUNK, until - follower.cursor)
+        piece = command.log.read(follower.cursor, most) if most > 0 else None
         if piece is not None:
             return self._piece(*piece)
-        if command.result is None or self._credit <= 0:
+        if not whole:
             return None
         self.done = True
-        if follower.cursor < command.log.size:  # Its output has been dropped since.
-            self._connection.send(self._gap(command.log.size))
-        return encode_json(REPLY, self._channel, command.result)
+        if follower.cursor < until:  # Its output has been dropped since.
+            self._connection.send(self._gap(until))
+        return encode_json(REPLY, self._channel, command.result or self._standing(until))
+
+    def _standing(self, output_bytes: int) -> Dict[str, Any]:
+        return self._command.standing(output_bytes=output_bytes, cwd=self._commands.cwd)
 
     def _started(self) -> bytes:
         stdin = self._command.stdin
@@ -94,28 +100,50 @@ class Following(Source):
     def credit(self, count: int) -> None:
         self._credit += count
 
-    def data(self, payload: bytes) -> None:
-        offset, data = decode_at(payload)
-        stdin = self._command.stdin
-        if stdin is None:
-            return
-        if stdin.pending + len(data) > 2 * WINDOW:
-            raise FrameError("more input than was granted")
-        stdin.feed(offset, data)
-
-    def eof(self) -> None:
-        if self._command.stdin is not None:
-            self._command.stdin.end()
-
     def closed(self) -> None:
         self._command.followers.discard(self._follower)
-        if self._command.stdin is not None:
-            self._command.stdin.leave(self._stdin_taken)
         self._commands.resume(self._command)
 
-    def _stdin_taken(self, count: int) -> None:
+
+class Feeding(Source):
+    """Input for a command, taken when all of it is here and there is room, then answered."""
+
+    def __init__(
+        self, connection: Connection, channel: int, stdin: Stdin, *, offset: Optional[int],
+        end: bool,
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._channel = channel
+        self._stdin = stdin
+        self._offset = offset
+        self._end = end
+        self._data = bytearray()
+        self._whole = False
+        stdin.waiting.add(self._room)
+
+    def pull(self) -> Optional[bytes]:
+        if not self._whole or not self._stdin.has_room(len(self._data)):
+            return None
+        self.done = True
+        try:
+            received = self._stdin.take(bytes(self._data), offset=self._offset, end=self._end)
+        except Refused as exc:
+            return encode_json(ERROR, self._channel, {"code": exc.code, "message": str(exc)})
+        return encode_json(REPLY, self._channel, {"received": received})
+
+    def data(self, payload: bytes) -> None:
+        if len(self._data) + len(payload) > WINDOW:
+            raise FrameError("more than %d bytes of input at once" % WINDOW)
+        self._data += payload
+
+    def eof(self) -> None:
+        self._whole = True
+
+    def closed(self) -> None:
+        self._stdin.waiting.discard(self._room)
+
+    def _room(self) -> None:
         if self._connection.open:
-            self._connection.send(encode(CREDIT, self._channel, OFFSET.pack(count)))
             self._connection.pump()
 
 

@@ -57,13 +57,32 @@ class Command:
         """What is in the environment of everything it started."""
         return b"SANDBOX_COMMAND_ID=%s\0" % self.ident.encode()
 
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.started
+
+    def standing(self, *, output_bytes: int, cwd: str) -> Dict[str, Any]:
+        """What there is in place of a result while it runs."""
+        return {
+            "command_id": self.ident,
+            "exit_code": None,
+            "signal": None,
+            "reason": None,
+            "timed_out": False,
+            "duration_ms": round(self.age_s * 1000, 3),
+            "output_bytes": output_bytes,
+            "cwd": cwd,
+            "state_saved": False,
+        }
+
     def summary(self) -> Dict[str, Any]:
         """What a server that comes back needs to know of it."""
         return {
             "command_id": self.ident,
             "idempotency_key": self.key,
             "running": self.result is None,
-            "age_s": round(time.monotonic() - self.started, 3),
+            "exit_code": None if self.result is None else self.result["exit_code"],
+            "age_s": round(self.age_s, 3),
             "output_bytes": self.log.size,
             "late_bytes": self.late_bytes,
         }

@@ -63,6 +63,7 @@ class Commands:
         cwd: Optional[str],
         env: Dict[str, str],
         stdin: bool,
+        stdin_open: bool,
         output_limit: int,
     ) -> Command:
         if cwd is not None and not os.path.isdir(cwd):
@@ -78,7 +79,7 @@ class Commands:
         if self._meter.crowded():
             self._make_room(command)
         try:
-            self._spawn(command, stdin=stdin)
+            self._spawn(command, stdin=stdin or stdin_open, stdin_open=stdin_open)
         except OSError as exc:
             self._could_not_start(command, exc)
             return command
@@ -86,7 +87,7 @@ class Commands:
             command.timer = self._loop.after(timeout_s, lambda: self._time_out(command))
         return command
 
-    def _spawn(self, command: Command, *, stdin: bool) -> None:
+    def _spawn(self, command: Command, *, stdin: bool, stdin_open: bool = False) -> None:
         nursery = self._shells.take(stdin=stdin)
         shell = nursery.go()
         assert command.call is not None
@@ -95,7 +96,8 @@ class Commands:
         command.pipes = {shell.keep(shell.stdout): STDOUT, shell.keep(shell.stderr): STDERR}
         command.save_fd = shell.keep(shell.save)
         if stdin:
-            command.stdin = Stdin(self._loop, shell.keep(shell.stdin))
+            fd = shell.keep(shell.stdin)
+            command.stdin = Stdin(self._loop, fd, to_be_sent=stdin_open)
         self._by_shell[shell] = command
         self._watch(command)
         # Not at once: starting the next shell would compete with this command.

@@ -19,13 +19,13 @@ WINDOW = 1 << 20
 """How much a channel may send before its reader has granted more with CREDIT."""
 
 # Requests, answered on their channel by one REPLY or ERROR.
-HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, END, PING = range(1, 13)
+HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, END, PING, STDIN = range(1, 14)
 # Parts of a request, in either direction.
 DATA, EOF, CREDIT, CANCEL = range(32, 36)
 # Answers.
 REPLY, ERROR, STARTED, STDOUT, STDERR, GAP = range(64, 70)
 
-KINDS = frozenset([*range(1, 13), *range(32, 36), *range(64, 70)])
+KINDS = frozenset([*range(1, 14), *range(32, 36), *range(64, 70)])
 
 Frame = Tuple[int, int, bytes]
 """Kind, channel, payload."""

@@ -1,51 +1,60 @@
 """The input of one command: what was sent for it and not yet read by it."""
 
 import os
-from typing import Callable
+from typing import Callable, Optional, Set
 
+from .errors import Refused
 from .loop import WRITE, Loop
 
+PENDING_LIMIT = 1 << 20
 _WRITE_SIZE = 256 * 1024
 
 
 class Stdin:
-    """Writes to a command's stdin as the command reads it."""
+    """Writes to a command's stdin as the command reads it.
 
-    def __init__(self, loop: Loop, fd: int) -> None:
+    to_be_sent: whether others than who started the command may send input.
+    """
+
+    def __init__(self, loop: Loop, fd: int, *, to_be_sent: bool) -> None:
         self._loop = loop
         self._fd = fd
         self._pending = bytearray()
         self._ended = False
+        self.to_be_sent = to_be_sent
         self.received = 0
-        self.taken: Callable[[int], None] = _nobody
-        """Told how many bytes the command has taken, so that more may be sent."""
+        self.waiting: Set[Callable[[], None]] = set()
+        """Called when there may be room for more, and when there will never be."""
 
-    @property
-    def pending(self) -> int:
-        return len(self._pending)
+    def has_room(self, count: int) -> bool:
+        """Whether to take so much now; what was refused anyhow need not wait."""
+        pending = len(self._pending)
+        return self._ended or pending == 0 or pending + count <= PENDING_LIMIT
 
-    def feed(self, offset: int, data: bytes) -> None:
-        """Bytes from offset on. What was received before is skipped, so a resend is harmless."""
-        data = data[max(self.received - offset, 0) :]
-        if data and not self._ended:
-            self.received += len(data)
-            self._pending += data
-            self._write()
+    def take(self, data: bytes, *, offset: Optional[int], end: bool) -> int:
+        """Bytes from offset on, or from where the last ones ended; end: nothing comes after them.
 
-    def end(self) -> None:
-        """Nothing more will come."""
-        self._ended = True
+        What was received before is skipped, so a repeat is harmless. How much has been received
+        altogether. Raises Refused.
+        """
+        if offset is not None:
+            if offset > self.received:
+                message = "stdin has %d bytes so far: offset %d would leave a hole"
+                raise Refused("invalid_request", message % (self.received, offset))
+            data = data[self.received - offset :]
+        if data and self._ended:
+            raise Refused("stdin_closed", "the command's stdin is closed; it takes no more input")
+        self.received += len(data)
+        self._pending += data
+        self._ended = self._ended or end
         self._write()
+        return self.received
 
     def close(self) -> None:
         """The command is over: what it has not read nobody will."""
         self._pending.clear()
-        self.end()
-
-    def leave(self, taken: Callable[[int], None]) -> None:
-        """Whoever was told by taken does not listen any more."""
-        if self.taken == taken:
-            self.taken = _nobody
+        self._ended = True
+        self._write()
 
     def _write(self) -> None:
         if self._fd < 0:
@@ -54,9 +63,9 @@ class Stdin:
             while self._pending:
                 count = os.write(self._fd, self._pending[:_WRITE_SIZE])
                 del self._pending[:count]
-                self.taken(count)
         except BlockingIOError:
             self._loop.watch(self._fd, WRITE, lambda _events: self._write())
+            self._tell()
             return
         except OSError:
             self._pending.clear()
@@ -65,7 +74,9 @@ class Stdin:
         if self._ended:
             os.close(self._fd)
             self._fd = -1
+        self._tell()
 
-
-def _nobody(_count: int) -> None:
-    """For a command whose input nobody is sending."""
+    def _tell(self) -> None:
+        """Not at once: who waits may be the one who is writing."""
+        for wake in self.waiting:
+            self._loop.after(0, wake)

@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from . import files, frames, shell
-from .channels import Following, Receiving, Sending
+from .channels import Feeding, Following, Receiving, Sending
 from .command import Command
 from .commands import Commands
 from .connection import Connection
@@ -50,6 +50,7 @@ class Warden:
             frames.RUN: self._run,
             frames.ATTACH: self._attach,
             frames.SIGNAL: self._signal,
+            frames.STDIN: self._stdin,
             frames.PUT: self._put,
             frames.GET: self._get,
             frames.LIST: self._list,
@@ -217,6 +218,7 @@ class Warden:
                 cwd=_folder(body.get("cwd")),
                 env=_environment(body.get("env") or {}),
                 stdin=bool(body.get("stdin")),
+                stdin_open=bool(body.get("stdin_open")),
                 output_limit=min(
                     max(int(body["output_limit"]), MIN_OUTPUT_LIMIT), MAX_OUTPUT_LIMIT
                 ),
@@ -238,8 +240,9 @@ class Warden:
     ) -> None:
         offset = max(int(body.get("offset") or 0), 0)
         following = Following(
-            connection, channel, self._commands, command, offset=offset, live=live
-        )
+            connection, channel, self._commands, command,
+            offset=offset, live=live, at_once=bool(body.get("at_once")),
+        )  # fmt: skip
         connection.add(channel, following)
 
     def _signal(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
@@ -248,7 +251,16 @@ class Warden:
         if not 1 <= number <= 64:
             raise Refused("invalid_request", "signal %d does not exist" % number)
         self._commands.kill(command, number)
-        connection.send(encode_json(frames.REPLY, channel, {}))
+        connection.send(encode_json(frames.REPLY, channel, command.summary()))
+
+    def _stdin(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        stdin = self._commands.records.get(_text(body, "command_id")).stdin
+        if stdin is None or not (stdin.to_be_sent or body.get("initial")):
+            message = "the command was not started with its stdin open; it takes no more input"
+            raise Refused("stdin_closed", message)
+        offset = None if body.get("offset") is None else max(int(body["offset"]), 0)
+        feeding = Feeding(connection, channel, stdin, offset=offset, end=bool(body.get("end")))
+        connection.add(channel, feeding)
 
     def _put(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
         upload = files.Upload(

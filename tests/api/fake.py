@@ -8,12 +8,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sandbox_sdk.backends.base import Download, Sandboxes
-from sandbox_sdk.protocol.errors import FileMissing, SandboxError, SessionNotFound
+from sandbox_sdk.protocol.errors import (
+    FileMissing,
+    NotFound,
+    SandboxError,
+    SessionNotFound,
+    StdinClosed,
+)
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import (
     DEFAULT_TENANT,
     WORKSPACE,
     CleanupResult,
+    CommandInfo,
+    CommandList,
     CreateSessionRequest,
     DownloadInfo,
     ExecuteRequest,
@@ -24,7 +32,11 @@ from sandbox_sdk.protocol.models import (
     ListResult,
     Session,
     SessionInfo,
+    SessionList,
+    SessionSummary,
     SessionUsage,
+    SignalName,
+    StdinReceipt,
     Target,
     UploadResult,
 )
@@ -78,11 +90,14 @@ def exited(command_id: str = "c-1", output_bytes: int = 0) -> ExitEvent:
 
 class FakeSandboxes(Sandboxes):
     def __init__(self) -> None:
-        self.sessions: dict[tuple[str, str], FakeSession] = {}
+        self.live: dict[tuple[str, str], FakeSession] = {}
         self.script: list[Step] = [start(), out("4\n", 0), exited(output_bytes=2)]
         self.fails: Exception | None = None
         self.status = "healthy"
         self.ran: list[ExecuteRequest] = []
+        self.signalled: list[SignalName] = []
+        self.stdin = b""
+        self.stdin_ended = False
         self.followed: list[tuple[Target, str, int]] = []
         self.closed: list[str] = []
         self.on_chunk: Callable[[bytes], None] | None = None
@@ -94,11 +109,11 @@ class FakeSandboxes(Sandboxes):
             raise self.fails
         if target.thread_id is not None:
             key = (tenant, target.thread_id)
-            if make and key not in self.sessions:
-                self.sessions[key] = FakeSession(f"s-{len(self.sessions) + 1}", target.thread_id)
-            found = self.sessions.get(key)
+            if make and key not in self.live:
+                self.live[key] = FakeSession(f"s-{len(self.live) + 1}", target.thread_id)
+            found = self.live.get(key)
         else:
-            mine = [s for (owner, _), s in self.sessions.items() if owner == tenant]
+            mine = [s for (owner, _), s in self.live.items() if owner == tenant]
             found = next((s for s in mine if s.session_id == target.session_id), None)
         if found is None:
             raise SessionNotFound("there is no such session; make one with create_session")
@@ -107,8 +122,8 @@ class FakeSandboxes(Sandboxes):
     async def create_session(
         self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
     ) -> Session:
-        thread_id = request.thread_id or f"s-{len(self.sessions) + 1}"
-        status = "existing" if (tenant, thread_id) in self.sessions else "created"
+        thread_id = request.thread_id or f"s-{len(self.live) + 1}"
+        status = "existing" if (tenant, thread_id) in self.live else "created"
         made = self.find(Target(thread_id=thread_id), tenant, make=True)
         return Session.model_validate({**self.described(made), "status": status})
 
@@ -130,6 +145,9 @@ class FakeSandboxes(Sandboxes):
     ) -> ExecuteResult:
         session = self.find(request, tenant, make=request.thread_id is not None)
         self.ran.append(request)
+        return self.told(session, request)
+
+    def told(self, session: FakeSession, request: ExecuteRequest) -> ExecuteResult:
         return ExecuteResult(
             exit_code=None if request.background else 0,
             output=request.command,
@@ -173,6 +191,62 @@ class FakeSandboxes(Sandboxes):
                     yield step
         finally:
             self.closed.append(name)
+
+    def known(self, command_id: str) -> ExecuteRequest:
+        if command_id != "c-1" or not self.ran:
+            raise NotFound(f"no command {command_id} in this box")
+        return self.ran[-1]
+
+    async def result(
+        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        session = self.find(target, tenant)
+        return self.told(session, self.known(command_id))
+
+    def info(self) -> CommandInfo:
+        return CommandInfo(
+            command_id="c-1",
+            idempotency_key=self.ran[-1].idempotency_key,
+            running=self.ran[-1].background,
+            exit_code=None if self.ran[-1].background else 0,
+            age_s=1.5,
+            output_bytes=2,
+        )
+
+    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+        self.find(target, tenant)
+        return CommandList(commands=[self.info()] if self.ran else [])
+
+    async def signal(
+        self,
+        target: Target,
+        command_id: str,
+        *,
+        signal: SignalName = "TERM",
+        tenant: str = DEFAULT_TENANT,
+    ) -> CommandInfo:
+        self.find(target, tenant)
+        self.known(command_id)
+        self.signalled.append(signal)
+        return self.info()
+
+    async def send_stdin(
+        self,
+        target: Target,
+        command_id: str,
+        data: bytes,
+        *,
+        eof: bool = False,
+        offset: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> StdinReceipt:
+        self.find(target, tenant)
+        data = data if offset is None else data[len(self.stdin) - offset :]
+        if not self.known(command_id).stdin_open or (data and self.stdin_ended):
+            raise StdinClosed("the command takes no input")
+        self.stdin += data
+        self.stdin_ended |= eof
+        return StdinReceipt(received=len(self.stdin))
 
     async def upload_file(
         self,
@@ -266,9 +340,22 @@ class FakeSandboxes(Sandboxes):
             }
         )
 
+    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+        if self.fails is not None:
+            raise self.fails
+        own = [session for (owner, _), session in self.live.items() if owner == tenant]
+        return SessionList(
+            sessions=[
+                SessionSummary.model_validate(
+                    {**self.described(session), "idle_s": 1.5, "state": "idle"}
+                )
+                for session in own
+            ]
+        )
+
     async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
         found = self.find(target, tenant)
-        del self.sessions[tenant, found.thread_id]
+        del self.live[tenant, found.thread_id]
         return CleanupResult()
 
     async def health(self) -> Health:
@@ -279,7 +366,7 @@ class FakeSandboxes(Sandboxes):
                 "worker_id": "w-1",
                 "runtime": "fake",
                 "pool_size": 0,
-                "active_sessions": len(self.sessions),
+                "active_sessions": len(self.live),
                 "capacity": 10,
                 "version": "0",
                 "uptime_s": 1.0,

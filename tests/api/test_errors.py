@@ -82,7 +82,7 @@ def test_bad_thread_ids(server: Served, thread_id: str) -> None:
         calls.append(server.http.post("/upload_file", data=body, files={"file": ("f", b"1")}))
     for answer in calls:
         checked(answer, 422, "invalid_thread_id")
-    assert server.fake.sessions == {}
+    assert server.fake.live == {}
 
 
 @pytest.mark.parametrize("target", [{}, {"thread_id": "t", "session_id": "s"}])

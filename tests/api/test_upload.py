@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def stored(server: Served, thread_id: str = "t") -> dict[str, bytes]:
-    session = server.fake.sessions.get(("default", thread_id))
+    session = server.fake.live.get(("default", thread_id))
     return session.files if session else {}
 
 

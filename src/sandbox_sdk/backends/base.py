@@ -12,6 +12,8 @@ from sandbox_sdk.protocol.models import (
     DEFAULT_TENANT,
     WORKSPACE,
     CleanupResult,
+    CommandInfo,
+    CommandList,
     CreateSessionRequest,
     DownloadInfo,
     ExecuteRequest,
@@ -20,6 +22,9 @@ from sandbox_sdk.protocol.models import (
     ListResult,
     Session,
     SessionInfo,
+    SessionList,
+    SignalName,
+    StdinReceipt,
     Target,
     UploadResult,
 )
@@ -66,6 +71,57 @@ class Sandboxes(ABC):
         """Go on with a command that was started before, from an offset in its output on."""
 
     @abstractmethod
+    async def result(
+        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        """How a command stands, with the output kept so far; `exit_code` is None while it runs.
+
+        Neither a use of the session, nor does it make one. Raises NotFound for a command the box
+        does not know.
+        """
+
+    @abstractmethod
+    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+        """The commands a session knows, running ones and the newest of those that ended.
+
+        Neither a use of the session, nor does it make one.
+        """
+
+    @abstractmethod
+    async def signal(
+        self,
+        target: Target,
+        command_id: str,
+        *,
+        signal: SignalName = "TERM",
+        tenant: str = DEFAULT_TENANT,
+    ) -> CommandInfo:
+        """Send a signal to all processes of a command. KILL ends everything it has started,
+        daemons included. For a command that has ended nothing is done; that is no error.
+
+        Raises NotFound for a command the box does not know.
+        """
+
+    @abstractmethod
+    async def send_stdin(
+        self,
+        target: Target,
+        command_id: str,
+        data: bytes,
+        *,
+        eof: bool = False,
+        offset: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> StdinReceipt:
+        """Input for a command that was started with `stdin_open`; with eof, the last of it.
+
+        offset is where in stdin the data belongs: what has come before is not written again, so
+        the same call may be repeated. Without it the data goes to the end. Raises StdinClosed,
+        Capacity where the command does not read what it has been sent, InvalidRequest where
+        offset leaves a hole, and NotFound.
+        """
+
+    @abstractmethod
     async def upload_file(
         self,
         target: Target,
@@ -97,6 +153,10 @@ class Sandboxes(ABC):
     @abstractmethod
     async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
         """How a session is doing. Neither a use of it, nor does it make one."""
+
+    @abstractmethod
+    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+        """The live sessions of the tenant, oldest first."""
 
     @abstractmethod
     async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:

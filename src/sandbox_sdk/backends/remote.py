@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from email.message import Message
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from sandbox_sdk.protocol.models import (
     DEFAULT_TENANT,
     WORKSPACE,
     CleanupResult,
+    CommandInfo,
+    CommandList,
     CreateSessionRequest,
     DownloadInfo,
     ExecuteRequest,
@@ -29,6 +32,11 @@ from sandbox_sdk.protocol.models import (
     Model,
     Session,
     SessionInfo,
+    SessionList,
+    SignalName,
+    SignalRequest,
+    StdinReceipt,
+    StdinRequest,
     Target,
     UploadResult,
 )
@@ -107,6 +115,45 @@ class RemoteBackend(Sandboxes):
                     yield _event(name, data)
                     name = data = ""
 
+    async def result(
+        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        return await self._get("/command", target, ExecuteResult, {"command_id": command_id})
+
+    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+        return await self._get("/commands", target, CommandList)
+
+    async def signal(
+        self,
+        target: Target,
+        command_id: str,
+        *,
+        signal: SignalName = "TERM",
+        tenant: str = DEFAULT_TENANT,
+    ) -> CommandInfo:
+        request = SignalRequest(**target.model_dump(), command_id=command_id, signal=signal)
+        return await self._post("/command/signal", request, CommandInfo)
+
+    async def send_stdin(
+        self,
+        target: Target,
+        command_id: str,
+        data: bytes,
+        *,
+        eof: bool = False,
+        offset: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> StdinReceipt:
+        request = StdinRequest(
+            **target.model_dump(),
+            command_id=command_id,
+            data=b64encode(data).decode(),
+            encoding="base64",
+            eof=eof,
+            offset=offset,
+        )
+        return await self._post("/command/stdin", request, StdinReceipt)
+
     async def upload_file(
         self,
         target: Target,
@@ -148,6 +195,11 @@ class RemoteBackend(Sandboxes):
 
     async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
         return await self._get("/session", target, SessionInfo)
+
+    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+        with _translated():
+            answer = await self._client.get("/sessions")
+        return _answer(answer, SessionList)
 
     async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
         return await self._post("/cleanup", target, CleanupResult)

@@ -13,6 +13,7 @@
     ├── MethodNotAllowed          405  method_not_allowed
     ├── RequestTimeout            408  request_timeout
     ├── IdempotencyMismatch       409  idempotency_mismatch
+    ├── StdinClosed               409  stdin_closed
     ├── SessionLost               410  session_lost
     ├── FileTooLarge              413  file_too_large
     ├── Misdirected               421  misdirected
@@ -104,6 +105,13 @@ class RequestTimeout(SandboxError):
 
 class IdempotencyMismatch(SandboxError):
     code = "idempotency_mismatch"
+    status = 409
+
+
+class StdinClosed(SandboxError):
+    """The command takes no input: it was not started so, its input has ended, or it has."""
+
+    code = "stdin_closed"
     status = 409
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,7 @@ _THREAD_ID = re.compile(r"[A-Za-z0-9._:@+=-]{1,128}", re.ASCII)
 
 Env = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")], str]
 SessionState = Literal["live", "created", "recreated"]
+SignalName = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"]
 
 
 def check_thread_id(thread_id: str) -> str:
@@ -81,8 +83,41 @@ class ExecuteRequest(Target):
     cwd: str | None = Field(None, min_length=1, max_length=4096)
     env: Env = Field(default_factory=dict, description="Variables of this command alone.")
     stdin: str | None = None
+    stdin_open: bool = Field(False, description="stdin stays open for more, until its eof is sent.")
     background: bool = Field(False, description="Answer at once; ask for the result later.")
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
+
+
+class CommandTarget(Target):
+    """A command that was started before, in whose sandbox."""
+
+    command_id: str = Field(min_length=1, max_length=128, description="The command.")
+
+
+class SignalRequest(CommandTarget):
+    signal: SignalName = Field(
+        "TERM", description="KILL ends everything the command has started, daemons included."
+    )
+
+
+class StdinRequest(CommandTarget):
+    data: str = Field("", description="The bytes, as text or in base64.")
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    eof: bool = Field(False, description="Nothing comes after this.")
+    offset: int | None = Field(
+        None, ge=0, description="Where in stdin the data belongs, so that a repeat is harmless."
+    )
+
+    @model_validator(mode="after")
+    def _decodable(self) -> Self:
+        self.data_bytes()
+        return self
+
+    def data_bytes(self) -> bytes:
+        """The data as the command will read it. Raises ValueError where it is not base64."""
+        if self.encoding == "utf-8":
+            return self.data.encode()
+        return b64decode(self.data, validate=True)
 
 
 class Limits(Model):
@@ -124,6 +159,24 @@ class SessionUsage(Model):
     pids: int
 
 
+class SessionSummary(Model):
+    """A session as its server knows it, without asking the box."""
+
+    session_id: str
+    thread_id: str
+    generation: int
+    worker: str
+    runtime: str
+    created_at: datetime
+    idle_s: float
+    expires_at: datetime
+    state: Literal["idle", "busy"]
+
+
+class SessionList(Model):
+    sessions: list[SessionSummary]
+
+
 class SessionInfo(Session):
     state: Literal["idle", "busy"]
     last_used_at: datetime
@@ -155,6 +208,25 @@ class ExecuteResult(Model):
     def __getitem__(self, name: str) -> Any:
         """`result["output"]`, as callers of older clients write it."""
         return getattr(self, name)
+
+
+class CommandInfo(Model):
+    """How a command stands. The box remembers those that ended, up to some number."""
+
+    command_id: str
+    idempotency_key: str | None
+    running: bool
+    exit_code: int | None = Field(description="None while it runs.")
+    age_s: float = Field(description="Since its start.")
+    output_bytes: int
+
+
+class CommandList(Model):
+    commands: list[CommandInfo] = Field(description="The newest last.")
+
+
+class StdinReceipt(Model):
+    received: int = Field(description="How many bytes of stdin have come so far, all together.")
 
 
 class UploadResult(Model):

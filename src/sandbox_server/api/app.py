@@ -9,8 +9,9 @@ from fastapi import FastAPI
 
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_server.api.auth import ApiKeys
-from sandbox_server.api.docs import DESCRIPTION, TAG, TITLE, app_version, install_docs
+from sandbox_server.api.docs import DESCRIPTION, TAGS, TITLE, app_version, install_docs
 from sandbox_server.api.errors import install_error_handlers
+from sandbox_server.api.further import further
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.middleware import BodyLimit, RequestLog
 from sandbox_server.api.routes import UPLOAD, eight
@@ -30,7 +31,7 @@ def create_app(
         title=TITLE,
         version=app_version(),
         description=DESCRIPTION,
-        openapi_tags=[{"name": TAG, "description": "The whole contract: eight operations."}],
+        openapi_tags=TAGS,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -39,6 +40,7 @@ def create_app(
     app.state.keys = keys or ApiKeys([])
     app.state.limits = limits
     app.include_router(eight())
+    app.include_router(further())
     install_docs(app)
     install_error_handlers(app)
     app.add_middleware(BodyLimit, limits=limits, uploads=frozenset({UPLOAD}))

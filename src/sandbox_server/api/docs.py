@@ -15,6 +15,13 @@ from sandbox_sdk.protocol.models import ErrorAnswer
 
 TITLE = "Sandboxes"
 TAG = "sandboxes"
+COMMANDS_TAG = "commands"
+SESSIONS_TAG = "sessions"
+TAGS = [
+    {"name": TAG, "description": "The whole contract: eight operations."},
+    {"name": COMMANDS_TAG, "description": "Commands that were started before."},
+    {"name": SESSIONS_TAG, "description": "All sessions at a glance."},
+]
 DESCRIPTION = """\
 Isolated places in which agents run commands and keep files.
 

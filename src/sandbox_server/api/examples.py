@@ -80,10 +80,55 @@ EXECUTE_BODIES: dict[str, Any] = {
         "summary": "Run it exactly once, however often the call is repeated",
         "value": {"thread_id": "conv-42", "command": "make", "idempotency_key": "build-7"},
     },
+    "background": {
+        "summary": "Start a command that reads its input from later calls",
+        "value": {
+            "thread_id": "conv-42",
+            "command": "python3 -i",
+            "background": True,
+            "stdin_open": True,
+            "timeout": 600,
+        },
+    },
     "follow": {
         "summary": "Go on with a stream, with Last-Event-ID or ?command_id=&offset=",
         "value": {"thread_id": "conv-42"},
     },
+}
+
+COMMAND_INFO: dict[str, Any] = {
+    "command_id": "c-3",
+    "idempotency_key": "build-7",
+    "running": True,
+    "exit_code": None,
+    "age_s": 1.5,
+    "output_bytes": 120,
+}
+
+COMMAND_LIST: dict[str, Any] = {
+    "commands": [
+        {**COMMAND_INFO, "command_id": "c-1", "idempotency_key": None, "running": False,
+         "exit_code": 0, "age_s": 61.5},
+        COMMAND_INFO,
+    ]
+}  # fmt: skip
+
+STDIN_RECEIPT: dict[str, Any] = {"received": 12}
+
+SESSION_LIST: dict[str, Any] = {
+    "sessions": [
+        {
+            "session_id": SESSION["session_id"],
+            "thread_id": "conv-42",
+            "generation": 1,
+            "worker": "worker-1",
+            "runtime": "docker",
+            "created_at": "2025-01-01T12:00:00Z",
+            "idle_s": 12.5,
+            "expires_at": "2025-01-01T12:30:00Z",
+            "state": "idle",
+        }
+    ]
 }
 
 UPLOAD_RESULT: dict[str, Any] = {

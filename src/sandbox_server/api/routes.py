@@ -69,14 +69,7 @@ DOWNLOAD: dict[int | str, dict[str, Any]] = {
 def eight() -> APIRouter:
     """A new router with all of them."""
     router = APIRouter(tags=[TAG])
-    keyed = APIRouter(
-        route_class=KeyedRoute,
-        # They check nothing: KeyedRoute does, before the body is read. They tell the OpenAPI page.
-        dependencies=[
-            Security(HTTPBearer(auto_error=False)),
-            Security(APIKeyHeader(name="X-API-Key", auto_error=False)),
-        ],
-    )
+    keyed = keyed_router()
     _create_session(keyed)
     _execute(keyed)
     _upload_file(keyed)
@@ -87,6 +80,18 @@ def eight() -> APIRouter:
     router.include_router(keyed)
     _health(router)
     return router
+
+
+def keyed_router() -> APIRouter:
+    """A new router whose routes need a key."""
+    return APIRouter(
+        route_class=KeyedRoute,
+        # They check nothing: KeyedRoute does, before the body is read. They tell the OpenAPI page.
+        dependencies=[
+            Security(HTTPBearer(auto_error=False)),
+            Security(APIKeyHeader(name="X-API-Key", auto_error=False)),
+        ],
+    )
 
 
 def _create_session(router: APIRouter) -> None:

@@ -1,4 +1,4 @@
-"""create_session, session and cleanup."""
+"""create_session, session, cleanup, and the list of sessions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sandbox_sdk.protocol.models import (
     CreateSessionRequest,
     Session,
     SessionInfo,
+    SessionList,
     Target,
 )
 from sandbox_server.api.dependencies import QueryTarget, Service, Tenant
@@ -35,3 +36,8 @@ async def session(sandboxes: Service, tenant: Tenant, target: QueryTarget) -> Se
 async def cleanup(sandboxes: Service, tenant: Tenant, body: Target) -> CleanupResult:
     """End a session: its processes and its files are gone."""
     return await sandboxes.cleanup(body, tenant=tenant)
+
+
+async def sessions(sandboxes: Service, tenant: Tenant) -> SessionList:
+    """The live sessions of whoever asks, oldest first. No box is asked."""
+    return await sandboxes.sessions(tenant=tenant)

@@ -1,6 +1,6 @@
 """The server's side of a warden: the client, the link below it, and what it may answer."""
 
-from sandbox_server.runtime.warden.client import Download, WardenClient
+from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.runtime.warden.events import (
     CommandResult,
     Event,
@@ -9,6 +9,7 @@ from sandbox_server.runtime.warden.events import (
     Output,
     Started,
 )
+from sandbox_server.runtime.warden.files import Download
 
 __all__ = [
     "CommandResult",

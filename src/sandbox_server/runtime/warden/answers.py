@@ -22,6 +22,7 @@ from sandbox_warden.frames import FrameError
 Short = Annotated[str, StringConstraints(max_length=200)]
 PathText = Annotated[str, StringConstraints(max_length=8192)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
+ExitCode = Annotated[int, Field(ge=0, le=255)]
 StreamName = Literal["stdout", "stderr"]
 
 
@@ -29,11 +30,11 @@ class _Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class CommandExit(_Answer):
-    """How a command ended."""
+class CommandStanding(_Answer):
+    """How a command stands; exit_code is None while it runs."""
 
     command_id: Short
-    exit_code: Annotated[int, Field(ge=0, le=255)]
+    exit_code: ExitCode | None
     signal: Short | None
     reason: Short | None
     timed_out: bool
@@ -45,10 +46,22 @@ class CommandExit(_Answer):
     before the command is in force."""
 
 
+class CommandExit(CommandStanding):
+    """How a command ended."""
+
+    exit_code: ExitCode
+
+
+class CommandStarted(_Answer):
+    command_id: Short
+    stdin_received: Count
+
+
 class CommandSummary(_Answer):
     command_id: Short
     idempotency_key: Short | None
     running: bool
+    exit_code: ExitCode | None
     age_s: float
     output_bytes: Count
     late_bytes: Count
@@ -68,6 +81,10 @@ class BoxAbout(_Answer):
 
 class BoxState(BoxAbout):
     commands: list[CommandSummary]
+
+
+class StdinReceived(_Answer):
+    received: Count
 
 
 class FileEntry(_Answer):
@@ -120,6 +137,7 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "disk_full": errors.DiskFull,
     "changed": errors.FileMissing,
     "idempotency_mismatch": errors.IdempotencyMismatch,
+    "stdin_closed": errors.StdinClosed,
     "invalid_request": errors.InvalidRequest,
     "command_not_found": errors.NotFound,
     "exhausted": errors.Capacity,

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sandbox_sdk.protocol import errors
 from sandbox_warden import frames
 from sandbox_warden.frames import FrameError
 
-from .answers import CommandExit, StreamName, checked, reply_body
+from .answers import (
+    CommandExit,
+    CommandStanding,
+    CommandStarted,
+    StreamName,
+    checked,
+    reply_body,
+)
 
 
 @dataclass(frozen=True)
 class Started:
     command_id: str
+    stdin_received: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,9 @@ Event = Started | Output | Gap | Exited
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A finished command with the output that was kept of it."""
+    """A command with the output kept of it."""
 
-    exit: CommandExit
+    exit: CommandStanding
     pieces: tuple[Output | Gap, ...]
 
     @property
@@ -76,13 +83,15 @@ class CommandResult:
         return b"".join(parts).decode("utf-8", "replace")
 
 
-def event_of(kind: int, _channel: int, payload: bytes) -> Event | dict[str, Any]:
+def event_of(kind: int, _channel: int, payload: bytes) -> Event:
+    """What a frame says. Raises the error it tells, and RuntimeUnavailable for nonsense."""
     try:
         if kind in (frames.STDOUT, frames.STDERR):
             offset, data = frames.decode_at(payload)
             return Output("stdout" if kind == frames.STDOUT else "stderr", offset, data)
         if kind == frames.STARTED:
-            return frames.decode_json(payload)
+            started = checked(CommandStarted, frames.decode_json(payload))
+            return Started(started.command_id, started.stdin_received)
         if kind == frames.GAP:
             body = frames.decode_json(payload)
             return Gap(int(body["start"]), int(body["end"]))

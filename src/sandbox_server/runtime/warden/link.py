@@ -33,13 +33,10 @@ class Channel:
         self._link = link
         self._request = request
         self.number = number
-        self._feeding: asyncio.Task[None] | None = None
         self._frames: deque[Frame] = deque()
         self._buffered = 0
         self._consumed = 0
         self._waiter: asyncio.Future[None] | None = None
-        self._granted: asyncio.Event = asyncio.Event()
-        self._window = frames.WINDOW
 
     async def __aenter__(self) -> Channel:
         self._link.add(self)
@@ -52,8 +49,6 @@ class Channel:
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         self._link.forget(self)
-        if self._feeding is not None:
-            self._feeding.cancel()
         if exc_type is not None and self._link.lost is None:
             with contextlib.suppress(LinkLost):
                 await self.send(frames.CANCEL)
@@ -82,27 +77,7 @@ class Channel:
     async def send(self, kind: int, payload: bytes = b"") -> None:
         await self._link.write(frames.encode(kind, self.number, payload))
 
-    def feed(self, data: bytes, offset: int) -> None:
-        """Send a command's stdin from offset on, in the background."""
-        self._feeding = asyncio.create_task(self._feed(data, offset))
-
-    async def _feed(self, data: bytes, offset: int) -> None:
-        with contextlib.suppress(LinkLost):
-            for start in range(offset, len(data), frames.CHUNK):
-                chunk = data[start : start + frames.CHUNK]
-                while self._window < len(chunk) and self._link.lost is None:
-                    # The command does not read at the moment.
-                    self._granted.clear()
-                    await self._granted.wait()
-                self._window -= len(chunk)
-                await self._link.write(frames.encode_at(frames.DATA, self.number, start, chunk))
-            await self.send(frames.EOF)
-
     def push(self, frame: Frame) -> None:
-        if frame[0] == frames.CREDIT:
-            self._window += frames.OFFSET.unpack(frame[2])[0] if len(frame[2]) == 8 else 0
-            self._granted.set()
-            return
         self._frames.append(frame)
         self._buffered += len(frame[2])
         if self._buffered > frames.WINDOW + _SLACK:
@@ -110,7 +85,6 @@ class Channel:
         self.wake()
 
     def wake(self) -> None:
-        self._granted.set()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -1,0 +1,250 @@
+"""Commands in a box: run, followed, looked at, fed and signalled.
+
+Commands carry an id of their own, so asking again after a break joins the command that is already
+running: nothing runs twice, nothing is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, TypedDict, Unpack
+
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.base import Box
+from sandbox_warden import frames
+
+from .answers import (
+    CommandStanding,
+    CommandSummary,
+    StdinReceived,
+    checked,
+    reply_body,
+)
+from .events import CommandResult, Event, Exited, Gap, Output, Started, event_of
+from .line import ANSWER_S, Line
+from .link import Channel, LinkLost
+
+OUTPUT_LIMIT = 1 << 20
+STDIN_PIECE = 256 * 1024
+UNREAD_S = 10.0
+"""How long input may wait for a command that does not read, before its sender is told."""
+
+
+class RunOptions(TypedDict, total=False):
+    """How a command is run."""
+
+    timeout_s: float | None
+    """30 s unless told; None for no limit."""
+    cwd: str | None
+    env: Mapping[str, str] | None
+    stdin: bytes | None
+    stdin_open: bool
+    """Whether more input may be sent later, until its end is."""
+    key: str | None
+    """A second run under the same key joins the first instead."""
+    command_id: str | None
+    output_limit: int
+
+
+class CommandCalls(Line):
+    """What can be done with commands in a box."""
+
+    def __init__(self, box: Box, *, epoch: int = 1, deadman_s: float | None = None) -> None:
+        super().__init__(box, epoch=epoch, deadman_s=deadman_s)
+        self._feeding: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Let go of the link. The box and what runs in it live on."""
+        for task in self._feeding:
+            task.cancel()
+        await super().close()
+
+    async def run(self, command: str, **options: Unpack[RunOptions]) -> CommandResult:
+        """Run a command to its end and return what is kept of its output."""
+        body = _run_body(command, options, follow=False)
+        timeout_s = body["timeout_s"]
+        patience_s = None if timeout_s is None else timeout_s + ANSWER_S
+        pieces: list[Output | Gap] = []
+        try:
+            async with (
+                asyncio.timeout(patience_s),
+                contextlib.aclosing(self._follow(frames.RUN, body, options)) as events,
+            ):
+                async for event in events:
+                    if isinstance(event, Exited):
+                        return CommandResult(event.result, tuple(pieces))
+                    if isinstance(event, Output | Gap):
+                        pieces.append(event)
+        except TimeoutError:
+            raise errors.RuntimeUnavailable("the box did not answer in time; try again") from None
+        raise AssertionError("a followed command exits or raises")
+
+    async def start(self, command: str, **options: Unpack[RunOptions]) -> str:
+        """Run a command without waiting for its end; its id."""
+        async with contextlib.aclosing(self.stream(command, **options)) as events:
+            async for event in events:
+                if isinstance(event, Started):
+                    return event.command_id
+        raise AssertionError("a command starts or raises")
+
+    def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
+        """Run a command and yield its output as it comes. Leaving early does not end it."""
+        body = _run_body(command, options, follow=True)
+        return self._follow(frames.RUN, body, options)
+
+    def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
+        """Follow a command that was started before, from an offset in its output on."""
+        body = {"command_id": command_id, "offset": offset, "follow": True}
+        return self._follow(frames.ATTACH, body, {})
+
+    async def result(self, command_id: str) -> CommandResult:
+        """How a command stands now, and what is kept of its output so far."""
+        body = {"command_id": command_id, "follow": False, "at_once": True}
+        for attempt in (1, 2):
+            link = await self._get_link()
+            try:
+                async with asyncio.timeout(ANSWER_S), link.request(frames.ATTACH, body) as channel:
+                    return await _standing(channel)
+            except (LinkLost, TimeoutError) as exc:
+                if attempt == 2:
+                    raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
+        raise AssertionError("unreachable")
+
+    async def signal(self, command_id: str, number: int) -> CommandSummary:
+        """Send a signal to everything a command has started; 9 ends all of it for sure."""
+        body = {"command_id": command_id, "signal": number}
+        return checked(CommandSummary, await self._ask(frames.SIGNAL, body))
+
+    async def send_stdin(
+        self, command_id: str, data: bytes, *, end: bool = False, offset: int | None = None
+    ) -> int:
+        """Input for a command that was started with stdin_open. Returns how many bytes of input
+        it has been sent altogether, read by it or not.
+
+        With an offset, what came before is not written again. Raises StdinClosed, Capacity where
+        the command does not read, RuntimeUnavailable, and InvalidRequest for a hole.
+        """
+        try:
+            async with asyncio.timeout(UNREAD_S):
+                return await self._send_stdin(command_id, data, offset=offset, end=end)
+        except TimeoutError:
+            raise errors.Capacity(
+                "the command does not read what it has been sent; send the rest later",
+                retry_after_s=1,
+            ) from None
+
+    async def _send_stdin(
+        self, command_id: str, data: bytes, *, offset: int | None, end: bool, initial: bool = False
+    ) -> int:
+        received, sent = 0, 0
+        while True:
+            piece = data[sent : sent + STDIN_PIECE]
+            body = {
+                "command_id": command_id,
+                "offset": None if offset is None else offset + sent,
+                "end": end and sent + len(piece) == len(data),
+                "initial": initial,
+            }
+            received = await self._send_piece(body, piece)
+            sent += len(piece)
+            if sent == len(data):
+                return received
+
+    async def _send_piece(self, body: dict[str, Any], piece: bytes) -> int:
+        """Input is taken as a whole or not at all, when there is room for it."""
+        while True:
+            link = await self._get_link()
+            try:
+                async with link.request(frames.STDIN, body) as channel:
+                    await channel.send(frames.DATA, piece)
+                    await channel.send(frames.EOF)
+                    kind, _, payload = await self._next(link, channel)
+                    return checked(StdinReceived, reply_body(kind, payload)).received
+            except LinkLost as exc:
+                if body["offset"] is None:
+                    raise errors.RuntimeUnavailable(
+                        "the input was cut off and may have come or not; send it with an offset"
+                    ) from exc
+
+    async def _follow(
+        self, kind: int, body: dict[str, Any], options: RunOptions
+    ) -> AsyncGenerator[Event]:
+        offset = int(body.get("offset", 0))
+        told = False
+        while True:
+            link = await self._get_link()
+            try:
+                async with link.request(kind, {**body, "offset": offset}) as channel:
+                    while True:
+                        event = event_of(*await self._next(link, channel))
+                        if isinstance(event, Started):
+                            if told:
+                                continue
+                            told = True
+                            self._feed(event, options)
+                        elif isinstance(event, Output):
+                            offset = event.offset + len(event.data)
+                        elif isinstance(event, Gap):
+                            offset = event.end
+                        elif isinstance(event, Exited):
+                            break
+                        yield event
+            except LinkLost:
+                continue
+            yield event
+            return
+
+    def _feed(self, started: Started, options: RunOptions) -> None:
+        """Send the input a command was started with, for as long as it takes to read it: whoever
+        started it need not wait, and may leave."""
+        stdin, offset = options.get("stdin"), started.stdin_received
+        if stdin is None or offset > len(stdin):
+            return
+        end = not options.get("stdin_open", False)
+
+        async def feed() -> None:
+            with contextlib.suppress(errors.SandboxError):
+                await self._send_stdin(
+                    started.command_id, stdin[offset:], offset=offset, end=end, initial=True
+                )
+
+        task = asyncio.create_task(feed())
+        self._feeding.add(task)
+        task.add_done_callback(self._feeding.discard)
+
+
+async def _standing(channel: Channel) -> CommandResult:
+    pieces: list[Output | Gap] = []
+    while True:
+        frame = await channel.receive()
+        if frame[0] in (frames.REPLY, frames.ERROR):
+            standing = checked(CommandStanding, reply_body(frame[0], frame[2]))
+            return CommandResult(standing, tuple(pieces))
+        event = event_of(*frame)
+        if isinstance(event, Output | Gap):
+            pieces.append(event)
+
+
+def _run_body(command: str, options: RunOptions, *, follow: bool) -> dict[str, Any]:
+    cwd, env, stdin = options.get("cwd"), options.get("env") or {}, options.get("stdin")
+    stdin_open = options.get("stdin_open", False)
+    input_digest = hashlib.sha256(stdin or b"").hexdigest()
+    what = [command, cwd, sorted(env.items()), input_digest, stdin_open]
+    return {
+        "command": command,
+        "command_id": options.get("command_id") or uuid.uuid4().hex,
+        "digest": hashlib.sha256(json.dumps(what).encode()).hexdigest(),
+        "key": options.get("key"),
+        "timeout_s": options.get("timeout_s", 30.0),
+        "cwd": cwd,
+        "env": dict(env),
+        "stdin": stdin is not None,
+        "stdin_open": stdin_open,
+        "output_limit": options.get("output_limit", OUTPUT_LIMIT),
+        "follow": follow,
+    }

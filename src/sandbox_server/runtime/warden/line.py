@@ -1,0 +1,128 @@
+"""The line to one warden: a link that is replaced when it breaks, and questions asked over it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.base import Box, ByteStream
+from sandbox_warden import frames
+
+from .answers import BoxAbout, checked, reply_body
+from .link import Channel, Link, LinkLost
+
+ANSWER_S = 30.0
+"""How long a warden may take for an answer that does not depend on a command."""
+CONNECT_S = 10.0
+SILENCE_S = 5.0
+"""After so long without a word, the warden is asked whether it is still there."""
+
+
+class Line:
+    """Speaks to the warden of one box in the name of one epoch."""
+
+    def __init__(self, box: Box, *, epoch: int = 1, deadman_s: float | None = None) -> None:
+        self._box = box
+        self._epoch = epoch
+        self._deadman_s = deadman_s
+        self._link: Link | None = None
+        self.about: BoxAbout | None = None
+        self._connecting = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._box!r} epoch {self._epoch} {self._link!r}>"
+
+    async def close(self) -> None:
+        """Let go of the link. The box and what runs in it live on."""
+        await self._drop_link()
+
+    async def connect(self) -> None:
+        """Make sure there is a link.
+
+        Raises SessionLost where the box is gone, Fenced where it is somebody else's, and
+        RuntimeUnavailable where the warden cannot be reached.
+        """
+        await self._get_link()
+
+    async def _ask(self, kind: int, body: dict[str, Any]) -> dict[str, Any]:
+        """A request that may be asked again: one break of the link is not an error yet."""
+        for attempt in (1, 2):
+            link = await self._get_link()
+            try:
+                async with asyncio.timeout(ANSWER_S), link.request(kind, body) as channel:
+                    answer, _, payload = await channel.receive()
+                    return reply_body(answer, payload)
+            except (LinkLost, TimeoutError) as exc:
+                if attempt == 2:
+                    raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
+        raise AssertionError("unreachable")
+
+    async def _next(self, link: Link, channel: Channel) -> frames.Frame:
+        """The next frame, however long a command is silent, as long as its warden lives: an engine
+        does not always end the streams of a box that is gone."""
+        while True:
+            try:
+                return await channel.receive(silence_s=SILENCE_S)
+            except TimeoutError:
+                await self._make_sure(link)
+
+    async def _make_sure(self, link: Link) -> None:
+        """Give a link up whose warden does not answer."""
+        try:
+            async with asyncio.timeout(SILENCE_S), link.request(frames.PING, {}) as channel:
+                await channel.receive()
+        except (TimeoutError, LinkLost):
+            await link.close()
+
+    async def _get_link(self) -> Link:
+        if self._link is not None and self._link.lost is None:
+            return self._link
+        async with self._connecting:
+            if self._link is None or self._link.lost is not None:
+                await self._drop_link()
+                self._link = await self._connect()
+            return self._link
+
+    async def _drop_link(self) -> None:
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.close()
+
+    async def _connect(self) -> Link:
+        """Open a stream and say hello, for as long as the box lives and patience lasts."""
+        deadline = asyncio.get_running_loop().time() + CONNECT_S
+        pause_s = 0.01
+        while True:
+            try:
+                return await self._hello(await self._open_stream())
+            except (LinkLost, TimeoutError) as exc:
+                if not await self._box.is_alive():
+                    raise errors.SessionLost(f"box {self._box.id} is gone") from exc
+                if asyncio.get_running_loop().time() > deadline:
+                    raise errors.RuntimeUnavailable(
+                        f"the warden of box {self._box.id} does not answer; try again"
+                    ) from exc
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.5)
+
+    async def _open_stream(self) -> ByteStream:
+        try:
+            return await self._box.open_stream()
+        except errors.RuntimeUnavailable as exc:
+            # An engine that refuses may have a box before it that is ending: that is looked at.
+            raise LinkLost(exc.message) from exc
+
+    async def _hello(self, stream: ByteStream) -> Link:
+        link = Link(stream)
+        body: dict[str, Any] = {"version": frames.PROTOCOL_VERSION, "epoch": self._epoch}
+        if self._deadman_s is not None:
+            body["deadman_s"] = self._deadman_s
+        try:
+            async with asyncio.timeout(CONNECT_S), link.request(frames.HELLO, body) as channel:
+                kind, _, payload = await channel.receive()
+                self.about = checked(BoxAbout, reply_body(kind, payload))
+        except BaseException:
+            await link.close()
+            raise
+        return link
