@@ -24,8 +24,8 @@ from sandbox_server import __version__
 from sandbox_server.pool import Pool, PoolSettings
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.sessions.live import LiveSession, record_from_state
 from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.live import LiveSession, record_from_state
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.table import SessionTable
 

@@ -147,9 +147,7 @@ class RedisLease:
         self._epoch = epoch
         self._valid_until = asked_at + self._lease_s * _SAFETY
         self._run_id = await self._store.run_id()
-        await self._store.note_worker(
-            self.worker, now_ms=await self._store.now_ms(), keep_s=KEEP_S
-        )
+        await self._store.note_worker(self.worker, now_ms=await self._store.now_ms(), keep_s=KEEP_S)
         log.info("lease.acquired", worker=self.worker, epoch=epoch)
 
     async def _renew_for_ever(self, home: str) -> None:

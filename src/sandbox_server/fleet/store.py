@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable
 from importlib import resources
-from typing import Any, TypeVar, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any, cast
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.retry import Retry
@@ -17,7 +16,6 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
 _ANSWER_S = 2.0
 _RETRIES = 3
-_Answer = TypeVar("_Answer")
 _SCRIPTS = {
     name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text()
     for name in ("compare_and_set", "acquire", "renew", "release")
@@ -62,39 +60,39 @@ class Store:
         return f"{self._namespace}:marker"
 
     async def get(self, key: str) -> str | None:
-        return cast("str | None", await _translated(self._client.get(key)))
+        found = await self._ask("GET", key)
+        return None if found is None else str(found)
 
     async def set(self, key: str, value: str, *, ttl_s: float) -> None:
-        await _translated(self._client.set(key, value, px=_ms(ttl_s)))
+        await self._ask("SET", key, value, "PX", _ms(ttl_s))
 
     async def touch(self, key: str, *, ttl_s: float) -> None:
         """Let a key live for so much longer."""
-        await _translated(self._client.pexpire(key, _ms(ttl_s)))
+        await self._ask("PEXPIRE", key, _ms(ttl_s))
 
     async def delete(self, key: str) -> None:
-        await _translated(self._client.delete(key))
+        await self._ask("DEL", key)
 
     async def fields(self, key: str) -> dict[str, str]:
-        return cast("dict[str, str]", await _translated(self._client.hgetall(key)))
+        return dict(await self._ask("HGETALL", key))
 
     async def set_field(self, key: str, field: str, value: str) -> bool:
         """Whether there is such a key to set the field of."""
-        if not await _translated(self._client.exists(key)):
+        if not await self._ask("EXISTS", key):
             return False
-        await _translated(self._client.hset(key, field, value))
+        await self._ask("HSET", key, field, value)
         return True
 
     async def now_ms(self) -> int:
         """The time by Redis: the only clock that all machines share."""
-        seconds, micros = await _translated(self._client.time())
+        seconds, micros = await self._ask("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def run_id(self) -> str:
         """Changes when Redis is started anew or another one takes its place. A cluster has none."""
         if isinstance(self._client, RedisCluster):
             return "cluster"
-        info = await _translated(self._client.info("server"))
-        return str(info["run_id"])
+        return str((await self._ask("INFO", "server"))["run_id"])
 
     async def compare_and_set(self, key: str, old: str | None, new: str, *, ttl_s: float) -> bool:
         return bool(await self._run("compare_and_set", key, old or "", new, _ms(ttl_s)))
@@ -117,28 +115,27 @@ class Store:
         await self._run("release", key, epoch, state)
 
     async def note_worker(self, worker: str, *, now_ms: int, keep_s: float) -> None:
-        await _translated(self._client.zadd(self.workers_key, {worker: now_ms}))
-        await _translated(self._client.zremrangebyscore(self.workers_key, 0, now_ms - _ms(keep_s)))
-        await _translated(self._client.pexpire(self.workers_key, _ms(keep_s)))
+        await self._ask("ZADD", self.workers_key, now_ms, worker)
+        await self._ask("ZREMRANGEBYSCORE", self.workers_key, 0, now_ms - _ms(keep_s))
+        await self.touch(self.workers_key, ttl_s=keep_s)
 
     async def forget_worker(self, worker: str) -> None:
-        await _translated(self._client.zrem(self.workers_key, worker))
+        await self._ask("ZREM", self.workers_key, worker)
         await self.delete(self.worker_key(worker))
 
     async def worker_ids(self) -> list[str]:
-        return cast("list[str]", await _translated(self._client.zrange(self.workers_key, 0, -1)))
+        return list(await self._ask("ZRANGE", self.workers_key, 0, -1))
 
     async def _run(self, script: str, key: str, *args: Any) -> Any:
-        return await _translated(self._client.eval(_SCRIPTS[script], 1, key, *args))
+        return await self._ask("EVAL", _SCRIPTS[script], 1, key, *args)
 
-
-async def _translated(call: Awaitable[_Answer] | _Answer) -> _Answer:
-    try:
-        return await cast("Awaitable[_Answer]", call)
-    except (RedisError, OSError) as exc:
-        raise RuntimeUnavailable(
-            f"the registry does not answer ({type(exc).__name__}); try again", retry_after_s=1
-        ) from exc
+    async def _ask(self, *command: Any) -> Any:
+        try:
+            return await self._client.execute_command(*command)
+        except (RedisError, OSError) as exc:
+            raise RuntimeUnavailable(
+                f"the registry does not answer ({type(exc).__name__}); try again", retry_after_s=1
+            ) from exc
 
 
 def _client(url: str) -> Redis:
@@ -156,24 +153,26 @@ def _client(url: str) -> Redis:
         cluster = RedisCluster.from_url(url.replace("redis+cluster", "redis", 1), **options)
         return cast("Redis", cluster)
     if parts.scheme == "redis+sentinel":
-        credentials, _, hosts = parts.netloc.rpartition("@")
-        sentinels = [(h, int(p or 26379)) for h, _, p in (x.partition(":") for x in hosts.split(","))]
-        service, _, db = parts.path.strip("/").partition("/")
-        user, _, password = credentials.partition(":")
-        sentinel = Sentinel(sentinels, socket_timeout=_ANSWER_S)
-        return cast(
-            "Redis",
-            sentinel.master_for(
-                service or "mymaster",
-                db=int(db or 0),
-                username=unquote(user) or None,
-                password=unquote(password) or None,
-                **options,
-            ),
-        )
+        return _through_sentinels(parts, options)
     raise ValueError(
         "REDIS_URL must begin with redis://, rediss://, unix://, redis+sentinel:// or"
         " redis+cluster://"
+    )
+
+
+def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> Redis:
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    service, _, db = parts.path.strip("/").partition("/")
+    named = (host.partition(":") for host in hosts.split(","))
+    sentinels = [(host, int(port or 26379)) for host, _, port in named]
+    sentinel = Sentinel(sentinels, socket_timeout=_ANSWER_S)  # type: ignore[no-untyped-call]
+    return sentinel.master_for(
+        service or "mymaster",
+        db=int(db or 0),
+        username=unquote(user) or None,
+        password=unquote(password) or None,
+        **options,
     )
 
 

@@ -22,8 +22,8 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.models import SessionState, Target
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Record, Registry, Status, told
 
 log = structlog.get_logger()

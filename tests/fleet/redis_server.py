@@ -1,0 +1,73 @@
+"""A real Redis of a test's own."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+
+class RedisServer:
+    """A process that can be stopped, killed, started again and emptied."""
+
+    def __init__(self, folder: Path, *, persistent: bool = False) -> None:
+        self._folder = folder
+        self._persistent = persistent
+        self._process: asyncio.subprocess.Process | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+
+    async def start(self) -> None:
+        program = os.environ.get("SANDBOX_TEST_REDIS") or shutil.which("redis-server")
+        assert program, "no redis-server on this machine"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        keep = ["--appendonly", "yes"] if self._persistent else ["--save", ""]
+        self._process = await asyncio.create_subprocess_exec(
+            program, "--port", str(self.port), "--bind", "127.0.0.1",
+            "--dir", str(self._folder), "--logfile", str(self._folder / "redis.log"), *keep,
+            stdout=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        async with asyncio.timeout(30), Redis(port=self.port) as client:
+            while True:
+                try:
+                    await client.ping()
+                    return
+                except OSError:
+                    await asyncio.sleep(0.02)
+                except Exception as exc:
+                    if "LOADING" not in str(exc) and "onnect" not in str(exc):
+                        raise
+                    await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        """Like a machine that is switched off: kill -9."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            await self._process.wait()
+
+    def freeze(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    async def flush(self) -> None:
+        async with Redis(port=self.port) as client:
+            await client.flushall()
+
+    async def keys_without_ttl(self) -> list[str]:
+        async with Redis(port=self.port, decode_responses=True) as client:
+            return [key async for key in client.scan_iter() if await client.pttl(key) < 0]
+
+    async def everything(self) -> str:
+        """All names of keys, as one text."""
+        async with Redis(port=self.port, decode_responses=True) as client:
+            return "\n".join([key async for key in client.scan_iter()])

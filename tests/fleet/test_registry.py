@@ -1,0 +1,229 @@
+"""Every registry keeps the same promises: in a file, and in Redis."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sandbox_sdk.protocol.errors import (
+    Misdirected,
+    RuntimeUnavailable,
+    SessionLost,
+    SessionNotFound,
+)
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.registry import RedisRegistry
+from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.workers import Worker, worker_fields
+from sandbox_server.sessions.lease import LoneLease
+from sandbox_server.sessions.registry import Record, Registry, Status
+from sandbox_server.sessions.sqlite import SqliteRegistry
+from tests.fleet.redis_server import RedisServer
+
+SETTLE_S = 0.2
+
+
+@pytest.fixture
+async def index(store: Store) -> SessionIndex:
+    """One that has been up for long enough to be believed."""
+    made = SessionIndex(store, lease_s=SETTLE_S, grace_s=0.2)
+    await settled(made)
+    return made
+
+
+async def settled(index: SessionIndex) -> None:
+    while True:
+        try:
+            return await index.make_sure()
+        except RuntimeUnavailable:
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+async def registry(
+    request: pytest.FixtureRequest, tmp_path: Path, index: SessionIndex
+) -> AsyncIterator[Registry]:
+    if request.param == "sqlite":
+        made: Registry = SqliteRegistry(tmp_path / "sessions.sqlite", worker="w1")
+    else:
+        made = RedisRegistry(index, LoneLease("w1", 1))
+    yield made
+    await made.close()
+
+
+def record(**changes: object) -> Record:
+    base = Record(
+        tenant="t",
+        thread_id="conv",
+        generation=1,
+        session_id=str(uuid.uuid4()),
+        box_id="b1",
+        status=Status.LIVE,
+        created_at=1.5,
+        worker="w1",
+        epoch=1,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+async def test_a_session_is_found_by_thread_and_by_name(registry: Registry) -> None:
+    first = record()
+    assert await registry.predecessor("t", "conv") is None
+    await registry.begin(first, before=None)
+    found = await registry.newest("t", "conv")
+    assert found is not None
+    assert replace(found, epoch=1) == first
+    assert await registry.by_session("t", first.session_id) == found
+    assert await registry.newest("other", "conv") is None
+    assert await registry.by_session("other", first.session_id) is None
+
+
+async def test_a_later_life_follows_and_the_earlier_is_remembered(registry: Registry) -> None:
+    first = record()
+    await registry.begin(first, before=None)
+    await registry.end(first, Status.CLEANED)
+    before = await registry.predecessor("t", "conv")
+    assert before is not None
+    assert before.status == Status.CLEANED
+    second = record(generation=2)
+    await registry.begin(second, before=before)
+    newest = await registry.newest("t", "conv")
+    assert newest is not None
+    assert (newest.generation, newest.session_id) == (2, second.session_id)
+    earlier = await registry.by_session("t", first.session_id)
+    assert earlier is not None
+    assert earlier.status == Status.CLEANED
+    assert isinstance(await registry.whereabouts(earlier), SessionNotFound)
+
+
+async def test_a_live_one_that_nobody_has_any_more_is_lost(registry: Registry) -> None:
+    first = record()
+    await registry.begin(first, before=None)
+    before = await registry.predecessor("t", "conv")
+    assert isinstance(await registry.whereabouts(before), SessionLost)
+    await registry.begin(record(generation=2), before=before)
+    earlier = await registry.by_session("t", first.session_id)
+    assert isinstance(await registry.whereabouts(earlier), SessionLost)
+
+
+async def test_the_end_of_an_earlier_life_does_not_touch_the_later(registry: Registry) -> None:
+    first = record()
+    await registry.begin(first, before=None)
+    second = record(generation=2)
+    await registry.begin(second, before=await registry.predecessor("t", "conv"))
+    await registry.end(first, Status.EXPIRED)
+    newest = await registry.newest("t", "conv")
+    assert newest is not None
+    assert (newest.session_id, newest.status) == (second.session_id, Status.LIVE)
+
+
+async def test_what_was_found_alive_is_known_again(registry: Registry) -> None:
+    first = record()
+    assert await registry.restore(first)
+    found = await registry.by_session("t", first.session_id)
+    assert found is not None
+    assert found.status == Status.LIVE
+
+
+# What only holds for a registry that is shared
+
+
+def registry_of(index: SessionIndex, worker: str) -> RedisRegistry:
+    return RedisRegistry(index, LoneLease(worker, 1))
+
+
+async def hold_lease(store: Store, worker: str, *, lease_s: float) -> None:
+    card = worker_fields(Worker(id=worker, url=f"http://{worker}"))
+    await store.acquire(store.worker_key(worker), worker, ttl_s=lease_s, keep_s=60, fields=card)
+
+
+async def test_another_worker_is_sent_to_the_one_that_has_the_thread(
+    index: SessionIndex, store: Store
+) -> None:
+    await hold_lease(store, "w1", lease_s=60)
+    await registry_of(index, "w1").begin(record(), before=None)
+    with pytest.raises(Misdirected) as raised:
+        await registry_of(index, "w2").predecessor("t", "conv")
+    assert raised.value.details["worker"] == "w1"
+
+
+async def test_a_lapsed_worker_is_waited_for_and_then_followed(
+    index: SessionIndex, store: Store
+) -> None:
+    await hold_lease(store, "w1", lease_s=0.05)
+    first = record()
+    await registry_of(index, "w1").begin(first, before=None)
+    other = registry_of(index, "w2")
+    waited = 0
+    while True:
+        try:
+            before = await other.predecessor("t", "conv")
+            break
+        except (Misdirected, RuntimeUnavailable) as exc:
+            waited += isinstance(exc, RuntimeUnavailable)
+            await asyncio.sleep(0.01)
+    assert waited
+    assert before is not None
+    await other.begin(record(generation=2, worker="w2"), before=before)
+    assert not await registry_of(index, "w1").restore(replace(first, epoch=2))
+
+
+async def test_of_two_who_take_over_one_wins(index: SessionIndex) -> None:
+    drafts = [record(worker=f"w{n}") for n in range(8)]
+    tries = (registry_of(index, draft.worker).begin(draft, before=None) for draft in drafts)
+    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    assert sorted(type(o).__name__ for o in outcomes) == ["Misdirected"] * 7 + ["NoneType"]
+    newest = await index.newest("t", "conv")
+    assert newest is not None
+    assert outcomes[drafts.index(newest)] is None
+
+
+async def test_a_worker_that_vouches_first_keeps_its_session(index: SessionIndex) -> None:
+    first = record()
+    mine, other = registry_of(index, "w1"), registry_of(index, "w2")
+    await mine.begin(first, before=None)
+    before = await other.predecessor("t", "conv")  # w1 holds no lease: it counts as gone
+    assert await mine.restore(replace(first, epoch=2))
+    with pytest.raises(Misdirected):
+        await other.begin(record(generation=2, worker="w2"), before=before)
+
+
+async def test_what_redis_forgot_is_unknown_and_not_absent(
+    index: SessionIndex, redis_server: RedisServer
+) -> None:
+    first = record()
+    mine, other = registry_of(index, "w1"), registry_of(index, "w2")
+    await mine.begin(first, before=None)
+    await redis_server.flush()
+    for asked in (other.predecessor("t", "conv"), other.by_session("t", first.session_id)):
+        with pytest.raises(RuntimeUnavailable):
+            await asked
+    assert await mine.restore(first)
+    await settled(index)
+    assert await other.by_session("t", first.session_id) == first
+
+
+async def test_a_restarted_redis_is_not_believed_at_once(
+    index: SessionIndex, redis_server: RedisServer
+) -> None:
+    await redis_server.stop()
+    with pytest.raises(RuntimeUnavailable):
+        await index.newest("t", "conv")
+    await redis_server.start()
+    with pytest.raises(RuntimeUnavailable, match="started anew"):
+        await index.newest("t", "conv")
+    await settled(index)
+    assert await index.newest("t", "conv") is None
+
+
+async def test_keys_tell_nothing_and_end_by_themselves(
+    index: SessionIndex, store: Store, redis_server: RedisServer
+) -> None:
+    await hold_lease(store, "w1", lease_s=60)
+    await store.note_worker("w1", now_ms=await store.now_ms(), keep_s=60)
+    await registry_of(index, "w1").begin(record(thread_id="secret-name"), before=None)
+    assert await redis_server.keys_without_ttl() == []
+    assert "secret-name" not in await redis_server.everything()
