@@ -29,8 +29,11 @@ log = structlog.get_logger()
 
 
 @contextlib.asynccontextmanager
-async def open_service(settings: Settings) -> AsyncIterator[SandboxService]:
-    """A running service on the best runtime there is. Leaving lets go of it; boxes live on."""
+async def open_service(
+    settings: Settings, *, keep_warm: bool = True
+) -> AsyncIterator[SandboxService]:
+    """A running service on the best runtime there is. Leaving lets go of it; boxes live on, those
+    nobody has used yet only where they are to be kept warm."""
     state = settings.state_folder()
     runtime, why = await choose(
         settings.runtime, engine_runtime=settings.docker_runtime, state_dir=state
@@ -49,6 +52,7 @@ async def open_service(settings: Settings) -> AsyncIterator[SandboxService]:
             capacity=settings.max_sessions,
             state_dir=state,
             destroy_on_exit=settings.destroy_on_exit,
+            keep_warm=keep_warm,
         )
         async with worker:
             facts = ServiceFacts(

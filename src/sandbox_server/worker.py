@@ -54,6 +54,7 @@ class Worker:
         capacity: int,
         state_dir: Path,
         destroy_on_exit: bool = False,
+        keep_warm: bool = True,
         tick_s: float = TICK_S,
     ) -> None:
         self._runtime = runtime
@@ -62,6 +63,7 @@ class Worker:
         self._capacity = capacity
         self._state_dir = state_dir
         self._destroy = destroy_on_exit
+        self._destroy_warm = destroy_on_exit or not keep_warm
         self._tick_s = tick_s
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
@@ -83,7 +85,7 @@ class Worker:
         await self._stack.aclose()
 
     async def _start(self) -> None:
-        self._stack.enter_context(_alone(self._state_dir, self._spec.owner))
+        self._stack.enter_context(alone(self._state_dir, self._spec.owner))
         registry = SqliteRegistry(self._state_dir / f"{self._spec.owner}.sqlite")
         self._stack.callback(registry.close)
         self._epoch = registry.next_epoch()
@@ -101,7 +103,7 @@ class Worker:
         self._stack.push_async_callback(self._let_go)
         await self._adopt()
         await self._pool.__aenter__()
-        self._stack.push_async_callback(lambda: self._pool.close(destroy=self._destroy))
+        self._stack.push_async_callback(lambda: self._pool.close(destroy=self._destroy_warm))
         watching = asyncio.create_task(self._watch())
         self._stack.push_async_callback(_cancelled, watching)
 
@@ -110,7 +112,7 @@ class Worker:
             if self._destroy:
                 await self.table.cleanup(session)
             else:
-                await session.warden.close()
+                await session.let_go()
 
     def _connect(self, box: Box) -> WardenClient:
         return WardenClient(box, epoch=self._epoch, deadman_s=self._spec.deadman_s)
@@ -159,7 +161,12 @@ class Worker:
             self._pool.adopt(box, warden)
             return None
         idle_timeout_s = float(state.state.get("idle_timeout_s", self._idle_timeout_s))
-        self.table.adopt(record, box, warden, idle_timeout_s=idle_timeout_s, idle_s=state.idle_s)
+        session = self.table.adopt(
+            record, box, warden, idle_timeout_s=idle_timeout_s, idle_s=state.idle_s
+        )
+        for command in state.commands:
+            if command.running:
+                session.watch(command.command_id, clock=time.monotonic)
         return record.session_id
 
     # Looking after sessions
@@ -217,19 +224,38 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+class AlreadyRunning(RuntimeUnavailable):
+    """Another process has the name."""
+
+
+_held: set[int] = set()
+"""The locks of this process."""
+
+
 @contextlib.contextmanager
-def _alone(folder: Path, owner: str) -> Iterator[None]:
-    """Two servers of one name would take each other's boxes. Raises RuntimeUnavailable."""
+def alone(folder: Path, name: str) -> Iterator[None]:
+    """Two servers of one name would take each other's boxes. Raises AlreadyRunning."""
     folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder / f"{owner}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
-        raise RuntimeUnavailable(
-            f"another server named {owner} uses {folder}; stop it, or set SANDBOX_WORKER_ID"
+        raise AlreadyRunning(
+            f"another server named {name} uses {folder}; stop it, or set SANDBOX_WORKER_ID"
         ) from None
+    _held.add(fd)
     try:
         yield
     finally:
+        _held.discard(fd)
         os.close(fd)
+
+
+def _let_go_after_fork() -> None:
+    """A child shares the locks of its parent, and would keep them when the parent ends."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)
