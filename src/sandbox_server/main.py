@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import structlog
 import uvicorn
 
 from sandbox_sdk.protocol import models
-from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_server import logs
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.runtime.base import Enforcement
 from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
-from sandbox_server.settings import Settings, load
+from sandbox_server.settings import Settings
 from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
@@ -58,32 +55,39 @@ async def open_service(
             facts = ServiceFacts(
                 worker_id=settings.name(),
                 runtime=runtime.name,
+                why=why,
                 limits=_limits(settings, enforcement),
             )
             yield SandboxService(worker.table, facts, health=worker.health)
 
 
-async def serve(settings: Settings) -> None:
-    async with open_service(settings) as service:
-        keys = ApiKeys.parse(settings.api_keys.get_secret_value())
-        app = create_app(service, keys=keys, limits=ApiLimits(upload_bytes=settings.max_upload))
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=round(settings.drain_timeout),
-        )
-        await _Server(config, service).serve()
+OnListening = Callable[[str, SandboxService], Awaitable[None]]
+"""Told the url and the service as soon as callers can reach it; runs beside the server."""
+
+
+async def serve(settings: Settings, *, on_listening: OnListening) -> None:
+    """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
+    with _bound(settings.host, settings.port) as listener:
+        async with open_service(settings) as service:
+            keys = ApiKeys.parse(settings.api_keys.get_secret_value())
+            app = create_app(service, keys=keys, limits=ApiLimits(upload_bytes=settings.max_upload))
+            config = uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=round(settings.drain_timeout),
+            )
+            url = _url(listener)
+            server = _Server(config, lambda: on_listening(url, service))
+            await server.serve([listener])
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens and what to try, as soon as it does."""
+    """Tells when it listens, and leaves signals to the loop."""
 
-    def __init__(self, config: uvicorn.Config, service: SandboxService) -> None:
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
-        self._service = service
+        self._on_listening = on_listening
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -98,24 +102,44 @@ class _Server(uvicorn.Server):
             for number in numbers:
                 loop.remove_signal_handler(number)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            url = f"http://{self.config.host}:{port}"
-            print(_welcome(url, await self._service.health()), file=sys.stderr, flush=True)
+    async def main_loop(self) -> None:
+        telling = asyncio.ensure_future(self._on_listening())
+        try:
+            await super().main_loop()
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
 
 
-def _welcome(url: str, health: models.Health) -> str:
-    return f"""
-  Sandboxes at {url}  ({health.runtime} boxes, room for {health.capacity} sessions)
-  Reference at {url}/docs
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket with its address, which refuses callers until the server listens on it.
 
-  Try:
-    curl -s {url}/execute -H 'content-type: application/json' \\
-         -d '{{"thread_id": "demo", "command": "whoami; echo $((2+2)) > four; cat four"}}'
-    curl -s '{url}/list_files?thread_id=demo'
-"""
+    Raises RuntimeUnavailable.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # Named as TCP: asyncio turns off Nagle's algorithm only for sockets that say so.
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+    except OSError as exc:
+        raise RuntimeUnavailable(f"cannot listen on {host}: {exc.strerror}") from exc
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as exc:
+        listener.close()
+        raise RuntimeUnavailable(
+            f"cannot listen on {host}, port {port}: {exc.strerror}; choose another with --port"
+        ) from exc
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    """Where callers on this machine reach a socket."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
@@ -130,26 +154,3 @@ def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
         network=settings.network,
         not_enforced=enforcement.missing(),
     )
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m sandbox_server", description=__doc__)
-    parser.add_argument("--host")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--runtime", choices=["auto", "docker", "bubblewrap"])
-    parser.add_argument("--insecure", action="store_true", default=None)
-    parser.add_argument("--destroy-on-exit", action="store_true", default=None)
-    parser.add_argument("--print-config", action="store_true", help="print settings and stop")
-    options = vars(parser.parse_args(argv))
-    show = options.pop("print_config")
-    settings = load(**options)
-    if show:
-        print("\n".join(f"{name} = {value}" for name, value in settings.in_force().items()))
-        return
-    logs.configure(form=settings.log_format, level=settings.log_level)
-    try:
-        asyncio.run(serve(settings))
-    except SandboxError as exc:
-        raise SystemExit(f"sandbox: {exc.message}") from None
-    except KeyboardInterrupt:
-        pass

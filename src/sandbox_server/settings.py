@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server import __version__
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Limits
@@ -142,13 +143,13 @@ class Settings(BaseSettings):
 
 
 def load(**overrides: Any) -> Settings:
-    """The settings in force. Raises SystemExit with one clear line for a bad value."""
+    """The settings in force. Raises InvalidRequest, with one clear line, for a bad value."""
     given = {name: value for name, value in overrides.items() if value is not None}
     try:
         return Settings(**given)
     except ValidationError as exc:
         problems = "; ".join(_problem(error) for error in exc.errors(include_url=False))
-        raise SystemExit(f"sandbox: {problems}") from None
+        raise InvalidRequest(problems) from None
 
 
 def _problem(error: Any) -> str:
