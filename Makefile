@@ -8,7 +8,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check bench clean
+.PHONY: help setup serve image test check bench clean
 
 help: ## list these targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,10 @@ $(STAMP): pyproject.toml constraints.txt scripts/venv.sh
 	@touch $@
 
 serve: $(STAMP) ## run the server
-	@$(BIN)/python -m sandbox_server
+	@$(BIN)/sandbox serve
+
+image: $(STAMP) ## build the image of Docker boxes
+	@$(BIN)/sandbox image build
 
 test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
 	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)

@@ -1,5 +1,7 @@
-"""`python -m sandbox_server` starts the service."""
+"""`python -m sandbox_server` is `sandbox serve`."""
 
-from sandbox_server.main import main
+import sys
 
-main()
+from sandbox_sdk.cli import main
+
+main(["serve", *sys.argv[1:]])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+import threading
+from collections.abc import MutableMapping
+from typing import Any, Literal
 
 import structlog
 
@@ -35,3 +37,30 @@ def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+class _HandOver:
+    """A processor that gives the events of one thread to the standard logger `sandbox`."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def __call__(
+        self, _: Any, name: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        if threading.get_ident() != self._thread:
+            return event
+        level = logging.ERROR if name == "exception" else getattr(logging, name.upper())
+        what, exc_info = event.pop("event"), event.pop("exc_info", None)
+        fields = " ".join(f"{key}={value!r}" for key, value in event.items())
+        logging.getLogger("sandbox").log(level, "%s %s", what, fields, exc_info=exc_info)
+        raise structlog.DropEvent
+
+
+def hand_to_logging() -> None:
+    """In a program that is not ours, events of this thread go to the standard logger `sandbox`,
+    which is silent unless the program wants to hear it. The rest is none of our business."""
+    processors = structlog.get_config()["processors"]
+    if not any(isinstance(processor, _HandOver) for processor in processors):
+        logging.getLogger("sandbox").addHandler(logging.NullHandler())
+        structlog.configure(processors=[_HandOver(), *processors])

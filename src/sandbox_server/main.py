@@ -2,35 +2,77 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import signal
-import socket
-import sys
-from collections.abc import AsyncIterator, Iterator
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import structlog
-import uvicorn
 
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol import models
-from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_server import logs
+from sandbox_server import __version__, fleet
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.server import bound, serve_app, url_of
 from sandbox_server.runtime.base import Enforcement
 from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
-from sandbox_server.settings import Settings, load
+from sandbox_server.sessions.lease import Lease, LoneLease, alone
+from sandbox_server.sessions.registry import Registry
+from sandbox_server.sessions.sqlite import SqliteRegistry
+from sandbox_server.settings import Settings
 from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
 
 
+OnListening = Callable[[str, Sandboxes], Awaitable[None]]
+"""Told the url and what is served as soon as callers can reach it; runs beside the server."""
+
+
+async def serve(settings: Settings, *, on_listening: OnListening) -> None:
+    """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
+    stop = asyncio.Event()
+    with bound(settings.host, settings.listening_port()) as listener:
+        url = url_of(listener)
+        async with contextlib.AsyncExitStack() as stack:
+            sandboxes: Sandboxes = await (
+                stack.enter_async_context(open_routing(settings))
+                if settings.role == "coordinator"
+                else stack.enter_async_context(open_service(settings, url=url, stop=stop))
+            )
+            app = create_app(
+                sandboxes,
+                keys=ApiKeys.parse(
+                    settings.api_keys.get_secret_value(),
+                    fleet_key=settings.fleet_key.get_secret_value(),
+                    of_worker=settings.role == "worker",
+                ),
+                limits=ApiLimits(upload_bytes=settings.max_upload),
+            )
+            await serve_app(
+                app,
+                listener,
+                on_listening=functools.partial(on_listening, url, sandboxes),
+                stop=stop,
+                drain_timeout_s=settings.drain_timeout,
+            )
+
+
 @contextlib.asynccontextmanager
-async def open_service(settings: Settings) -> AsyncIterator[SandboxService]:
-    """A running service on the best runtime there is. Leaving lets go of it; boxes live on."""
+async def open_service(
+    settings: Settings,
+    *,
+    keep_warm: bool = True,
+    url: str = "",
+    stop: asyncio.Event | None = None,
+) -> AsyncIterator[SandboxService]:
+    """A running service on the best runtime there is. Leaving lets go of it; boxes live on, those
+    nobody has used yet only where they are to be kept warm."""
     state = settings.state_folder()
     runtime, why = await choose(
         settings.runtime, engine_runtime=settings.docker_runtime, state_dir=state
@@ -40,78 +82,101 @@ async def open_service(settings: Settings) -> AsyncIterator[SandboxService]:
         log.info("runtime.chosen", runtime=runtime.name, why=why)
         for limit, lack in enforcement.missing().items():
             log.warning("limit.not_enforced", limit=limit, why=lack)
-        worker = Worker(
-            runtime,
-            settings.box_spec(settings.name()),
-            pool=settings.pool(),
-            environments=settings.environments,
-            idle_timeout_s=settings.idle_timeout,
-            capacity=settings.max_sessions,
-            state_dir=state,
-            destroy_on_exit=settings.destroy_on_exit,
-        )
-        async with worker:
-            facts = ServiceFacts(
-                worker_id=settings.name(),
-                runtime=runtime.name,
-                limits=_limits(settings, enforcement),
+        if settings.role == "worker":
+            standing = _among_others(settings, state, url, runtime.name, stop or asyncio.Event())
+        else:
+            standing = _alone(settings, state)
+        async with standing as (registry, lease):
+            worker = Worker(
+                runtime,
+                settings.box_spec(settings.name()),
+                registry,
+                lease,
+                role=settings.role,
+                pool=settings.pool(),
+                environments=settings.environments,
+                idle_timeout_s=settings.idle_timeout,
+                capacity=settings.max_sessions,
+                destroy_on_exit=settings.destroy_on_exit,
+                keep_warm=keep_warm,
             )
-            yield SandboxService(worker.table, facts, health=worker.health)
+            async with worker:
+                await lease.serve(load=worker.load, on_gap=worker.table.vouch)
+                facts = ServiceFacts(
+                    worker_id=settings.name(),
+                    runtime=runtime.name,
+                    why=why,
+                    limits=_limits(settings, enforcement),
+                )
+                yield SandboxService(worker.table, facts, health=worker.health)
 
 
-async def serve(settings: Settings) -> None:
-    async with open_service(settings) as service:
-        keys = ApiKeys.parse(settings.api_keys.get_secret_value())
-        app = create_app(service, keys=keys, limits=ApiLimits(upload_bytes=settings.max_upload))
-        config = uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=round(settings.drain_timeout),
-        )
-        await _Server(config, service).serve()
+Standing = tuple[Registry, Lease]
+"""What makes a worker the one that has its sessions."""
 
 
-class _Server(uvicorn.Server):
-    """Says where it listens and what to try, as soon as it does."""
-
-    def __init__(self, config: uvicorn.Config, service: SandboxService) -> None:
-        super().__init__(config)
-        self._service = service
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """uvicorn would raise the signal again after its own shutdown, before ours."""
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+@contextlib.asynccontextmanager
+async def _alone(settings: Settings, state: Path) -> AsyncIterator[Standing]:
+    name = settings.name()
+    with alone(state, name):
+        registry = SqliteRegistry(state / f"{name}.sqlite", worker=name)
         try:
-            yield
+            yield registry, LoneLease(name, registry.next_epoch())
         finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            url = f"http://{self.config.host}:{port}"
-            print(_welcome(url, await self._service.health()), file=sys.stderr, flush=True)
+            await registry.close()
 
 
-def _welcome(url: str, health: models.Health) -> str:
-    return f"""
-  Sandboxes at {url}  ({health.runtime} boxes, room for {health.capacity} sessions)
-  Reference at {url}/docs
+@contextlib.asynccontextmanager
+async def _among_others(
+    settings: Settings, state: Path, url: str, runtime: str, stop: asyncio.Event
+) -> AsyncIterator[Standing]:
+    card = fleet.Worker(
+        id=settings.name(),
+        url=settings.advertise or url,
+        capacity=settings.max_sessions,
+        phase=fleet.Phase.STARTING,
+        version=__version__,
+        runtime=runtime,
+    )
+    async with _opened(settings) as store:
+        lease = fleet.RedisLease(
+            store,
+            card,
+            lease_s=settings.lease,
+            state_dir=state,
+            stop=stop.set,
+            leaves=settings.destroy_on_exit,
+        )
+        index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
+        async with lease:
+            yield fleet.RedisRegistry(index, lease), lease
 
-  Try:
-    curl -s {url}/execute -H 'content-type: application/json' \\
-         -d '{{"thread_id": "demo", "command": "whoami; echo $((2+2)) > four; cat four"}}'
-    curl -s '{url}/list_files?thread_id=demo'
-"""
+
+@contextlib.asynccontextmanager
+async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutingBackend]:
+    """What a coordinator serves: the sandboxes of all workers."""
+    async with _opened(settings) as store, contextlib.AsyncExitStack() as stack:
+
+        def connect(url: str) -> Sandboxes:
+            backend = RemoteBackend(
+                url, api_key=settings.fleet_key.get_secret_value() or None, for_tenants=True
+            )
+            stack.push_async_callback(backend.close)
+            return backend
+
+        index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
+        directory = fleet.Directory(index, grace_s=settings.grace, only=settings.workers)
+        router = fleet.Router(directory, connect, patience_s=settings.patience)
+        yield fleet.RoutingBackend(directory, router, coordinator_id=settings.name())
+
+
+@contextlib.asynccontextmanager
+async def _opened(settings: Settings) -> AsyncIterator[fleet.Store]:
+    store = fleet.Store.open(settings.redis(), namespace=settings.redis_namespace)
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
@@ -126,26 +191,3 @@ def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
         network=settings.network,
         not_enforced=enforcement.missing(),
     )
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m sandbox_server", description=__doc__)
-    parser.add_argument("--host")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--runtime", choices=["auto", "docker", "bubblewrap"])
-    parser.add_argument("--insecure", action="store_true", default=None)
-    parser.add_argument("--destroy-on-exit", action="store_true", default=None)
-    parser.add_argument("--print-config", action="store_true", help="print settings and stop")
-    options = vars(parser.parse_args(argv))
-    show = options.pop("print_config")
-    settings = load(**options)
-    if show:
-        print("\n".join(f"{name} = {value}" for name, value in settings.in_force().items()))
-        return
-    logs.configure(form=settings.log_format, level=settings.log_level)
-    try:
-        asyncio.run(serve(settings))
-    except SandboxError as exc:
-        raise SystemExit(f"sandbox: {exc.message}") from None
-    except KeyboardInterrupt:
-        pass

@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server import __version__
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Limits
@@ -40,6 +41,13 @@ def _size(value: Any) -> Any:
     return value
 
 
+def _urls(value: Any) -> Any:
+    """Separated by commas."""
+    if isinstance(value, str):
+        return tuple(url.strip() for url in value.split(",") if url.strip())
+    return value
+
+
 Size = Annotated[int, BeforeValidator(_size), Field(gt=0)]
 
 
@@ -54,8 +62,10 @@ class Settings(BaseSettings):
         env_prefix="SANDBOX_", frozen=True, extra="ignore", populate_by_name=True
     )
 
+    role: Literal["standalone", "worker", "coordinator"] = "standalone"
     host: str = "127.0.0.1"
-    port: int = _plain("PORT", 8000, ge=0, le=65535)
+    port: int | None = _plain("PORT", None, ge=0, le=65535)
+    """8000 unless told, and 5000 for a worker."""
     worker_id: str = _plain("WORKER_ID", "", max_length=64)
     state_dir: Path | None = None
     runtime: Literal["auto", "docker", "bubblewrap"] = "auto"
@@ -79,6 +89,20 @@ class Settings(BaseSettings):
     output_limit: Size = 1 << 20
     max_upload: Size = 100 << 20
 
+    redis_url: SecretStr | None = _plain("REDIS_URL", None)
+    redis_host: str | None = _plain("REDIS_HOST", None)
+    redis_port: int = _plain("REDIS_PORT", 6379, ge=1, le=65535)
+    redis_namespace: str = Field("sandbox", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    workers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_urls)] = _plain("WORKERS", ())
+    """The only workers a coordinator turns to. Empty: all that register."""
+    advertise: str = ""
+    """Where coordinators reach this worker."""
+    fleet_key: SecretStr = SecretStr("")
+    """What coordinators show to workers."""
+    lease: float = Field(10.0, ge=0.3, le=3600)
+    grace: float = Field(20.0, ge=0)
+    patience: float = Field(30.0, ge=0)
+
     api_keys: Annotated[SecretStr, NoDecode] = SecretStr("")
     insecure: bool = False
     destroy_on_exit: bool = False
@@ -94,11 +118,19 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _no_open_door(self) -> Settings:
-        if not (self.insecure or self.api_keys.get_secret_value() or _is_loopback(self.host)):
+        worker = self.role == "worker"
+        keys = self.fleet_key if worker else self.api_keys
+        if not (self.insecure or keys.get_secret_value() or _is_loopback(self.host)):
+            name = "SANDBOX_FLEET_KEY=…" if worker else "SANDBOX_API_KEYS=tenant:key,…"
             raise ValueError(
-                f"listening on {self.host} without keys: set SANDBOX_API_KEYS=tenant:key,…"
-                " or pass --insecure"
+                f"listening on {self.host} without keys: set {name} or pass --insecure"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fleet_has_redis(self) -> Settings:
+        if self.role != "standalone" and not self.redis():
+            raise ValueError(f"a {self.role} needs SANDBOX_REDIS_URL=redis://…")
         return self
 
     def limits(self) -> Limits:
@@ -132,8 +164,19 @@ class Settings(BaseSettings):
         base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return Path(base) / "sandbox"
 
+    def redis(self) -> str:
+        """Where the registry of a fleet is, or nothing."""
+        if self.redis_url is not None:
+            return self.redis_url.get_secret_value()
+        return f"redis://{self.redis_host}:{self.redis_port}/0" if self.redis_host else ""
+
+    def listening_port(self) -> int:
+        if self.port is not None:
+            return self.port
+        return 5000 if self.role == "worker" else 8000
+
     def name(self) -> str:
-        return self.worker_id or f"{socket.gethostname()}-{self.port}"
+        return self.worker_id or f"{socket.gethostname()}-{self.listening_port()}"
 
     def in_force(self) -> dict[str, str]:
         """Every setting as text, with keys hidden."""
@@ -142,13 +185,13 @@ class Settings(BaseSettings):
 
 
 def load(**overrides: Any) -> Settings:
-    """The settings in force. Raises SystemExit with one clear line for a bad value."""
+    """The settings in force. Raises InvalidRequest, with one clear line, for a bad value."""
     given = {name: value for name, value in overrides.items() if value is not None}
     try:
         return Settings(**given)
     except ValidationError as exc:
         problems = "; ".join(_problem(error) for error in exc.errors(include_url=False))
-        raise SystemExit(f"sandbox: {problems}") from None
+        raise InvalidRequest(problems) from None
 
 
 def _problem(error: Any) -> str:

@@ -24,7 +24,7 @@ from sandbox_server import __version__
 from sandbox_server.pool import Pool, PoolSettings
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.lease import Lease, Load
 from sandbox_server.sessions.live import LiveSession, record_from_state
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.table import SessionTable
@@ -45,11 +45,13 @@ class Worker:
         registry: Registry,
         lease: Lease,
         *,
+        role: str = "standalone",
         pool: PoolSettings,
         environments: dict[str, str],
         idle_timeout_s: float,
         capacity: int,
         destroy_on_exit: bool = False,
+        keep_warm: bool = True,
         tick_s: float = TICK_S,
     ) -> None:
         self._runtime = runtime
@@ -57,7 +59,9 @@ class Worker:
         self._environments = environments
         self._capacity = capacity
         self._lease = lease
+        self._role = role
         self._destroy = destroy_on_exit
+        self._keep_warm = keep_warm
         self._tick_s = tick_s
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
@@ -84,16 +88,20 @@ class Worker:
         self._stack.push_async_callback(self._let_go)
         await self._adopt()
         await self._pool.__aenter__()
-        self._stack.push_async_callback(lambda: self._pool.close(destroy=self._destroy))
+        self._stack.push_async_callback(self._close_pool)
         watching = asyncio.create_task(self._watch())
         self._stack.push_async_callback(_cancelled, watching)
+
+    async def _close_pool(self) -> None:
+        keep = self._keep_warm and not (self._destroy or self._lease.leaves)
+        await self._pool.close(destroy=not keep)
 
     async def _let_go(self) -> None:
         for session in self.table.sessions():
             if self._destroy:
                 await self.table.cleanup(session)
             else:
-                await session.warden.close()
+                await session.let_go()
 
     def _connect(self, box: Box) -> WardenClient:
         return WardenClient(box, epoch=self._lease.epoch, deadman_s=self._spec.deadman_s)
@@ -143,9 +151,12 @@ class Worker:
             self._pool.adopt(box, warden)
             return
         idle_timeout_s = float(state.state.get("idle_timeout_s", self._idle_timeout_s))
-        await self.table.adopt(
+        session = await self.table.adopt(
             record, box, warden, idle_timeout_s=idle_timeout_s, idle_s=state.idle_s
         )
+        for command in state.commands:
+            if session is not None and command.running:
+                session.watch(command.command_id, clock=time.monotonic)
 
     # Looking after sessions
 
@@ -175,10 +186,8 @@ class Worker:
         except Exception:
             log.exception("session.watch_failed", thread=session.record.thread_id)
 
-    @property
-    def warm(self) -> int:
-        """Boxes that wait for a session."""
-        return self._pool.warm
+    def load(self) -> Load:
+        return Load(sessions=len(self.table), warm=self._pool.warm)
 
     def health(self) -> Health:
         failure = self._pool.failure
@@ -190,7 +199,7 @@ class Worker:
         return Health(
             status="unhealthy" if failure and not self._pool.warm else
             "degraded" if failure or full else "healthy",
-            role="standalone",
+            role=self._role,
             worker_id=self._spec.owner,
             runtime=self._runtime.name,
             pool_size=self._pool.warm,

@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 from base64 import b64encode
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from email.message import Message
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import httpx
+from anyio.lowlevel import current_token
 from pydantic import TypeAdapter, ValidationError
 
 from sandbox_sdk.backends.base import Download, Sandboxes
@@ -48,32 +50,44 @@ _EVENT: TypeAdapter[CommandEvent] = TypeAdapter(CommandEvent)
 
 
 class RemoteBackend(Sandboxes):
-    """A server somewhere else. Use as an async context manager, or close it.
+    """A server somewhere else, `http(s)://…`, or on this machine, `unix:///path/of/its/socket`.
+
+    Use as an async context manager, or close it. Several may use one: the last closes it.
 
     The tenant is the one of the API key; the argument of the interface is not sent.
     """
 
     def __init__(self, url: str | None = None, *, api_key: str | None = None) -> None:
-        url = url or os.environ.get("SANDBOX_URL") or "http://127.0.0.1:8000"
-        api_key = api_key or os.environ.get("SANDBOX_API_KEY")
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        timeout = httpx.Timeout(_ANSWER_S, connect=_CONNECT_S, pool=None)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-        self._client = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=timeout, limits=limits
-        )
+        self._url = url or os.environ.get("SANDBOX_URL") or "http://127.0.0.1:8000"
+        self._api_key = api_key or os.environ.get("SANDBOX_API_KEY")
+        self._clients: dict[object, httpx.AsyncClient] = {}
+        """By event loop: connections cannot leave the one they were made in."""
+        self._users: Counter[object] = Counter()
 
     def __repr__(self) -> str:
-        return f"<RemoteBackend {self._client.base_url}>"
+        return f"<RemoteBackend {self._url}>"
 
     async def __aenter__(self) -> RemoteBackend:
+        self._users[current_token()] += 1
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
+        self._users[current_token()] -= 1
+        if not self._users[current_token()]:
+            await self.close()
 
     async def close(self) -> None:
-        await self._client.aclose()
+        """Close the connections of this event loop."""
+        self._users.pop(current_token(), None)
+        if client := self._clients.pop(current_token(), None):
+            await client.aclose()
+
+    @property
+    def _client(self) -> httpx.AsyncClient:
+        loop = current_token()
+        if loop not in self._clients:
+            self._clients[loop] = _http(self._url, self._api_key)
+        return self._clients[loop]
 
     async def create_session(
         self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
@@ -237,6 +251,23 @@ class RemoteBackend(Sandboxes):
                     await answer.aread()
                     raise _error(answer)
                 yield answer
+
+
+def _http(url: str, api_key: str | None) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    transport = None
+    if url.startswith("unix://"):
+        transport = httpx.AsyncHTTPTransport(uds=url.removeprefix("unix://"), limits=limits)
+        url = "http://sandbox"
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+        timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S, pool=None),
+        limits=limits,
+        transport=transport,
+        # Reading the certificates of all authorities takes longer than a call.
+        verify=url.startswith("https://"),
+    )
 
 
 @contextlib.contextmanager

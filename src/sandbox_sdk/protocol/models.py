@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from sandbox_sdk.protocol.errors import InvalidThreadId
 
 DEFAULT_TENANT = "default"
+TENANT_HEADER = "x-sandbox-tenant"
+"""How a coordinator tells a worker whose call it sends on."""
 WORKSPACE = "/workspace"
 USER = "sandboxuser"
 MAX_COMMAND = 1 << 20

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
 from sandbox_sdk.protocol.errors import Unauthorized
-from sandbox_sdk.protocol.models import DEFAULT_TENANT
+from sandbox_sdk.protocol.models import DEFAULT_TENANT, TENANT_HEADER
 
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -21,8 +21,13 @@ _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 class ApiKeys:
     """The keys of all tenants. Only their digests are kept."""
 
-    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Takes (tenant, key). Raises ValueError, which never shows a key."""
+    def __init__(
+        self, pairs: Iterable[tuple[str, str]], *, fleet_key: str = "", of_worker: bool = False
+    ) -> None:
+        """Takes (tenant, key). A worker takes a coordinator's word for the tenant of a call, if it
+        shows the fleet's key. Raises ValueError, which never shows a key."""
+        self._of_worker = of_worker
+        self._fleet = _digest(fleet_key.encode()) if fleet_key else None
         self._tenants: dict[bytes, str] = {}
         for number, (tenant, key) in enumerate(pairs, start=1):
             if not _TENANT.fullmatch(tenant) or not key:
@@ -32,18 +37,21 @@ class ApiKeys:
             self._tenants[_digest(key.encode())] = tenant
 
     @classmethod
-    def parse(cls, text: str) -> ApiKeys:
+    def parse(cls, text: str, *, fleet_key: str = "", of_worker: bool = False) -> ApiKeys:
         """`tenant:key,tenant2:key2`; a tenant may have several. Raises ValueError."""
         entries = (entry.strip() for entry in text.split(","))
-        return cls((tenant, key) for tenant, _, key in (e.partition(":") for e in entries if e))
+        pairs = [(tenant, key) for tenant, _, key in (e.partition(":") for e in entries if e)]
+        return cls(pairs, fleet_key=fleet_key, of_worker=of_worker)
 
     def tenant(self, headers: Headers) -> str:
-        """Whose key a request carries. Raises Unauthorized."""
-        if not self._tenants:
-            return DEFAULT_TENANT
+        """On whose behalf a request comes. Raises Unauthorized."""
+        if not self._tenants and not (self._of_worker and self._fleet):
+            return _on_behalf_of(headers) if self._of_worker else DEFAULT_TENANT
         key = _key(headers)
         if key is None:
             raise Unauthorized("send an API key as `Authorization: Bearer KEY` or `X-API-Key: KEY`")
+        if self._of_worker and self._fleet and hmac.compare_digest(self._fleet, _digest(key)):
+            return _on_behalf_of(headers)
         found = self._find(_digest(key))
         if found is None:
             raise Unauthorized("this API key is not known here; check it, or ask for a new one")
@@ -73,6 +81,13 @@ class KeyedRoute(APIRoute):
             return await handle(request)
 
         return keyed
+
+
+def _on_behalf_of(headers: Headers) -> str:
+    tenant = headers.get(TENANT_HEADER, DEFAULT_TENANT)
+    if not _TENANT.fullmatch(tenant):
+        raise Unauthorized("this is no name of a tenant")
+    return tenant
 
 
 def _key(headers: Headers) -> bytes | None:

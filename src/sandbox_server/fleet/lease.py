@@ -12,7 +12,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -20,20 +20,12 @@ import structlog
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import KEEP_S, Drain, Phase, Worker, worker_fields
-from sandbox_server.sessions.lease import lock
+from sandbox_server.sessions.lease import AlreadyRunning, Load, alone
 
 log = structlog.get_logger()
 
 _SAFETY = 0.9
 """How much of its time a holder trusts in: clocks differ a little."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """What a worker tells the fleet of itself from time to time."""
-
-    sessions: int = 0
-    warm: int = 0
 
 
 def since_boot() -> float:
@@ -44,9 +36,8 @@ def since_boot() -> float:
 class RedisLease:
     """Use as an async context manager; then `serve` once everything is taken over.
 
-    `on_gap` is awaited after the lease was lost and won again: nothing is served meanwhile.
-    `on_drain` is called once when the worker is asked to leave, `on_superseded` when another
-    process has taken its place.
+    `stop` is called when the worker has drained, and when another process has taken its place.
+    With `leaves`, whoever lets go of the lease says that nothing of it is left.
     """
 
     def __init__(
@@ -56,15 +47,15 @@ class RedisLease:
         *,
         lease_s: float,
         state_dir: Path,
-        on_drain: Callable[[Drain], None],
-        on_superseded: Callable[[], None],
+        stop: Callable[[], None],
+        leaves: bool = False,
     ) -> None:
         self._store = store
         self._worker = worker
         self._lease_s = lease_s
         self._state_dir = state_dir
-        self._on_drain = on_drain
-        self._on_superseded = on_superseded
+        self._stop = stop
+        self._leaves = leaves
         self._on_gap: Callable[[], Awaitable[None]] | None = None
         self._load: Callable[[], Load] = Load
         self._key = store.worker_key(worker.id)
@@ -90,6 +81,10 @@ class RedisLease:
     def draining(self) -> bool:
         return self._worker.phase == Phase.DRAINING
 
+    @property
+    def leaves(self) -> bool:
+        return self._leaves
+
     def check(self) -> None:
         if self._vouching or since_boot() >= self._valid_until:
             raise RuntimeUnavailable(
@@ -99,14 +94,13 @@ class RedisLease:
             )
 
     async def __aenter__(self) -> RedisLease:
-        fd = lock(self._state_dir, self.worker)
-        if fd is None:
-            log.warning("lease.lock_held", worker=self.worker, folder=str(self._state_dir))
-            home = uuid.uuid4().hex
-        else:
-            # Whoever held this lock before is dead, so its lease may be taken at once.
-            self._stack.callback(lambda: _close(fd))
+        try:
+            # Whoever had the lock before is dead, so its lease may be taken at once.
+            self._stack.enter_context(alone(self._state_dir, self.worker))
             home = _home(self._state_dir, self.worker)
+        except AlreadyRunning:
+            # It may be frozen. Then its lease runs out, and its boxes are fenced.
+            home = uuid.uuid4().hex
         await self._acquire(home)
         renewing = asyncio.create_task(self._renew_for_ever(home))
         self._stack.push_async_callback(_cancelled, renewing)
@@ -116,19 +110,16 @@ class RedisLease:
         await self._stack.aclose()
         with contextlib.suppress(RuntimeUnavailable):
             await self._store.release(self._key, self._epoch, Phase.STOPPED)
+            if self._leaves:
+                await self._store.forget_worker(self.worker)
 
     async def serve(
         self, *, load: Callable[[], Load], on_gap: Callable[[], Awaitable[None]]
     ) -> None:
-        """From now on threads may come."""
         self._load = load
         self._on_gap = on_gap
         self._worker = replace(self._worker, phase=Phase.SERVING)
         await self._renew()
-
-    async def leave(self) -> None:
-        """Nothing of this worker is left: it need not be waited for."""
-        await self._store.forget_worker(self.worker)
 
     async def _acquire(self, home: str) -> None:
         """Wait for the lease, for as long as another process holds it."""
@@ -174,11 +165,18 @@ class RedisLease:
             await self._vouch()
             self._run_id = run_id
         self._valid_until = asked_at + self._lease_s * _SAFETY
-        if drain and not self.draining and self._worker.phase == Phase.SERVING:
-            self._worker = replace(self._worker, phase=Phase.DRAINING)
-            log.info("worker.draining", worker=self.worker, how=drain)
-            self._on_drain(Drain(drain))
+        if drain and self._on_gap is not None:
+            self._drain(Drain(drain))
         return True
+
+    def _drain(self, how: Drain) -> None:
+        if not self.draining:
+            log.info("worker.draining", worker=self.worker, how=how.value)
+            self._worker = replace(self._worker, phase=Phase.DRAINING)
+        if how == Drain.LEAVE:
+            self._leaves = self._load().sessions == 0
+        if how == Drain.RESTART or self._leaves:
+            self._stop()
 
     async def _win_back(self, home: str) -> None:
         """The lease has lapsed, was forgotten, or is another's."""
@@ -186,7 +184,7 @@ class RedisLease:
         if int(fields.get("epoch", 0)) > self._epoch:
             log.error("worker.superseded", worker=self.worker, epoch=fields["epoch"])
             self._valid_until = 0.0
-            self._on_superseded()
+            self._stop()
             return
         self._vouching = True
         try:
@@ -210,12 +208,6 @@ def _home(folder: Path, worker: str) -> str:
     if not path.exists():
         path.write_text(uuid.uuid4().hex)
     return path.read_text()
-
-
-def _close(fd: int) -> None:
-    import os
-
-    os.close(fd)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

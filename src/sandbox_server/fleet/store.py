@@ -131,7 +131,7 @@ class Store:
 
     async def _ask(self, *command: Any) -> Any:
         try:
-            return await self._client.execute_command(*command)
+            return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
         except (RedisError, OSError) as exc:
             raise RuntimeUnavailable(
                 f"the registry does not answer ({type(exc).__name__}); try again", retry_after_s=1
@@ -167,13 +167,14 @@ def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> Redis:
     named = (host.partition(":") for host in hosts.split(","))
     sentinels = [(host, int(port or 26379)) for host, _, port in named]
     sentinel = Sentinel(sentinels, socket_timeout=_ANSWER_S)  # type: ignore[no-untyped-call]
-    return sentinel.master_for(
+    master = sentinel.master_for(
         service or "mymaster",
         db=int(db or 0),
         username=unquote(user) or None,
         password=unquote(password) or None,
         **options,
     )
+    return cast("Redis", master)
 
 
 def _hashed(*names: str) -> str:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+
+
+@dataclass(frozen=True)
+class Load:
+    """How much a worker has to do."""
+
+    sessions: int = 0
+    warm: int = 0
 
 
 class Lease(Protocol):
@@ -25,6 +34,16 @@ class Lease(Protocol):
     def draining(self) -> bool:
         """Whether the worker is to take no new sessions."""
 
+    @property
+    def leaves(self) -> bool:
+        """Whether nobody will take over from this worker."""
+
+    async def serve(
+        self, *, load: Callable[[], Load], on_gap: Callable[[], Awaitable[None]]
+    ) -> None:
+        """From now on threads may come. `on_gap` is awaited when the lease was lost and won again,
+        or may have been forgotten; `load` tells how much there is to do."""
+
     def check(self) -> None:
         """Raises RuntimeUnavailable where the right to serve has lapsed."""
 
@@ -36,33 +55,49 @@ class LoneLease:
         self.worker = worker
         self.epoch = epoch
         self.draining = False
+        self.leaves = False
+
+    async def serve(
+        self, *, load: Callable[[], Load], on_gap: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Nobody else wants to know."""
 
     def check(self) -> None:
         """Nobody else could serve instead."""
 
 
-def lock(folder: Path, owner: str) -> int | None:
-    """A descriptor that holds the lock of this name as long as it is open; None where another
-    process on this machine holds it."""
+class AlreadyRunning(RuntimeUnavailable):
+    """Another process has the name."""
+
+
+_held: set[int] = set()
+"""The locks of this process."""
+
+
+@contextlib.contextmanager
+def alone(folder: Path, name: str) -> Iterator[None]:
+    """Two servers of one name would take each other's boxes. Raises AlreadyRunning."""
     folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder / f"{owner}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
-        return None
-    return fd
-
-
-@contextlib.contextmanager
-def alone(folder: Path, owner: str) -> Iterator[None]:
-    """Two servers of one name would take each other's boxes. Raises RuntimeUnavailable."""
-    fd = lock(folder, owner)
-    if fd is None:
-        raise RuntimeUnavailable(
-            f"another server named {owner} uses {folder}; stop it, or set SANDBOX_WORKER_ID"
-        )
+        raise AlreadyRunning(
+            f"another server named {name} uses {folder}; stop it, or set SANDBOX_WORKER_ID"
+        ) from None
+    _held.add(fd)
     try:
         yield
     finally:
+        _held.discard(fd)
         os.close(fd)
+
+
+def _let_go_after_fork() -> None:
+    """A child shares the locks of its parent, and would keep them when the parent ends."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)

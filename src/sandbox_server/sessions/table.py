@@ -153,15 +153,16 @@ class SessionTable:
         *,
         idle_timeout_s: float,
         idle_s: float,
-    ) -> None:
+    ) -> LiveSession | None:
         """Take a session over that a server before this one has made, or end it: while that server
         was away, its thread may have begun anew elsewhere."""
-        session = LiveSession(record, box, warden, idle_timeout_s, self._clock() - idle_s)
-        if await self._registry.restore(record):
-            self._live[_key(session)] = session
-        else:
+        if not await self._registry.restore(record):
             log.warning("session.superseded", thread=record.thread_id, box=box.id)
             await _discard(box, warden)
+            return None
+        session = LiveSession(record, box, warden, idle_timeout_s, self._clock() - idle_s)
+        self._live[_key(session)] = session
+        return session
 
     async def vouch(self) -> None:
         """After a gap in the lease: go on with what is still ours, end what others took over."""

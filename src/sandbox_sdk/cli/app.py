@@ -1,0 +1,69 @@
+"""All subcommands, put together. What a subcommand needs is imported when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from sandbox_sdk.cli import (
+    config,
+    copy,
+    doctor,
+    health,
+    image,
+    kill,
+    logs,
+    ps,
+    rm,
+    run,
+    serve,
+    shell,
+)
+
+app = typer.Typer(
+    name="sandbox",
+    help="Sandboxes in which AI agents run commands and keep files.\n\n"
+    "Talks to the server at SANDBOX_URL; without one, boxes are made by this process itself.",
+    epilog="Exit codes: the command's own for run and shell; 1 a check failed; 2 wrong usage;"
+    " 125 the sandbox failed; 130 Ctrl-C.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_COMMANDS: list[Callable[..., None]] = [
+    run.run,
+    shell.shell,
+    ps.ps,
+    logs.logs,
+    kill.kill,
+    rm.rm,
+    copy.cp,
+    health.health,
+    serve.serve,
+    doctor.doctor,
+    config.config,
+]
+for _command in _COMMANDS:
+    app.command()(_command)
+app.add_typer(image.app, name="image")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(version("agent-sandbox"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

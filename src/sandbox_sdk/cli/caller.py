@@ -1,0 +1,97 @@
+"""Whoever typed the command: where their sandboxes are, and how they want to be told things."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from sandbox_sdk.protocol.errors import SandboxError
+
+if TYPE_CHECKING:
+    from sandbox_sdk.backends.local import LocalBackend
+    from sandbox_sdk.backends.remote import RemoteBackend
+    from sandbox_sdk.client import AsyncSandboxClient
+
+SANDBOX_FAILED = 125
+"""As `docker run` has it: not the command has failed, but what should run it."""
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    url: str | None = None
+    api_key: str | None = None
+    json: bool = False
+
+    def client(self, thread_id: str | None = None) -> AsyncSandboxClient:
+        """A client for a thread; without one, for a session that ends with the client."""
+        from sandbox_sdk.client import AsyncSandboxClient
+
+        return AsyncSandboxClient(thread_id, backend=self.sandboxes())
+
+    def sandboxes(self) -> RemoteBackend | LocalBackend:
+        """A server's, or without one this process's own."""
+        if self.url:
+            from sandbox_sdk.backends.remote import RemoteBackend
+
+            return RemoteBackend(self.url, api_key=self.api_key)
+        from sandbox_sdk.backends.local import LocalBackend
+
+        return LocalBackend()
+
+    def run(self, work: Coroutine[Any, Any, int | None]) -> NoReturn:
+        """Do the work and leave with its exit code, or with a line that says what went wrong."""
+        try:
+            code = asyncio.run(work)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except (SandboxError, OSError) as exc:
+            self.fail(exc)
+        raise typer.Exit(code or 0)
+
+    def fail(self, error: SandboxError | OSError) -> NoReturn:
+        """Tell an error and leave."""
+        if isinstance(error, BrokenPipeError):
+            raise error  # Who reads our output has left: nobody to tell.
+        if self.json:
+            self.tell({"error": error_body(error)})
+        else:
+            self.complain(error_body(error)["message"])
+        raise typer.Exit(SANDBOX_FAILED) from None
+
+    def complain(self, message: str) -> None:
+        print(f"sandbox: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+    def tell(self, document: Any) -> None:
+        """One JSON document, on a line of its own where the output is not a terminal."""
+        indent = 2 if sys.stdout.isatty() else None
+        print(json.dumps(document, ensure_ascii=False, indent=indent), flush=True)
+
+    def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for head in heads:
+            table.add_column(head, overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console = Console(highlight=False)
+        # A pipe has no width: nothing is folded there.
+        console.print(table, width=None if console.is_terminal else 10_000)
+
+
+def error_body(error: SandboxError | OSError) -> dict[str, Any]:
+    """An error in the form it has on the wire."""
+    if isinstance(error, SandboxError):
+        details = {"details": error.details} if error.details else {}
+        return {"code": error.code, "message": error.message, **details}
+    name = f"{error.filename}: " if error.filename else ""
+    return {"code": "local", "message": f"{name}{error.strerror or error}"}

@@ -1,0 +1,137 @@
+"""`sandbox cp`: files and folders between this machine and a sandbox."""
+
+from __future__ import annotations
+
+import shlex
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.options import ApiKey, Json, Url
+from sandbox_sdk.protocol.errors import FileMissing, SandboxError
+
+if TYPE_CHECKING:
+    from sandbox_sdk.client import AsyncSandboxClient
+
+# Runs in place of the shell, so that the thread's working directory and variables stay as they are.
+_UNPACK = (
+    """exec bash -c 'mkdir -p -- "$2" && tar -x -f "$1" -C "$2"; code=$?; rm -f -- "$1"; """
+    """exit "$code"' cp {archive} {folder}"""
+)
+_UNPACK_S = 600.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """One end of a copy: in a thread's sandbox, or here where thread is empty."""
+
+    thread: str
+    path: str
+
+    @classmethod
+    def of(cls, text: str) -> Place:
+        """T:PATH or a local path.
+
+        Neither a thread_id nor what goes before one has a slash, so the colon that counts is the
+        last one before the first slash. A local name with a colon is written ./like:this.
+        """
+        head = text.split("/", 1)[0]
+        thread, colon, _ = head.rpartition(":")
+        return cls(thread, text[len(thread) + 1 :]) if colon and thread else cls("", text)
+
+
+def cp(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="LOCAL or T:PATH.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="T:PATH or LOCAL.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Copy a file or a folder into a sandbox or out of it.
+
+    T:PATH is a path in the sandbox of thread T, relative to /workspace. Where TO is a folder that
+    exists, or ends in a slash, the copy goes into it under its own name.
+    """
+    from_, to = Place.of(source), Place.of(target)
+    if bool(from_.thread) == bool(to.thread):
+        raise typer.BadParameter("exactly one of FROM and TO has to be T:PATH")
+    caller = Caller(url=url, api_key=api_key, json=as_json)
+    caller.run(_copy(caller, from_, to))
+
+
+async def _copy(caller: Caller, from_: Place, to: Place) -> None:
+    if to.thread:
+        async with caller.client(to.thread) as sandbox:
+            told = await _upload(sandbox, Path(from_.path), to.path)
+    else:
+        told = await _download(caller, from_, Path(to.path))
+    if caller.json:
+        caller.tell({"status": "copied", **told})
+
+
+async def _upload(sandbox: AsyncSandboxClient, local: Path, path: str) -> dict[str, Any]:
+    if path in ("", ".") or path.endswith("/") or await _is_folder(sandbox, path):
+        path = str(PurePosixPath(path, local.resolve().name))
+    if not local.is_dir():
+        done = await sandbox.upload_file(local, path)
+        return {"type": "file", "path": done.path, "size": done.size, "sha256": done.sha256}
+    size = await _upload_folder(sandbox, local, path)
+    return {"type": "directory", "path": path, "size": size}
+
+
+async def _is_folder(sandbox: AsyncSandboxClient, path: str) -> bool:
+    try:
+        entries = (await sandbox.list_files(path, limit=2)).entries
+    except FileMissing:
+        return False
+    # Of a file, the file itself is listed.
+    return [PurePosixPath(each.path) for each in entries] != [PurePosixPath("/workspace", path)]
+
+
+async def _upload_folder(sandbox: AsyncSandboxClient, local: Path, path: str) -> int:
+    """As one archive: modes, links and empty folders arrive too. Its size."""
+    with tempfile.NamedTemporaryFile(prefix="sandbox-cp-", suffix=".tar") as archive:
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.add(local, arcname=".", filter=_anonymous)
+        archive.flush()
+        stored = await sandbox.upload_file(archive.name, f".{Path(archive.name).name}")
+    unpack = _UNPACK.format(
+        archive=shlex.quote(stored.path), folder=shlex.quote(str(PurePosixPath("/workspace", path)))
+    )
+    result = await sandbox.execute(unpack, timeout=_UNPACK_S)
+    if result.exit_code != 0:
+        raise SandboxError(f"the folder could not be unpacked in the sandbox: {result.output}")
+    return stored.size
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Who owns a file here means nothing there."""
+    member.uid = member.gid = 1000
+    member.uname = member.gname = ""
+    return member
+
+
+async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]:
+    from sandbox_sdk import transfer
+    from sandbox_sdk.cli.unpack import unpack
+    from sandbox_sdk.protocol.models import Target
+
+    async with (
+        caller.sandboxes() as sandboxes,
+        sandboxes.download_file(Target(thread_id=from_.thread), from_.path or ".") as download,
+    ):
+        info = download.info
+        if local.is_dir():
+            local = local / PurePosixPath(info.filename).name
+        if info.type == "file":
+            saved = await transfer.save(download, local)
+            return {"type": "file", "path": str(saved), "size": info.size, "sha256": info.sha256}
+        with tempfile.TemporaryDirectory(prefix="sandbox-cp-") as folder:
+            archive = await transfer.save(download, Path(folder, "folder.tar"))
+            unpack(archive, local)
+            return {"type": "directory", "path": str(local), "size": archive.stat().st_size}

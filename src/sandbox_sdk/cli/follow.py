@@ -1,0 +1,129 @@
+"""Commands as they run: their output onto the right stream, their end when Ctrl-C asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
+
+from sandbox_sdk.protocol.errors import Capacity, Internal, SandboxError
+from sandbox_sdk.protocol.events import (
+    CommandEvent,
+    ExitEvent,
+    GapEvent,
+    OutputEvent,
+    StartEvent,
+)
+
+if TYPE_CHECKING:
+    from sandbox_sdk.client import AsyncSandboxClient
+    from sandbox_sdk.options import CommandOptions
+    from sandbox_sdk.process import AsyncProcess
+
+Show = Callable[[CommandEvent], None]
+
+_PIECE = 64 * 1024
+_READ_AGAIN_S = 0.2
+
+
+def show_text(event: CommandEvent) -> None:
+    """Output to our own stdout and stderr; whatever else a person should know to stderr."""
+    if isinstance(event, OutputEvent):
+        write(event.data, to=event.event)
+    elif isinstance(event, GapEvent):
+        _note(f"{event.next_offset - event.offset} bytes of output are no longer kept")
+    elif isinstance(event, StartEvent) and event.session_state == "recreated":
+        _note("the box of this thread was lost with all in it; this is a new one")
+    elif isinstance(event, ExitEvent) and event.timed_out:
+        _note("the command ran into its --timeout and was ended")
+    elif isinstance(event, ExitEvent) and event.reason == "oom":
+        _note("the command ran out of memory and was ended")
+
+
+def show_json(event: CommandEvent) -> None:
+    """A line of JSON for every event."""
+    write(event.model_dump_json() + "\n", to="stdout")
+
+
+def write(text: str, *, to: str) -> None:
+    """As UTF-8, whatever the locale says: that is what boxes speak."""
+    stream = sys.stdout if to == "stdout" else sys.stderr
+    stream.buffer.write(text.encode())
+    stream.buffer.flush()
+
+
+def _note(text: str) -> None:
+    write(f"sandbox: {text}\n", to="stderr")
+
+
+async def run_command(
+    sandbox: AsyncSandboxClient,
+    command: str,
+    *,
+    show: Show,
+    interrupted: asyncio.Event,
+    input_fd: int | None = None,
+    **options: Unpack[CommandOptions],
+) -> ExitEvent:
+    """Run a command to its end and show what happens.
+
+    Once interrupted is set, the command and everything it has started is killed; that is an end
+    like any other. What can be read from input_fd is passed on to it.
+    """
+    if input_fd is None:
+        events = sandbox.stream(command, **options)
+    else:
+        process = await sandbox.start(command, stdin_open=True, **options)
+        events = process.stream()
+        _pass_on(input_fd, process)
+    killing: asyncio.Task[None] | None = None
+    try:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                show(event)
+                if isinstance(event, StartEvent) and killing is None:
+                    killing = asyncio.create_task(_kill(sandbox, event.command_id, interrupted))
+                if isinstance(event, ExitEvent):
+                    return event
+    finally:
+        if killing is not None:
+            killing.cancel()
+    raise Internal("the server told no end of the command")
+
+
+async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Event) -> None:
+    await when.wait()
+    try:
+        await (await sandbox.process(command_id)).kill()
+    except SandboxError as exc:
+        _note(f"the command could not be killed: {exc.message}")
+
+
+def _pass_on(stdin: int, process: AsyncProcess) -> None:
+    """Send what is read, as it is read, until its end or the command's.
+
+    Reading is left to a thread that nobody waits for: a pipe may stay silent for ever, after the
+    command has ended.
+    """
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        with contextlib.suppress(SandboxError, OSError, RuntimeError, asyncio.CancelledError):
+            while data := os.read(stdin, _PIECE):
+                asyncio.run_coroutine_threadsafe(_send(process, data), loop).result()
+            asyncio.run_coroutine_threadsafe(process.close_stdin(), loop).result()
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+
+
+async def _send(process: AsyncProcess, data: bytes) -> None:
+    while True:
+        try:
+            return await process.send_stdin(data)
+        except Capacity:
+            # It has not read yet what it was sent before.
+            await asyncio.sleep(_READ_AGAIN_S)

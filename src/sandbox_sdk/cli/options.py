@@ -1,0 +1,34 @@
+"""Options that many subcommands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="SANDBOX_URL", help="The server; without one, this process."),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key", envvar="SANDBOX_API_KEY", show_envvar=True, help="The key for that server."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Thread = Annotated[str, typer.Argument(metavar="T", help="A thread_id.")]
+EnvPairs = Annotated[
+    list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable; repeatable.")
+]
+
+
+def env_of(pairs: list[str] | None) -> dict[str, str]:
+    """The variables of K=V options. Raises BadParameter."""
+    env = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--env")
+        env[name] = value
+    return env

@@ -1,0 +1,104 @@
+"""`sandbox run`: one command, its output as it comes, its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sandbox_sdk.cli.caller import INTERRUPTED, Caller
+from sandbox_sdk.cli.options import ApiKey, EnvPairs, Json, Url, env_of
+
+if TYPE_CHECKING:
+    from sandbox_sdk.options import CommandOptions
+
+
+def run(
+    command: Annotated[str, typer.Argument(help="Bash source.")],
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", "-t", help="Whose sandbox; without it, one for this run alone."),
+    ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file", "-f", metavar="LOCAL[:PATH]", help="A file to put there first; repeatable."
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until it is ended.")] = 30.0,
+    env: EnvPairs = None,
+    cwd: Annotated[str | None, typer.Option(help="Where to run it.")] = None,
+    no_stdin: Annotated[
+        bool, typer.Option("--no-stdin", "-n", help="Do not pass on what is piped in.")
+    ] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Run a command and leave with its exit code.
+
+    Its stdout and stderr come as they are written; what is piped in becomes its stdin. Ctrl-C kills
+    it with everything it has started. With --json, a line of JSON for every event.
+    """
+    options: CommandOptions = {"timeout": timeout, "env": env_of(env)}
+    if cwd is not None:
+        options["cwd"] = cwd
+    files = [split_file(str(each)) for each in file or ()]
+    caller = Caller(url=url, api_key=api_key, json=as_json)
+    caller.run(_run(caller, thread, command, files, None if no_stdin else _stdin(), options))
+
+
+async def _run(
+    caller: Caller,
+    thread: str | None,
+    command: str,
+    files: list[tuple[str, str]],
+    stdin: int | None,
+    options: CommandOptions,
+) -> int:
+    from sandbox_sdk.cli.follow import run_command, show_json, show_text
+
+    interrupted = on_interrupt()
+    async with caller.client(thread) as sandbox:
+        for local, path in files:
+            await sandbox.upload_file(local, path)
+        show = show_json if caller.json else show_text
+        exit_ = await run_command(
+            sandbox, command, show=show, interrupted=interrupted, input_fd=stdin, **options
+        )
+    return INTERRUPTED if interrupted.is_set() else exit_.exit_code
+
+
+def on_interrupt() -> asyncio.Event:
+    """Set by the first Ctrl-C. The second gives up whatever this task waits for."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    interrupted = asyncio.Event()
+
+    def handle() -> None:
+        if interrupted.is_set() and task is not None:
+            task.cancel()
+        interrupted.set()
+
+    loop.add_signal_handler(signal.SIGINT, handle)
+    return interrupted
+
+
+def split_file(text: str) -> tuple[str, str]:
+    """LOCAL[:PATH]. A local name with a colon in it is a file that is there."""
+    local, colon, path = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return text, Path(text).name
+    return local, path or Path(local).name
+
+
+def _stdin() -> int | None:
+    """The descriptor to pass on: none where a person sits in front of it, or it is closed."""
+    try:
+        return None if sys.stdin is None or os.isatty(0) else 0
+    except OSError:
+        return None

@@ -1,0 +1,153 @@
+"""`sandbox serve`: the server, and what a person wants to know when it has started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.config import print_settings
+from sandbox_sdk.cli.options import Json
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+
+if TYPE_CHECKING:
+    from sandbox_sdk.protocol.models import Limits
+    from sandbox_server.service import SandboxService
+    from sandbox_server.settings import Settings
+
+_LOOK_S = 0.1
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Where to listen [default: 127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="0: a free one [default: 8000].")] = None,
+    runtime: Annotated[
+        Literal["auto", "docker", "bubblewrap"] | None,
+        typer.Option(help="What makes boxes [default: auto: docker where an engine answers]."),
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Listen on other addresses without API keys."),
+    ] = None,
+    destroy_on_exit: Annotated[
+        bool | None,
+        typer.Option("--destroy-on-exit", help="End all boxes when the server ends."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the settings and stop.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run the server.
+
+    Every other setting is a variable SANDBOX_…; `sandbox config` lists them. Log and greeting go
+    to stderr. With --json, one line on stdout tells the url as soon as the server listens.
+    """
+    caller = Caller(json=as_json)
+    try:
+        from sandbox_server.settings import load
+
+        settings = load(
+            host=host,
+            port=port,
+            runtime=runtime,
+            insecure=insecure,
+            destroy_on_exit=destroy_on_exit,
+        )
+    except SandboxError as exc:
+        caller.fail(exc)
+    except ModuleNotFoundError as exc:
+        lacks = f"a server needs `pip install 'agent-sandbox[server]'` ({exc})"
+        caller.fail(RuntimeUnavailable(lacks))
+    if print_config:
+        print_settings(caller, settings.in_force())
+        return
+    caller.run(_serve(caller, settings))
+
+
+async def _serve(caller: Caller, settings: Settings) -> None:
+    from sandbox_server import logs
+    from sandbox_server.main import serve
+
+    logs.configure(form=settings.log_format, level=settings.log_level)
+
+    async def greet(url: str, service: SandboxService) -> None:
+        if caller.json:
+            facts = service.facts
+            limits = facts.limits.model_dump(mode="json")
+            caller.tell({"url": url, "runtime": facts.runtime, "why": facts.why, "limits": limits})
+        else:
+            print(greeting(url, service, settings), file=sys.stderr, flush=True)
+            await _warming(service, settings.pool_size)
+
+    await serve(settings, on_listening=greet)
+
+
+async def _warming(service: SandboxService, wanted: int) -> None:
+    """Tell how the pool fills up: as a bar on a terminal, and as a line when it is full."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    began = time.monotonic()
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("warming boxes", total=wanted)
+        while (health := await service.health()).pool_size < wanted:
+            bar.update(task, completed=health.pool_size)
+            if health.active_sessions or health.status == "unhealthy":
+                return  # They are being used already, or the log tells why there are none.
+            await asyncio.sleep(_LOOK_S)
+    took_s = time.monotonic() - began
+    print(f"  {wanted} boxes are warm after {took_s:.1f} s", file=sys.stderr, flush=True)
+
+
+def greeting(url: str, service: SandboxService, settings: Settings) -> str:
+    """What runs here, what it allows, and what to try next."""
+    facts, idle_min = service.facts, settings.idle_timeout / 60
+    lacks = "".join(f"\n    {name:<9}{why}" for name, why in facts.limits.not_enforced.items())
+    keyed = bool(settings.api_keys.get_secret_value())
+    header = ' -H "authorization: Bearer $SANDBOX_API_KEY"' if keyed else ""
+    needs_key = "\n  (set SANDBOX_API_KEY to one of the keys first)" if keyed else ""
+    return f"""
+  Sandboxes at {url}, reference at {url}/docs
+
+  runtime    {facts.why}
+  each box   {_limits(facts.limits)}
+  sessions   {settings.max_sessions} at most; idle for {idle_min:g} min, a session ends
+  not enforced on this machine:{lacks or " nothing, all limits hold"}
+
+  Try, in another terminal:{needs_key}
+
+    curl -s {url}/execute{header} -H 'content-type: application/json' \\
+         -d '{{"thread_id": "demo", "command": "whoami; echo $((2+2)) > four; cat four"}}'
+
+    export SANDBOX_URL={url}
+    {_program("sandbox")} run --thread demo 'ls -l; echo hello > greeting'
+    {_program("python")} -c 'from sandbox_sdk import SandboxClient; sandbox = SandboxClient("demo")
+    print(sandbox.execute("cat four greeting").output)'
+"""
+
+
+def _limits(limits: Limits) -> str:
+    return (
+        f"{limits.memory_bytes >> 20} MiB of memory, {limits.cpus:g} CPU, {limits.pids} processes,"
+        f" {limits.disk_bytes >> 20} MiB of disk, network: {limits.network}"
+    )
+
+
+def _program(name: str) -> str:
+    """How to call a program of this installation from here."""
+    found = Path(sys.executable).with_name(name)
+    folder = Path.cwd()
+    if str(found.parent) in os.environ.get("PATH", "").split(os.pathsep):
+        return name
+    return str(found.relative_to(folder)) if found.is_relative_to(folder) else str(found)

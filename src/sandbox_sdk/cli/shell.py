@@ -1,0 +1,160 @@
+"""`sandbox shell`: a conversation with a sandbox, line by line, its state carried over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sandbox_sdk.cli.caller import INTERRUPTED, SANDBOX_FAILED, Caller
+from sandbox_sdk.cli.lines import History, is_complete
+from sandbox_sdk.cli.options import ApiKey, Json, Url
+from sandbox_sdk.protocol.errors import SandboxError
+
+if TYPE_CHECKING:
+    from sandbox_sdk.client import AsyncSandboxClient
+    from sandbox_sdk.protocol.events import ExitEvent
+
+
+def shell(
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", "-t", help="Whose sandbox; without it, one that ends with this."),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds until a command is ended.")] = 3600.0,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Type commands into a sandbox.
+
+    Directory, variables and functions carry over from line to line. Ctrl-C kills the command that
+    runs, Ctrl-D or `exit` leaves. Commands have no terminal: editors and pagers do not work.
+    With --json, a line of JSON for every event.
+    """
+    from sandbox_sdk.background import background
+
+    caller = Caller(url=url, api_key=api_key, json=as_json)
+    sandbox = caller.client(thread)
+    try:
+        background().run(sandbox.__aenter__)
+        try:
+            code = Shell(caller, sandbox, timeout).converse()
+        finally:
+            background().run(sandbox.close)
+    except (SandboxError, OSError) as exc:
+        caller.fail(exc)
+    raise typer.Exit(code)
+
+
+class Shell:
+    """Reads in this thread, as readline wants it; commands run in the loop of another."""
+
+    def __init__(self, caller: Caller, sandbox: AsyncSandboxClient, timeout: float) -> None:
+        self._caller = caller
+        self._sandbox = sandbox
+        self._timeout = timeout
+        self._interactive = sys.stdin.isatty()
+        self._cwd = ""
+        self._code = 0
+
+    def converse(self) -> int:
+        """Until the end of the input. The exit code of the last command, or the one `exit` asks
+        for."""
+        self._run(":")  # Makes the sandbox where there is none, and tells where we are.
+        with History() if self._interactive else contextlib.nullcontext():
+            while (text := self._read()) is not None:
+                words = text.split()
+                if words[:1] == ["exit"] and len(words) < 3:
+                    return int(words[1]) & 255 if words[1:] and words[1].isdigit() else self._code
+                if words:
+                    self._attempt(text)
+        return self._code
+
+    def _attempt(self, text: str) -> None:
+        """Run it; a failure of the sandbox is told, and the next line may do better."""
+        try:
+            self._run(text)
+        except SandboxError as exc:
+            self._caller.complain(exc.message)
+            self._code = SANDBOX_FAILED
+        except KeyboardInterrupt:
+            self._caller.complain("given up; the command may still run (sandbox ps)")
+            self._code = INTERRUPTED
+
+    def _read(self) -> str | None:
+        """A whole command, of as many lines as it takes. None at the end of the input."""
+        text = ""
+        while True:
+            prompt = "> " if text else f"{self._sandbox.thread_id}:{self._cwd}$ "
+            try:
+                line = input(prompt if self._interactive else "")
+            except EOFError:
+                if self._interactive:
+                    print()
+                return text or None
+            except KeyboardInterrupt:
+                print()
+                text = ""
+                continue
+            text = f"{text}\n{line}" if text else line
+            if is_complete(text):
+                return text
+
+    def _run(self, command: str) -> None:
+        from sandbox_sdk.background import background
+
+        with _interrupts() as interrupts:
+            exit_ = background().run(lambda: self._in_loop(command, interrupts))
+        self._cwd, self._code = exit_.cwd, exit_.exit_code
+        if interrupts.count and self._interactive:
+            print()
+
+    async def _in_loop(self, command: str, interrupts: Interrupts) -> ExitEvent:
+        from sandbox_sdk.cli.follow import run_command, show_json, show_text
+
+        interrupted = asyncio.Event()
+        interrupts.set(interrupted)
+        return await run_command(
+            self._sandbox,
+            command,
+            show=show_json if self._caller.json else show_text,
+            interrupted=interrupted,
+            timeout=self._timeout,
+        )
+
+
+class Interrupts:
+    """How often Ctrl-C was pressed, and whom to tell the first time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._tell: Callable[[], object] = lambda: None
+
+    def set(self, event: asyncio.Event) -> None:
+        """Let Ctrl-C set an event of the running loop, also if it was pressed before."""
+        loop = asyncio.get_running_loop()
+        self._tell = lambda: loop.call_soon_threadsafe(event.set)
+        if self.count:
+            event.set()
+
+    def handle(self, *_: object) -> None:
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+        self._tell()
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Interrupts]:
+    interrupts = Interrupts()
+    before = signal.signal(signal.SIGINT, interrupts.handle)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,47 @@
+"""Unpacks an archive that came out of a sandbox, which may have been made to do harm."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from sandbox_sdk.protocol.errors import InvalidPath
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Put what is in the archive into folder, which is made, or filled where there is one.
+
+    Only files, folders, and links that stay inside: anything else raises InvalidPath, and nothing
+    has been copied. Links are made last, so that nothing is ever written through one.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            _extract(tar, fresh)
+        if folder.exists():
+            shutil.copytree(fresh, folder, symlinks=True, dirs_exist_ok=True)
+        else:
+            fresh.chmod(0o755)
+            fresh.rename(folder)
+    except tarfile.TarError as exc:
+        raise InvalidPath(f"the folder was not copied: {exc}") from exc
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _extract(tar: tarfile.TarFile, fresh: Path) -> None:
+    links = []
+    for member in tar:
+        if member.issym():
+            links.append(member)
+        elif member.isreg() or member.isdir():
+            tar.extract(member, fresh, filter="data")
+        else:
+            raise InvalidPath(f"the folder was not copied: {member.name} is not a file")
+    for link in links:
+        if any(place.is_symlink() for place in (fresh / link.name).parents):
+            raise InvalidPath(f"the folder was not copied: {link.name} lies behind a link")
+        tar.extract(link, fresh, filter="data")

@@ -1,0 +1,333 @@
+"""AsyncSandboxClient: one conversation's sandbox, wherever it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import anyio
+from pydantic import ValidationError
+
+from sandbox_sdk import transfer
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.errors import CommandFailed
+from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.process import AsyncProcess
+from sandbox_sdk.protocol.errors import (
+    FileMissing,
+    InvalidRequest,
+    RuntimeUnavailable,
+    SessionLost,
+    SessionNotFound,
+)
+from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.models import (
+    MAX_TIMEOUT_S,
+    WORKSPACE,
+    CleanupResult,
+    CommandList,
+    CreateSessionRequest,
+    ExecuteRequest,
+    ExecuteResult,
+    Health,
+    ListResult,
+    Session,
+    SessionInfo,
+    SessionList,
+    Target,
+    UploadResult,
+)
+
+CLOSE_S = 15.0
+"""How long leaving may take where the server does not answer."""
+
+_Request = TypeVar("_Request", ExecuteRequest, CreateSessionRequest, Target)
+
+
+class AsyncSandboxClient:
+    """The sandbox of one thread. It is made at its first use.
+
+    With `server_url`, or SANDBOX_URL in the environment, it is on that server; else it is made by
+    this very process (see LocalBackend). `backend` says so explicitly.
+
+    A client that is given a `thread_id` (or a `session_id`) shares that sandbox with everybody who
+    uses the same, now and later; leaving closes the connection alone. A client without one has a
+    sandbox of its own and cleans it up on leaving.
+
+        >>> async def main():
+        ...     async with AsyncSandboxClient() as sandbox:
+        ...         await sandbox.write_text("numbers.txt", "1 2 3")
+        ...         result = await sandbox.execute("wc -w < numbers.txt")
+        ...         return result.output, result.exit_code
+        >>> asyncio.run(main())
+        ('3\\n', 0)
+
+    Every method may raise any SandboxError. Use it in one event loop.
+    """
+
+    def __init__(
+        self,
+        thread_id: str | None = None,
+        *,
+        session_id: str | None = None,
+        server_url: str | None = None,
+        api_key: str | None = None,
+        backend: Sandboxes | None = None,
+    ) -> None:
+        self._owned = thread_id is None and session_id is None
+        # Named here and not by the server: whatever becomes of the first call, it can be ended.
+        own_id = str(uuid.uuid4()) if self._owned else None
+        with _told_as_invalid():
+            self._target = Target(thread_id=thread_id or own_id, session_id=session_id)
+        self._backend = backend or _backend(server_url, api_key)
+        self._stack = contextlib.AsyncExitStack()
+        self._opening = anyio.Lock()
+        self._opened = self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._opened else "not yet used"
+        kind, name = next(iter(self._target.model_dump(exclude_none=True).items()))
+        own = ", its own" if self._owned else ""
+        return f"<{type(self).__name__} {kind}={name}{own}, {self._backend!r}, {state}>"
+
+    @property
+    def thread_id(self) -> str | None:
+        """The thread this client speaks for; None where it was given a session_id."""
+        return self._target.thread_id
+
+    async def __aenter__(self) -> Self:
+        await self._sandboxes()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A server that has just been found gone is not waited for a second time.
+        await self._close(cleanup=self._owned and not isinstance(exc, RuntimeUnavailable))
+
+    async def close(self) -> None:
+        """Leave; a sandbox of the client's own is cleaned up. Closing twice is harmless."""
+        await self._close(cleanup=self._owned)
+
+    async def _close(self, *, cleanup: bool) -> None:
+        closed, self._closed = self._closed, True
+        if closed or not self._opened:
+            return
+        with anyio.move_on_after(CLOSE_S, shield=True):
+            try:
+                if cleanup:
+                    with contextlib.suppress(SessionNotFound, SessionLost):
+                        await self._backend.cleanup(self._target)
+            finally:
+                await self._stack.aclose()
+
+    async def _sandboxes(self) -> Sandboxes:
+        if self._closed:
+            raise RuntimeError("this client is closed; make another one")
+        async with self._opening:
+            if not self._opened:
+                if isinstance(self._backend, contextlib.AbstractAsyncContextManager):
+                    await self._stack.enter_async_context(self._backend)
+                self._opened = True
+        return self._backend
+
+    # Sessions
+
+    async def create_session(
+        self,
+        *,
+        environment: str | None = None,
+        env: Mapping[str, str] | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> Session:
+        """Make the sandbox now, with settings of its own; `status` tells where there was one.
+
+        Only needed for the settings: the first use makes it too.
+        """
+        request = _checked(
+            CreateSessionRequest,
+            thread_id=await self._thread_id(),
+            environment=environment,
+            env=env or {},
+            idle_timeout_s=idle_timeout_s,
+        )
+        return await (await self._sandboxes()).create_session(request)
+
+    async def session(self) -> SessionInfo:
+        """How the sandbox is doing. Neither a use of it, nor does it make one."""
+        return await (await self._sandboxes()).session(self._target)
+
+    async def sessions(self) -> SessionList:
+        """All live sessions of this server and key, or of this machine's user."""
+        return await (await self._sandboxes()).sessions()
+
+    async def cleanup(self) -> CleanupResult:
+        """End the sandbox with all that is in it. The next use of its thread makes a new one."""
+        return await (await self._sandboxes()).cleanup(self._target)
+
+    async def restart(self) -> Session:
+        """End the sandbox and make an empty one for the same thread, of the next generation."""
+        thread_id = await self._thread_id()
+        with contextlib.suppress(SessionNotFound, SessionLost):
+            await self.cleanup()
+        request = CreateSessionRequest(thread_id=thread_id)
+        session = await (await self._sandboxes()).create_session(request)
+        if self._target.session_id is not None:
+            self._target = Target(session_id=session.session_id)
+        return session
+
+    async def health(self) -> Health:
+        """How the server is doing, or the service in this process."""
+        return await (await self._sandboxes()).health()
+
+    async def _thread_id(self) -> str:
+        return self._target.thread_id or (await self.session()).thread_id
+
+    # Commands
+
+    async def execute(
+        self, command: str, *, check: bool = False, **options: Unpack[CommandOptions]
+    ) -> ExecuteResult:
+        """Run bash source to its end. Working directory, variables and functions carry over.
+
+        An exit code other than 0 is a result; with check it raises CommandFailed, which has it.
+        """
+        request = self._request(command, **options)
+        result = await (await self._sandboxes()).execute(request)
+        if check and result.exit_code != 0:
+            raise CommandFailed(result)
+        return result
+
+    async def stream(
+        self, command: str, **options: Unpack[CommandOptions]
+    ) -> AsyncGenerator[CommandEvent]:
+        """Run a command and yield what happens: its start, its output as it comes, its exit.
+
+        Leaving early does not end it.
+        """
+        request = self._request(command, **options)
+        events = (await self._sandboxes()).stream(request)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            await _aclose(events)
+
+    async def start(
+        self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
+    ) -> AsyncProcess:
+        """Run a command in the background. With stdin_open it takes input while it runs."""
+        options.setdefault("timeout", MAX_TIMEOUT_S)
+        request = self._request(command, **options, background=True, stdin_open=stdin_open)
+        started = await (await self._sandboxes()).execute(request)
+        return self._process(started.command_id, stdin_sent=len((request.stdin or "").encode()))
+
+    async def process(self, command_id: str) -> AsyncProcess:
+        """A command that was started before, by this client or another."""
+        await (await self._sandboxes()).result(self._target, command_id)
+        return self._process(command_id)
+
+    async def commands(self) -> CommandList:
+        """The commands that run in the sandbox, and the newest of those that ended."""
+        return await (await self._sandboxes()).commands(self._target)
+
+    def _process(self, command_id: str, *, stdin_sent: int | None = None) -> AsyncProcess:
+        return AsyncProcess(self._sandboxes, self._target, command_id, stdin_sent=stdin_sent)
+
+    def _request(self, command: str, **options: Any) -> ExecuteRequest:
+        return _checked(ExecuteRequest, **dict(self._target), command=command, **options)
+
+    # Files
+
+    async def upload_file(
+        self, local_path: str | os.PathLike[str], path: str | None = None
+    ) -> UploadResult:
+        """Store a file of this machine; relative to /workspace, or under its own name there."""
+        local = Path(local_path)
+        chunks = transfer.FileChunks(local)
+        return await (await self._sandboxes()).upload_file(self._target, path or local.name, chunks)
+
+    async def upload_bytes(self, data: bytes, path: str) -> UploadResult:
+        chunks = transfer.ByteChunks(data)
+        return await (await self._sandboxes()).upload_file(self._target, path, chunks)
+
+    async def download_file(
+        self, path: str, local_path: str | os.PathLike[str] | None = None
+    ) -> Path:
+        """Fetch a file, or a folder as a tar, and tell where it is.
+
+        It goes to local_path, or into that folder, or into the current one. It is there when it is
+        whole and verified, or not at all. Raises TransferCorrupted.
+        """
+        sandboxes = await self._sandboxes()
+        async with sandboxes.download_file(self._target, path) as download:
+            return await transfer.save(download, Path(local_path or "."))
+
+    async def download_bytes(self, path: str) -> bytes:
+        """The content of a file, or a folder as a tar. Raises TransferCorrupted."""
+        sandboxes = await self._sandboxes()
+        async with sandboxes.download_file(self._target, path) as download:
+            return await transfer.read(download)
+
+    async def list_files(
+        self, path: str = WORKSPACE, *, recursive: bool = False, limit: int = 1000
+    ) -> ListResult:
+        """What is in a folder; of a file, the file itself."""
+        return await (await self._sandboxes()).list_files(
+            self._target, path=path, recursive=recursive, limit=limit
+        )
+
+    async def read_text(self, path: str, *, encoding: str = "utf-8") -> str:
+        return (await self.download_bytes(path)).decode(encoding)
+
+    async def write_text(self, path: str, text: str, *, encoding: str = "utf-8") -> UploadResult:
+        return await self.upload_bytes(text.encode(encoding), path)
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is a file or a folder."""
+        try:
+            await self.list_files(path, limit=1)
+        except FileMissing:
+            return False
+        return True
+
+
+def _backend(server_url: str | None, api_key: str | None) -> Sandboxes:
+    if url := server_url or os.environ.get("SANDBOX_URL"):
+        from sandbox_sdk.backends.remote import RemoteBackend
+
+        return RemoteBackend(url, api_key=api_key)
+    from sandbox_sdk.backends.local import LocalBackend
+
+    return LocalBackend()
+
+
+def _checked(model: type[_Request], **fields: Any) -> _Request:
+    with _told_as_invalid():
+        return model(**fields)
+
+
+@contextlib.contextmanager
+def _told_as_invalid() -> Iterator[None]:
+    """What a server would refuse is refused here, with the same error."""
+    try:
+        yield
+    except ValidationError as exc:
+        problems = "; ".join(
+            f"{'.'.join(map(str, error['loc'])) or 'request'}: {error['msg']}"
+            for error in exc.errors(include_url=False)
+        )
+        raise InvalidRequest(problems) from None
+
+
+async def _aclose(events: Any) -> None:
+    if isinstance(events, AsyncGenerator):
+        await events.aclose()

@@ -1,0 +1,22 @@
+"""What may be said about a command besides its text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+
+class CommandOptions(TypedDict, total=False):
+    """Keyword arguments of execute, stream and start."""
+
+    timeout: float
+    """Seconds after which everything the command has started is ended: 30, and for a command in
+    the background an hour, which is the most there is."""
+    cwd: str
+    """Where to run it, instead of where the last command left off."""
+    env: Mapping[str, str]
+    """Variables of this command alone."""
+    stdin: str
+    """What it reads; nothing, unless told."""
+    idempotency_key: str
+    """A second call with the same key joins the first instead of running again."""

@@ -1,0 +1,129 @@
+"""A command in the background: look at it, wait for it, feed it, end it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+
+import anyio
+
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.background import Background
+from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.models import CommandInfo, ExecuteResult, SignalName, Target
+
+
+class AsyncProcess:
+    """A command that runs in a sandbox on its own; it does not need this object to go on.
+
+    Its `command_id` is all it takes to come back to it, from another process too:
+    `client.process(command_id)`.
+    """
+
+    def __init__(
+        self,
+        sandboxes: Callable[[], Awaitable[Sandboxes]],
+        target: Target,
+        command_id: str,
+        *,
+        stdin_sent: int | None = None,
+    ) -> None:
+        self.command_id = command_id
+        self._sandboxes = sandboxes
+        self._target = target
+        self._sending = anyio.Lock()
+        self._stdin_sent = stdin_sent
+        """How much input it was sent; None where somebody else may have sent some."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.command_id}>"
+
+    async def result(self) -> ExecuteResult:
+        """How it stands, with the output kept so far; `exit_code` is None while it runs."""
+        return await (await self._sandboxes()).result(self._target, self.command_id)
+
+    async def output(self) -> str:
+        """What it has written so far, as far as it is kept."""
+        return (await self.result()).output
+
+    async def stream(self, *, offset: int = 0) -> AsyncGenerator[CommandEvent]:
+        """What it writes from an offset in its output on, and its exit."""
+        sandboxes = await self._sandboxes()
+        events = sandboxes.follow(self._target, self.command_id, offset=offset)
+        try:
+            async for event in events:
+                yield event
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
+
+    async def wait(self, timeout: float | None = None) -> ExecuteResult:  # noqa: ASYNC109
+        """How it ended. Raises TimeoutError where it still runs after timeout seconds."""
+        with anyio.fail_after(timeout):
+            result = await self.result()
+            if result.exit_code is None:
+                async for _ in self.stream(offset=result.output_bytes):
+                    pass
+                result = await self.result()
+        return result
+
+    async def kill(self) -> CommandInfo:
+        """End it and everything it has started. Killing twice is harmless."""
+        return await self.signal("KILL")
+
+    async def signal(self, signal: SignalName) -> CommandInfo:
+        """Send a signal to all its processes."""
+        return await (await self._sandboxes()).signal(self._target, self.command_id, signal=signal)
+
+    async def send_stdin(self, data: str | bytes) -> None:
+        """Input for a command that was started with `stdin_open`."""
+        await self._send(data.encode() if isinstance(data, str) else data)
+
+    async def close_stdin(self) -> None:
+        """The end of its input."""
+        await self._send(b"", eof=True)
+
+    async def _send(self, data: bytes, *, eof: bool = False) -> None:
+        async with self._sending:
+            receipt = await (await self._sandboxes()).send_stdin(
+                self._target, self.command_id, data, eof=eof, offset=self._stdin_sent
+            )
+            self._stdin_sent = receipt.received
+
+
+class Process:
+    """The same for synchronous callers: see AsyncProcess."""
+
+    def __init__(self, process: AsyncProcess, background: Background) -> None:
+        self._process = process
+        self._background = background
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.command_id}>"
+
+    @property
+    def command_id(self) -> str:
+        return self._process.command_id
+
+    def result(self) -> ExecuteResult:
+        return self._background.run(self._process.result)
+
+    def output(self) -> str:
+        return self._background.run(self._process.output)
+
+    def stream(self, *, offset: int = 0) -> Generator[CommandEvent]:
+        return self._background.iterate(lambda: self._process.stream(offset=offset))
+
+    def wait(self, timeout: float | None = None) -> ExecuteResult:
+        return self._background.run(lambda: self._process.wait(timeout))
+
+    def kill(self) -> CommandInfo:
+        return self._background.run(self._process.kill)
+
+    def signal(self, signal: SignalName) -> CommandInfo:
+        return self._background.run(lambda: self._process.signal(signal))
+
+    def send_stdin(self, data: str | bytes) -> None:
+        return self._background.run(lambda: self._process.send_stdin(data))
+
+    def close_stdin(self) -> None:
+        return self._background.run(self._process.close_stdin)

@@ -1,0 +1,170 @@
+"""SandboxClient: AsyncSandboxClient for those without an event loop. There is no logic here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.background import background
+from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.process import Process
+from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.models import (
+    WORKSPACE,
+    CleanupResult,
+    CommandList,
+    ExecuteResult,
+    Health,
+    ListResult,
+    Session,
+    SessionInfo,
+    SessionList,
+    UploadResult,
+)
+
+_Result = TypeVar("_Result")
+
+
+class SandboxClient:
+    """The sandbox of one thread, for synchronous callers: see AsyncSandboxClient.
+
+        >>> with SandboxClient() as sandbox:
+        ...     result = sandbox.execute("cd /tmp; export NAME=world")
+        ...     sandbox.execute("echo hello $NAME from $PWD").output
+        'hello world from /tmp\\n'
+
+    Any number of threads may share one. It works inside a running event loop too, such as a
+    notebook's, which it blocks like any other synchronous call. One that is never closed is closed
+    at the end of the process.
+    """
+
+    _kind = AsyncSandboxClient
+
+    def __init__(
+        self,
+        thread_id: str | None = None,
+        *,
+        session_id: str | None = None,
+        server_url: str | None = None,
+        api_key: str | None = None,
+        backend: Sandboxes | None = None,
+    ) -> None:
+        self._background = background()
+        self._client = self._kind(
+            thread_id,
+            session_id=session_id,
+            server_url=server_url,
+            api_key=api_key,
+            backend=backend,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<Async", "<", 1)
+
+    @property
+    def thread_id(self) -> str | None:
+        return self._client.thread_id
+
+    def __enter__(self) -> Self:
+        self._run(self._client.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._background.forget(self)
+        self._background.run(lambda: self._client.__aexit__(exc_type, exc, trace))
+
+    def close(self) -> None:
+        self._background.forget(self)
+        self._background.run(self._client.close)
+
+    def create_session(
+        self,
+        *,
+        environment: str | None = None,
+        env: Mapping[str, str] | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> Session:
+        return self._run(
+            lambda: self._client.create_session(
+                environment=environment, env=env, idle_timeout_s=idle_timeout_s
+            )
+        )
+
+    def session(self) -> SessionInfo:
+        return self._run(self._client.session)
+
+    def sessions(self) -> SessionList:
+        return self._run(self._client.sessions)
+
+    def cleanup(self) -> CleanupResult:
+        return self._run(self._client.cleanup)
+
+    def restart(self) -> Session:
+        return self._run(self._client.restart)
+
+    def health(self) -> Health:
+        return self._run(self._client.health)
+
+    def execute(
+        self, command: str, *, check: bool = False, **options: Unpack[CommandOptions]
+    ) -> ExecuteResult:
+        return self._run(lambda: self._client.execute(command, check=check, **options))
+
+    def stream(self, command: str, **options: Unpack[CommandOptions]) -> Generator[CommandEvent]:
+        self._background.at_exit(self, self.close)
+        return self._background.iterate(lambda: self._client.stream(command, **options))
+
+    def start(
+        self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
+    ) -> Process:
+        process = self._run(lambda: self._client.start(command, stdin_open=stdin_open, **options))
+        return Process(process, self._background)
+
+    def process(self, command_id: str) -> Process:
+        process = self._run(lambda: self._client.process(command_id))
+        return Process(process, self._background)
+
+    def commands(self) -> CommandList:
+        return self._run(self._client.commands)
+
+    def upload_file(
+        self, local_path: str | os.PathLike[str], path: str | None = None
+    ) -> UploadResult:
+        return self._run(lambda: self._client.upload_file(local_path, path))
+
+    def upload_bytes(self, data: bytes, path: str) -> UploadResult:
+        return self._run(lambda: self._client.upload_bytes(data, path))
+
+    def download_file(self, path: str, local_path: str | os.PathLike[str] | None = None) -> Path:
+        return self._run(lambda: self._client.download_file(path, local_path))
+
+    def download_bytes(self, path: str) -> bytes:
+        return self._run(lambda: self._client.download_bytes(path))
+
+    def list_files(
+        self, path: str = WORKSPACE, *, recursive: bool = False, limit: int = 1000
+    ) -> ListResult:
+        return self._run(lambda: self._client.list_files(path, recursive=recursive, limit=limit))
+
+    def read_text(self, path: str, *, encoding: str = "utf-8") -> str:
+        return self._run(lambda: self._client.read_text(path, encoding=encoding))
+
+    def write_text(self, path: str, text: str, *, encoding: str = "utf-8") -> UploadResult:
+        return self._run(lambda: self._client.write_text(path, text, encoding=encoding))
+
+    def exists(self, path: str) -> bool:
+        return self._run(lambda: self._client.exists(path))
+
+    def _run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
+        self._background.at_exit(self, self.close)
+        return self._background.run(work)

@@ -1,0 +1,82 @@
+"""Files between this machine and a sandbox: in pieces, verified, and never half there."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+
+from sandbox_sdk.backends.base import Download
+from sandbox_sdk.errors import TransferCorrupted
+from sandbox_sdk.protocol.models import DownloadInfo
+
+_CHUNK = 256 * 1024
+
+
+class FileChunks:
+    """A file of this machine in pieces; every iteration begins at its start."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async with await anyio.open_file(self._path, "rb") as file:
+            while chunk := await file.read(_CHUNK):
+                yield chunk
+
+
+class ByteChunks:
+    """Bytes in pieces; every iteration begins at their start."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._data), _CHUNK):
+            yield self._data[start : start + _CHUNK]
+
+
+async def save(download: Download, local_path: Path) -> Path:
+    """Write a download to disk: beside its place first, under its name when whole and verified.
+
+    A folder as local_path means a file in it, named as in the sandbox. Raises TransferCorrupted.
+    """
+    target = _place(download.info, local_path)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        async with await anyio.open_file(part, "xb") as file:
+            async for chunk in _verified(download):
+                await file.write(chunk)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+async def read(download: Download) -> bytes:
+    """The whole of a download. Raises TransferCorrupted."""
+    return b"".join([chunk async for chunk in _verified(download)])
+
+
+async def _verified(download: Download) -> AsyncIterator[bytes]:
+    """The chunks of a download, and an error at the end if they are not what the server sent."""
+    info, digest, size = download.info, hashlib.sha256(), 0
+    async for chunk in download.chunks:
+        digest.update(chunk)
+        size += len(chunk)
+        yield chunk
+    if info.size is not None and size != info.size:
+        raise TransferCorrupted(f"{info.path}: {size} of {info.size} bytes arrived; try again")
+    if info.sha256 is not None and digest.hexdigest() != info.sha256:
+        raise TransferCorrupted(f"{info.path} did not arrive as it was sent; try again")
+
+
+def _place(info: DownloadInfo, local_path: Path) -> Path:
+    if not local_path.is_dir():
+        return local_path
+    name = f"{info.filename}.tar" if info.type == "directory" else info.filename
+    # The name comes from the sandbox: never a path.
+    return local_path / Path(name).name

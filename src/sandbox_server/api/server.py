@@ -1,0 +1,99 @@
+"""The HTTP server: an app on a socket, with signals and the end left to us."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+
+
+async def serve_app(
+    app: FastAPI,
+    listener: socket.socket,
+    *,
+    on_listening: Callable[[], Awaitable[None]],
+    stop: asyncio.Event,
+    drain_timeout_s: float,
+) -> None:
+    """Serve until SIGINT, SIGTERM or `stop`; then finish what is under way, within its time."""
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=round(drain_timeout_s)
+    )
+    server = _Server(config, on_listening)
+    stopping = asyncio.create_task(_stop_on(stop, server))
+    try:
+        await server.serve([listener])
+    finally:
+        stopping.cancel()
+
+
+async def _stop_on(stop: asyncio.Event, server: uvicorn.Server) -> None:
+    await stop.wait()
+    server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """Tells when it listens, and leaves signals to the loop."""
+
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(config)
+        self._on_listening = on_listening
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """uvicorn would raise the signal again after its own shutdown, before ours."""
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    async def main_loop(self) -> None:
+        telling = asyncio.ensure_future(self._on_listening())
+        try:
+            await super().main_loop()
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket with its address, which refuses callers until the server listens on it.
+
+    Raises RuntimeUnavailable.
+    """
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # Named as TCP: asyncio turns off Nagle's algorithm only for sockets that say so.
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+    except OSError as exc:
+        raise RuntimeUnavailable(f"cannot listen on {host}: {exc.strerror}") from exc
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as exc:
+        listener.close()
+        raise RuntimeUnavailable(
+            f"cannot listen on {host}, port {port}: {exc.strerror}; choose another with --port"
+        ) from exc
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where callers on this machine reach a socket."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

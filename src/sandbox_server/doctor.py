@@ -1,0 +1,209 @@
+"""What this machine has of what a server needs, and the exact fix for what it lacks."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_server.runtime.bubblewrap import cgroups, host
+from sandbox_server.runtime.bubblewrap.probe import find_setup
+from sandbox_server.runtime.bubblewrap.state import StateFolder
+from sandbox_server.settings import Settings
+
+if TYPE_CHECKING:
+    from sandbox_server.runtime.docker.engine import Engine
+
+_ANSWER_S = 10.0
+_ROOM_BYTES = 2 << 30
+_UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
+
+
+class State(StrEnum):
+    OK = "ok"
+    OPTIONAL = "optional"
+    """Not there, and not needed for what is configured."""
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at; what it lacks, and how to mend that."""
+
+    name: str
+    state: State
+    told: str
+    fix: str = ""
+
+
+async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Finding]:
+    """Look at everything, one finding after the other.
+
+    makes_boxes: whether boxes have to be made here, and not by a server somewhere else.
+    """
+    wants = settings.runtime if makes_boxes else ""
+    yield _python()
+    yield await asyncio.to_thread(_namespaces)
+    yield await asyncio.to_thread(_groups)
+    yield _disk(settings.state_folder())
+    answers = False
+    async for finding in _docker(settings, wants):
+        answers = answers or finding.state is State.OK
+        yield finding
+    needed = wants == "bubblewrap" or (wants == "auto" and not answers)
+    yield await asyncio.to_thread(_bubblewrap, settings, needed=needed)
+    if url := _redis_url():
+        yield await _redis(url)
+
+
+def _lack(*, needed: bool) -> State:
+    return State.MISSING if needed else State.OPTIONAL
+
+
+def _python() -> Finding:
+    told = f"{platform.python_version()} at {sys.executable}"
+    return Finding(name="python", state=State.OK, told=told)
+
+
+def _namespaces() -> Finding:
+    """By trying: no setting of the kernel tells it all."""
+    name, kernel = "user namespaces", f"{platform.system()} {platform.release()}"
+    tried = subprocess.run([sys.executable, "-c", _UNSHARE], capture_output=True, check=False)
+    if tried.returncode == 0:
+        return Finding(name=name, state=State.OK, told=kernel)
+    told = f"{kernel} does not allow them here"
+    return Finding(name=name, state=State.OPTIONAL, told=told, fix=host.explain("unshare failed"))
+
+
+def _groups() -> Finding:
+    name, found = "control groups", cgroups.find()
+    lacking = [each for each in ("memory", "pids", "cpu") if each not in found.parents]
+    if not lacking:
+        return Finding(name=name, state=State.OK, told=f"version {found.version}, writable")
+    return Finding(
+        name=name,
+        state=State.OPTIONAL,
+        told=f"embedded boxes are not limited in {', '.join(lacking)}",
+        fix="run the server as root, or in a delegated group: systemd-run --user --scope -p"
+        " Delegate=yes sandbox serve",
+    )
+
+
+def _disk(folder: Path) -> Finding:
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    free = shutil.disk_usage(there).free
+    told = f"{free / (1 << 30):.1f} GiB free for {folder}"
+    if free >= _ROOM_BYTES and os.access(there, os.W_OK):
+        return Finding(name="disk", state=State.OK, told=told)
+    fix = f"make {there} writable, with 2 GiB free, or set SANDBOX_STATE_DIR to such a place"
+    return Finding(name="disk", state=State.MISSING, told=told, fix=fix)
+
+
+async def _docker(settings: Settings, wants: str) -> AsyncGenerator[Finding]:
+    try:
+        from sandbox_server.runtime.docker.engine import Endpoint, Engine
+
+        engine = Engine(Endpoint.of())
+    except ImportError as exc:
+        fix = "pip install 'agent-sandbox[docker]'"
+        state = _lack(needed=wants == "docker")
+        yield Finding(name="docker engine", state=state, told=str(exc), fix=fix)
+        return
+    except SandboxError as exc:
+        yield _no_engine(exc.message, needed=wants == "docker")
+        return
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            told = f"{await engine.version()} at {engine.endpoint.url}"
+            info = await engine.info()
+        yield Finding(name="docker engine", state=State.OK, told=told)
+        yield await _image(engine, settings.image, needed=wants in ("docker", "auto"))
+        yield _gvisor(info, settings.docker_runtime or "")
+    except (SandboxError, TimeoutError) as exc:
+        yield _no_engine(str(exc) or "no answer", needed=wants == "docker")
+    finally:
+        await engine.close()
+
+
+def _no_engine(why: str, *, needed: bool) -> Finding:
+    fix = "install and start Docker (apt install docker.io), or set DOCKER_HOST"
+    return Finding(name="docker engine", state=_lack(needed=needed), told=why, fix=fix)
+
+
+async def _image(engine: Engine, image: str, *, needed: bool) -> Finding:
+    from sandbox_server.runtime.docker.build import built_from, dockerfile
+
+    name, found = "image", await built_from(engine, image)
+    if found is None:
+        told = f"{image} is not on this engine"
+        fix = "sandbox image build" if image.startswith("sandbox-") else f"docker pull {image}"
+        return Finding(name=name, state=_lack(needed=needed), told=told, fix=fix)
+    if found and found != hashlib.sha256(dockerfile().encode()).hexdigest():
+        told = f"{image} was built from another version of its Dockerfile"
+        return Finding(name=name, state=State.OPTIONAL, told=told, fix="sandbox image build")
+    return Finding(name=name, state=State.OK, told=image)
+
+
+def _gvisor(info: dict[str, object], wanted: str) -> Finding:
+    runtimes = info.get("Runtimes")
+    name = wanted or "runsc"
+    if isinstance(runtimes, dict) and name in runtimes:
+        told = f"{name}, in use" if wanted else f"{name}, for SANDBOX_DOCKER_RUNTIME={name}"
+        return Finding(name="gvisor", state=State.OK, told=told)
+    return Finding(
+        name="gvisor",
+        state=_lack(needed=bool(wanted)),
+        told=f"the engine has no runtime {name}",
+        fix='install runsc, add {"runtimes": {"runsc": {"path": "/usr/bin/runsc"}}} to'
+        " /etc/docker/daemon.json and restart the engine",
+    )
+
+
+def _bubblewrap(settings: Settings, *, needed: bool) -> Finding:
+    """By making a box."""
+    try:
+        setup = find_setup(StateFolder(settings.state_folder()), python=None, bwrap=None)
+    except SandboxError as exc:
+        return Finding(
+            name="bubblewrap",
+            state=_lack(needed=needed),
+            told="embedded boxes cannot be made here",
+            fix=exc.message,
+        )
+    lacking = ", ".join(setup.enforcement().missing())
+    told = f"{setup.bwrap.path} makes boxes" + (f"; not limited in: {lacking}" if lacking else "")
+    return Finding(name="bubblewrap", state=State.OK, told=told)
+
+
+def _redis_url() -> str:
+    for name in ("SANDBOX_REDIS_URL", "REDIS_URL"):
+        if url := os.environ.get(name):
+            return url
+    host_name = os.environ.get("SANDBOX_REDIS_HOST") or os.environ.get("REDIS_HOST")
+    port = os.environ.get("SANDBOX_REDIS_PORT") or os.environ.get("REDIS_PORT") or "6379"
+    return f"redis://{host_name}:{port}" if host_name else ""
+
+
+async def _redis(url: str) -> Finding:
+    from redis.asyncio import Redis
+    from redis.exceptions import RedisError
+
+    place = url.rpartition("@")[2]
+    try:
+        async with asyncio.timeout(_ANSWER_S), Redis.from_url(url) as client:
+            version = (await client.info("server"))["redis_version"]
+    except (RedisError, OSError, ValueError, TimeoutError) as exc:
+        fix = "start Redis, or mend REDIS_URL (REDIS_HOST and REDIS_PORT)"
+        told = f"{place} does not answer: {exc}"
+        return Finding(name="redis", state=State.MISSING, told=told, fix=fix)
+    return Finding(name="redis", state=State.OK, told=f"{version} at {place}")

@@ -1,0 +1,84 @@
+"""Builds the image of a box from the Dockerfile that ships with this package."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import AsyncGenerator
+from importlib.resources import files
+from pathlib import Path
+
+import aiodocker
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.runtime.docker.engine import Endpoint, Engine
+
+DOCKERFILE_LABEL = "agent-sandbox.dockerfile.sha256"
+"""Tells which Dockerfile an image was built from, so that an old one can be noticed."""
+
+
+def dockerfile() -> str:
+    """The Dockerfile: from the package, or from the checkout that it runs in."""
+    package = files("sandbox_server")
+    shipped = package.joinpath("images", "Dockerfile.secure")
+    if shipped.is_file():
+        return shipped.read_text(encoding="utf-8")
+    return Path(str(package), "..", "..", "images", "Dockerfile.secure").resolve().read_text()
+
+
+async def build_image(
+    tag: str, *, base: str | None = None, url: str | None = None
+) -> AsyncGenerator[str]:
+    """Build it, and yield the engine's own account of it line by line.
+
+    Raises RuntimeUnavailable where no engine answers, or with its reason where a step fails.
+    """
+    content = dockerfile().encode()
+    engine = Engine(Endpoint.of(url))
+    try:
+        with engine.errors():
+            async for text in _steps(engine, content, tag, base):
+                yield text
+    finally:
+        await engine.close()
+
+
+async def _steps(engine: Engine, content: bytes, tag: str, base: str | None) -> AsyncGenerator[str]:
+    steps = engine.client.images.build(
+        fileobj=_context(content),
+        encoding="identity",
+        tag=tag,
+        buildargs={"BASE": base} if base else None,
+        labels={DOCKERFILE_LABEL: hashlib.sha256(content).hexdigest()},
+        stream=True,
+    )
+    try:
+        async for step in steps:
+            if text := str(step.get("stream") or step.get("status") or "").strip():
+                yield text
+    except aiodocker.DockerStreamError as exc:
+        raise RuntimeUnavailable(f"the image was not built: {exc.message}") from exc
+
+
+async def built_from(engine: Engine, image: str) -> str | None:
+    """The sha256 of the Dockerfile an image was built from, empty if unknown; None: no image."""
+    with engine.errors():
+        try:
+            about = await engine.client.images.inspect(image)
+        except aiodocker.DockerError as exc:
+            if exc.status == 404:
+                return None
+            raise
+    return str(((about.get("Config") or {}).get("Labels") or {}).get(DOCKERFILE_LABEL, ""))
+
+
+def _context(content: bytes) -> io.BytesIO:
+    """A build context is a tar; ours has nothing but the Dockerfile in it."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        member = tarfile.TarInfo("Dockerfile")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+    buffer.seek(0)
+    return buffer
