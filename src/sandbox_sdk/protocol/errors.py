@@ -159,6 +159,14 @@ class RuntimeUnavailable(Unavailable):
     code = "runtime_unavailable"
 
 
+class Unreachable(RuntimeUnavailable):
+    """No answer came. `may_have_arrived` tells whether the server may have begun nevertheless."""
+
+    def __init__(self, message: str, *, may_have_arrived: bool = True, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.may_have_arrived = may_have_arrived
+
+
 class Internal(SandboxError):
     code = "internal"
 
@@ -167,4 +175,5 @@ def _tree(root: type[SandboxError]) -> list[type[SandboxError]]:
     return [root, *(found for child in root.__subclasses__() for found in _tree(child))]
 
 
-_BY_CODE = {cls.code: cls for cls in _tree(SandboxError)}
+# Of several with one code, the most general: the others are known on one side only.
+_BY_CODE = {cls.code: cls for cls in reversed(_tree(SandboxError))}

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sandbox_sdk.backends.base import Sandboxes
-from sandbox_sdk.backends.remote import Unreachable
 from sandbox_sdk.protocol.errors import (
     Capacity,
     Misdirected,
     RuntimeUnavailable,
     SandboxError,
+    Unreachable,
 )
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.fleet.directory import Directory, Whereabouts

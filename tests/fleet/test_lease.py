@@ -1,0 +1,188 @@
+"""One lease a worker: renewed, lost, won back, and never held by two."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.fleet import Drain, Phase, RedisLease, SessionIndex, Store, Worker
+from sandbox_server.fleet.workers import Presence
+from sandbox_server.sessions.lease import Load
+from tests.fleet.redis_server import RedisServer
+
+LEASE_S = 0.6
+
+
+class Holder:
+    """A lease and what its holder was told."""
+
+    def __init__(self, store: Store, folder: Path, *, worker: str = "w1") -> None:
+        self.gaps = 0
+        self.sessions = 0
+        self.stopped = asyncio.Event()
+        card = Worker(id=worker, url=f"http://{worker}", capacity=7, phase=Phase.STARTING)
+        self.lease = RedisLease(
+            store, card, lease_s=LEASE_S, state_dir=folder, stop=self.stopped.set
+        )
+
+    async def serve(self) -> None:
+        await self.lease.serve(load=lambda: Load(sessions=self.sessions), on_gap=self._gap)
+
+    async def _gap(self) -> None:
+        self.gaps += 1
+
+
+async def eventually(holds: Callable[[], bool], *, within_s: float = 30.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+def may_serve(lease: RedisLease) -> bool:
+    try:
+        lease.check()
+    except RuntimeUnavailable:
+        return False
+    return True
+
+
+@pytest.fixture
+async def holder(store: Store, tmp_path: Path) -> AsyncIterator[Holder]:
+    made = Holder(store, tmp_path)
+    async with made.lease:
+        await made.serve()
+        yield made
+
+
+async def described(store: Store, worker: str = "w1") -> Worker:
+    found = await SessionIndex(store, lease_s=LEASE_S, grace_s=1).worker(worker)
+    assert found is not None
+    return found
+
+
+async def test_a_lease_outlives_its_time_by_being_renewed(holder: Holder, store: Store) -> None:
+    holder.sessions = 3
+    for _ in range(8):
+        await asyncio.sleep(LEASE_S / 4)
+        assert may_serve(holder.lease)
+    worker = await described(store)
+    assert (worker.sessions, worker.capacity, worker.phase) == (3, 7, Phase.SERVING)
+    assert worker.presence(grace_s=1) == Presence.HERE
+
+
+async def test_one_that_starts_is_waited_for(store: Store, tmp_path: Path) -> None:
+    async with Holder(store, tmp_path).lease:
+        assert (await described(store)).presence(grace_s=1) == Presence.AWAY
+
+
+async def test_a_successor_of_the_same_place_need_not_wait(store: Store, tmp_path: Path) -> None:
+    first = Holder(store, tmp_path)
+    await first.lease.__aenter__()
+    with contextlib.suppress(RuntimeUnavailable):
+        await die(first.lease)
+    async with Holder(store, tmp_path).lease as second:
+        assert second.epoch > first.lease.epoch
+        assert may_serve(second)
+
+
+async def die(lease: RedisLease) -> None:
+    """Like kill -9: the lock is free, and nobody has let go of the lease."""
+    await lease._stack.aclose()
+
+
+async def test_another_of_the_same_name_waits_until_the_lease_is_over(
+    store: Store, tmp_path: Path
+) -> None:
+    first = Holder(store, tmp_path / "a")
+    await first.lease.__aenter__()
+    other = Holder(store, tmp_path / "b")
+    entering = asyncio.create_task(other.lease.__aenter__())
+    await asyncio.wait([entering], timeout=LEASE_S * 2)
+    assert not entering.done()
+    await die(first.lease)
+    await asyncio.wait_for(entering, 30)
+    assert not may_serve(first.lease)
+    assert other.lease.epoch > first.lease.epoch
+    await other.lease.__aexit__()
+
+
+async def test_one_that_was_superseded_stops_for_good(
+    holder: Holder, store: Store, redis_server: RedisServer
+) -> None:
+    key = store.worker_key("w1")
+    fields = await store.fields(key)
+    await store.delete(key)
+    await store.acquire(key, "elsewhere", ttl_s=60, keep_s=60, fields={"id": "w1"})
+    await asyncio.wait_for(holder.stopped.wait(), 30)
+    assert not may_serve(holder.lease)
+    assert int((await store.fields(key))["epoch"]) > int(fields["epoch"])
+
+
+async def test_without_redis_it_serves_until_its_time_is_over(
+    holder: Holder, redis_server: RedisServer
+) -> None:
+    redis_server.freeze()
+    assert may_serve(holder.lease)
+    await eventually(lambda: not may_serve(holder.lease))
+    await asyncio.sleep(LEASE_S / 2)  # It stops a little before others may think it gone.
+    redis_server.thaw()
+    await eventually(lambda: may_serve(holder.lease))
+    assert holder.gaps >= 1
+    assert not holder.stopped.is_set()
+
+
+async def test_a_flushed_redis_is_told_everything_again(
+    holder: Holder, store: Store, redis_server: RedisServer
+) -> None:
+    before = holder.lease.epoch
+    await redis_server.flush()
+    await eventually(lambda: holder.gaps == 1)
+    await eventually(lambda: may_serve(holder.lease))
+    assert holder.lease.epoch > before
+    assert (await described(store)).presence(grace_s=1) == Presence.HERE
+
+
+async def test_a_restarted_redis_is_told_everything_again(
+    tmp_path: Path, store: Store, redis_server: RedisServer
+) -> None:
+    holder = Holder(store, tmp_path)
+    async with holder.lease:
+        await holder.serve()
+        await redis_server.stop()
+        await redis_server.start()
+        await eventually(lambda: holder.gaps >= 1 and may_serve(holder.lease))
+
+
+async def test_letting_go_says_so(store: Store, tmp_path: Path) -> None:
+    holder = Holder(store, tmp_path)
+    async with holder.lease:
+        await holder.serve()
+    worker = await described(store)
+    assert worker.phase == Phase.STOPPED
+    assert worker.presence(grace_s=60) == Presence.AWAY
+    assert worker.presence(grace_s=0) == Presence.GONE
+
+
+async def test_draining_for_a_restart_stops_at_once(holder: Holder, store: Store) -> None:
+    holder.sessions = 2
+    await store.set_field(store.worker_key("w1"), "drain", Drain.RESTART)
+    await asyncio.wait_for(holder.stopped.wait(), 30)
+    assert holder.lease.draining
+
+
+async def test_one_that_leaves_waits_for_its_sessions_and_is_forgotten(
+    store: Store, tmp_path: Path
+) -> None:
+    holder = Holder(store, tmp_path)
+    async with holder.lease:
+        await holder.serve()
+        holder.sessions = 1
+        await store.set_field(store.worker_key("w1"), "drain", Drain.LEAVE)
+        await eventually(lambda: holder.lease.draining)
+        assert not holder.stopped.is_set()
+        holder.sessions = 0
+        await asyncio.wait_for(holder.stopped.wait(), 30)
+    assert await store.worker_ids() == []
