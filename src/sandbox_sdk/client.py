@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -17,7 +16,7 @@ from sandbox_sdk import transfer
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.errors import CommandFailed
 from sandbox_sdk.options import CommandOptions
-from sandbox_sdk.process import AsyncProcess
+from sandbox_sdk.process import AsyncProcess, closing
 from sandbox_sdk.protocol.errors import (
     FileMissing,
     InvalidRequest,
@@ -42,6 +41,7 @@ from sandbox_sdk.protocol.models import (
     Target,
     UploadResult,
 )
+from sandbox_sdk.transfer import ByteChunks, FileChunks
 
 CLOSE_S = 15.0
 """How long leaving may take where the server does not answer."""
@@ -80,10 +80,9 @@ class AsyncSandboxClient:
         backend: Sandboxes | None = None,
     ) -> None:
         self._owned = thread_id is None and session_id is None
-        # Named here and not by the server: whatever becomes of the first call, it can be ended.
-        own_id = str(uuid.uuid4()) if self._owned else None
-        with _told_as_invalid():
-            self._target = Target(thread_id=thread_id or own_id, session_id=session_id)
+        self._target: Target | None = None
+        if not self._owned:
+            self._target = _checked(Target, thread_id=thread_id, session_id=session_id)
         self._backend = backend or _backend(server_url, api_key)
         self._stack = contextlib.AsyncExitStack()
         self._opening = anyio.Lock()
@@ -91,14 +90,16 @@ class AsyncSandboxClient:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self._opened else "not yet used"
-        kind, name = next(iter(self._target.model_dump(exclude_none=True).items()))
-        own = ", its own" if self._owned else ""
-        return f"<{type(self).__name__} {kind}={name}{own}, {self._backend!r}, {state}>"
+        whose = "its own" if self._owned else ""
+        if self._target is not None:
+            whose = " ".join(self._target.model_dump(exclude_none=True).values())
+        return f"<{type(self).__name__} {whose}, {state}, {self._backend!r}>"
 
     @property
     def thread_id(self) -> str | None:
-        """The thread this client speaks for; None where it was given a session_id."""
-        return self._target.thread_id
+        """The thread this client speaks for. None where it was given a session_id, and as long as
+        a sandbox of its own is not made."""
+        return None if self._target is None else self._target.thread_id
 
     async def __aenter__(self) -> Self:
         await self._sandboxes()
@@ -123,21 +124,38 @@ class AsyncSandboxClient:
             return
         with anyio.move_on_after(CLOSE_S, shield=True):
             try:
-                if cleanup:
+                if cleanup and self._target is not None:
                     with contextlib.suppress(SessionNotFound, SessionLost):
                         await self._backend.cleanup(self._target)
             finally:
                 await self._stack.aclose()
 
     async def _sandboxes(self) -> Sandboxes:
+        """The backend, open."""
         if self._closed:
             raise RuntimeError("this client is closed; make another one")
-        async with self._opening:
-            if not self._opened:
-                if isinstance(self._backend, contextlib.AbstractAsyncContextManager):
-                    await self._stack.enter_async_context(self._backend)
-                self._opened = True
+        if not self._opened:
+            async with self._opening:
+                if not self._opened:
+                    if isinstance(self._backend, contextlib.AbstractAsyncContextManager):
+                        await self._stack.enter_async_context(self._backend)
+                    self._opened = True
         return self._backend
+
+    async def _ready(self) -> tuple[Sandboxes, Target]:
+        """The backend, open, and whose sandbox is meant; one of the client's own is made first."""
+        sandboxes = await self._sandboxes()
+        if self._target is None:
+            async with self._opening:
+                if self._target is None:
+                    await self._make_own(sandboxes, CreateSessionRequest())
+        assert self._target is not None
+        return sandboxes, self._target
+
+    async def _make_own(self, sandboxes: Sandboxes, request: CreateSessionRequest) -> Session:
+        session = await sandboxes.create_session(request)
+        self._target = Target(thread_id=session.thread_id)
+        return session
 
     # Sessions
 
@@ -152,18 +170,19 @@ class AsyncSandboxClient:
 
         Only needed for the settings: the first use makes it too.
         """
-        request = _checked(
-            CreateSessionRequest,
-            thread_id=await self._thread_id(),
-            environment=environment,
-            env=env or {},
-            idle_timeout_s=idle_timeout_s,
-        )
-        return await (await self._sandboxes()).create_session(request)
+        sandboxes = await self._sandboxes()
+        settings = {"environment": environment, "env": env or {}, "idle_timeout_s": idle_timeout_s}
+        async with self._opening:
+            if self._target is None:
+                return await self._make_own(sandboxes, _checked(CreateSessionRequest, **settings))
+        thread_id = await self._thread_id()
+        request = _checked(CreateSessionRequest, thread_id=thread_id, **settings)
+        return await sandboxes.create_session(request)
 
     async def session(self) -> SessionInfo:
-        """How the sandbox is doing. Neither a use of it, nor does it make one."""
-        return await (await self._sandboxes()).session(self._target)
+        """How the sandbox is doing. Neither a use of it, nor does it make the one of a thread."""
+        sandboxes, target = await self._ready()
+        return await sandboxes.session(target)
 
     async def sessions(self) -> SessionList:
         """All live sessions of this server and key, or of this machine's user."""
@@ -171,16 +190,17 @@ class AsyncSandboxClient:
 
     async def cleanup(self) -> CleanupResult:
         """End the sandbox with all that is in it. The next use of its thread makes a new one."""
-        return await (await self._sandboxes()).cleanup(self._target)
+        sandboxes, target = await self._ready()
+        return await sandboxes.cleanup(target)
 
     async def restart(self) -> Session:
         """End the sandbox and make an empty one for the same thread, of the next generation."""
+        sandboxes, target = await self._ready()
         thread_id = await self._thread_id()
         with contextlib.suppress(SessionNotFound, SessionLost):
-            await self.cleanup()
-        request = CreateSessionRequest(thread_id=thread_id)
-        session = await (await self._sandboxes()).create_session(request)
-        if self._target.session_id is not None:
+            await sandboxes.cleanup(target)
+        session = await sandboxes.create_session(CreateSessionRequest(thread_id=thread_id))
+        if target.session_id is not None:
             self._target = Target(session_id=session.session_id)
         return session
 
@@ -189,7 +209,7 @@ class AsyncSandboxClient:
         return await (await self._sandboxes()).health()
 
     async def _thread_id(self) -> str:
-        return self._target.thread_id or (await self.session()).thread_id
+        return self.thread_id or (await self.session()).thread_id
 
     # Commands
 
@@ -200,8 +220,8 @@ class AsyncSandboxClient:
 
         An exit code other than 0 is a result; with check it raises CommandFailed, which has it.
         """
-        request = self._request(command, **options)
-        result = await (await self._sandboxes()).execute(request)
+        sandboxes, target = await self._ready()
+        result = await sandboxes.execute(_request(target, command, **options))
         if check and result.exit_code != 0:
             raise CommandFailed(result)
         return result
@@ -213,37 +233,32 @@ class AsyncSandboxClient:
 
         Leaving early does not end it.
         """
-        request = self._request(command, **options)
-        events = (await self._sandboxes()).stream(request)
-        try:
+        sandboxes, target = await self._ready()
+        async with closing(sandboxes.stream(_request(target, command, **options))) as events:
             async for event in events:
                 yield event
-        finally:
-            await _aclose(events)
 
     async def start(
         self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
     ) -> AsyncProcess:
         """Run a command in the background. With stdin_open it takes input while it runs."""
+        sandboxes, target = await self._ready()
         options.setdefault("timeout", MAX_TIMEOUT_S)
-        request = self._request(command, **options, background=True, stdin_open=stdin_open)
-        started = await (await self._sandboxes()).execute(request)
-        return self._process(started.command_id, stdin_sent=len((request.stdin or "").encode()))
+        request = _request(target, command, **options, background=True, stdin_open=stdin_open)
+        started = await sandboxes.execute(request)
+        sent = len((request.stdin or "").encode())
+        return AsyncProcess(sandboxes, target, started.command_id, stdin_sent=sent)
 
     async def process(self, command_id: str) -> AsyncProcess:
-        """A command that was started before, by this client or another."""
-        await (await self._sandboxes()).result(self._target, command_id)
-        return self._process(command_id)
+        """A command that was started before, by this client or another. Raises NotFound."""
+        sandboxes, target = await self._ready()
+        await sandboxes.result(target, command_id)
+        return AsyncProcess(sandboxes, target, command_id)
 
     async def commands(self) -> CommandList:
         """The commands that run in the sandbox, and the newest of those that ended."""
-        return await (await self._sandboxes()).commands(self._target)
-
-    def _process(self, command_id: str, *, stdin_sent: int | None = None) -> AsyncProcess:
-        return AsyncProcess(self._sandboxes, self._target, command_id, stdin_sent=stdin_sent)
-
-    def _request(self, command: str, **options: Any) -> ExecuteRequest:
-        return _checked(ExecuteRequest, **dict(self._target), command=command, **options)
+        sandboxes, target = await self._ready()
+        return await sandboxes.commands(target)
 
     # Files
 
@@ -251,13 +266,14 @@ class AsyncSandboxClient:
         self, local_path: str | os.PathLike[str], path: str | None = None
     ) -> UploadResult:
         """Store a file of this machine; relative to /workspace, or under its own name there."""
+        sandboxes, target = await self._ready()
         local = Path(local_path)
-        chunks = transfer.FileChunks(local)
-        return await (await self._sandboxes()).upload_file(self._target, path or local.name, chunks)
+        return await sandboxes.upload_file(target, path or local.name, FileChunks(local))
 
     async def upload_bytes(self, data: bytes, path: str) -> UploadResult:
-        chunks = transfer.ByteChunks(data)
-        return await (await self._sandboxes()).upload_file(self._target, path, chunks)
+        """Store a file."""
+        sandboxes, target = await self._ready()
+        return await sandboxes.upload_file(target, path, ByteChunks(data))
 
     async def download_file(
         self, path: str, local_path: str | os.PathLike[str] | None = None
@@ -267,28 +283,29 @@ class AsyncSandboxClient:
         It goes to local_path, or into that folder, or into the current one. It is there when it is
         whole and verified, or not at all. Raises TransferCorrupted.
         """
-        sandboxes = await self._sandboxes()
-        async with sandboxes.download_file(self._target, path) as download:
+        sandboxes, target = await self._ready()
+        async with sandboxes.download_file(target, path) as download:
             return await transfer.save(download, Path(local_path or "."))
 
     async def download_bytes(self, path: str) -> bytes:
         """The content of a file, or a folder as a tar. Raises TransferCorrupted."""
-        sandboxes = await self._sandboxes()
-        async with sandboxes.download_file(self._target, path) as download:
+        sandboxes, target = await self._ready()
+        async with sandboxes.download_file(target, path) as download:
             return await transfer.read(download)
 
     async def list_files(
         self, path: str = WORKSPACE, *, recursive: bool = False, limit: int = 1000
     ) -> ListResult:
         """What is in a folder; of a file, the file itself."""
-        return await (await self._sandboxes()).list_files(
-            self._target, path=path, recursive=recursive, limit=limit
-        )
+        sandboxes, target = await self._ready()
+        return await sandboxes.list_files(target, path=path, recursive=recursive, limit=limit)
 
     async def read_text(self, path: str, *, encoding: str = "utf-8") -> str:
+        """The content of a text file."""
         return (await self.download_bytes(path)).decode(encoding)
 
     async def write_text(self, path: str, text: str, *, encoding: str = "utf-8") -> UploadResult:
+        """Store a text file."""
         return await self.upload_bytes(text.encode(encoding), path)
 
     async def exists(self, path: str) -> bool:
@@ -310,24 +327,17 @@ def _backend(server_url: str | None, api_key: str | None) -> Sandboxes:
     return LocalBackend()
 
 
+def _request(target: Target, command: str, **options: Any) -> ExecuteRequest:
+    return _checked(ExecuteRequest, **dict(target), command=command, **options)
+
+
 def _checked(model: type[_Request], **fields: Any) -> _Request:
-    with _told_as_invalid():
-        return model(**fields)
-
-
-@contextlib.contextmanager
-def _told_as_invalid() -> Iterator[None]:
     """What a server would refuse is refused here, with the same error."""
     try:
-        yield
+        return model(**fields)
     except ValidationError as exc:
         problems = "; ".join(
             f"{'.'.join(map(str, error['loc'])) or 'request'}: {error['msg']}"
             for error in exc.errors(include_url=False)
         )
         raise InvalidRequest(problems) from None
-
-
-async def _aclose(events: Any) -> None:
-    if isinstance(events, AsyncGenerator):
-        await events.aclose()

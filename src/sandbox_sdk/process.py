@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 
 import anyio
 
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.background import Background
 from sandbox_sdk.protocol.events import CommandEvent
-from sandbox_sdk.protocol.models import CommandInfo, ExecuteResult, SignalName, Target
+from sandbox_sdk.protocol.models import (
+    CommandInfo,
+    ExecuteResult,
+    SignalName,
+    StdinReceipt,
+    Target,
+)
+
+
+@contextlib.asynccontextmanager
+async def closing(
+    events: AsyncIterator[CommandEvent],
+) -> AsyncIterator[AsyncIterator[CommandEvent]]:
+    """Iterators of backends hold connections: whoever leaves one early closes it."""
+    try:
+        yield events
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
 
 
 class AsyncProcess:
@@ -21,7 +40,7 @@ class AsyncProcess:
 
     def __init__(
         self,
-        sandboxes: Callable[[], Awaitable[Sandboxes]],
+        sandboxes: Sandboxes,
         target: Target,
         command_id: str,
         *,
@@ -39,7 +58,7 @@ class AsyncProcess:
 
     async def result(self) -> ExecuteResult:
         """How it stands, with the output kept so far; `exit_code` is None while it runs."""
-        return await (await self._sandboxes()).result(self._target, self.command_id)
+        return await self._sandboxes.result(self._target, self.command_id)
 
     async def output(self) -> str:
         """What it has written so far, as far as it is kept."""
@@ -47,14 +66,10 @@ class AsyncProcess:
 
     async def stream(self, *, offset: int = 0) -> AsyncGenerator[CommandEvent]:
         """What it writes from an offset in its output on, and its exit."""
-        sandboxes = await self._sandboxes()
-        events = sandboxes.follow(self._target, self.command_id, offset=offset)
-        try:
+        following = self._sandboxes.follow(self._target, self.command_id, offset=offset)
+        async with closing(following) as events:
             async for event in events:
                 yield event
-        finally:
-            if isinstance(events, AsyncGenerator):
-                await events.aclose()
 
     async def wait(self, timeout: float | None = None) -> ExecuteResult:  # noqa: ASYNC109
         """How it ended. Raises TimeoutError where it still runs after timeout seconds."""
@@ -72,22 +87,23 @@ class AsyncProcess:
 
     async def signal(self, signal: SignalName) -> CommandInfo:
         """Send a signal to all its processes."""
-        return await (await self._sandboxes()).signal(self._target, self.command_id, signal=signal)
+        return await self._sandboxes.signal(self._target, self.command_id, signal=signal)
 
-    async def send_stdin(self, data: str | bytes) -> None:
-        """Input for a command that was started with `stdin_open`."""
-        await self._send(data.encode() if isinstance(data, str) else data)
+    async def send_stdin(self, data: str | bytes) -> StdinReceipt:
+        """Input for a command that was started with `stdin_open`. Raises StdinClosed."""
+        return await self._send(data.encode() if isinstance(data, str) else data)
 
-    async def close_stdin(self) -> None:
+    async def close_stdin(self) -> StdinReceipt:
         """The end of its input."""
-        await self._send(b"", eof=True)
+        return await self._send(b"", eof=True)
 
-    async def _send(self, data: bytes, *, eof: bool = False) -> None:
+    async def _send(self, data: bytes, *, eof: bool = False) -> StdinReceipt:
         async with self._sending:
-            receipt = await (await self._sandboxes()).send_stdin(
+            receipt = await self._sandboxes.send_stdin(
                 self._target, self.command_id, data, eof=eof, offset=self._stdin_sent
             )
             self._stdin_sent = receipt.received
+        return receipt
 
 
 class Process:
@@ -122,8 +138,8 @@ class Process:
     def signal(self, signal: SignalName) -> CommandInfo:
         return self._background.run(lambda: self._process.signal(signal))
 
-    def send_stdin(self, data: str | bytes) -> None:
+    def send_stdin(self, data: str | bytes) -> StdinReceipt:
         return self._background.run(lambda: self._process.send_stdin(data))
 
-    def close_stdin(self) -> None:
+    def close_stdin(self) -> StdinReceipt:
         return self._background.run(self._process.close_stdin)
