@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import time
+from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,7 +52,7 @@ class ServerProcess:
     async def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "sandbox_server", env=self._env, stdout=log, stderr=log
+                sys.executable, "-m", "sandbox_server", env=self._env, stdout=DEVNULL, stderr=log
             )
 
     async def ready(self) -> None:
@@ -78,6 +79,7 @@ class ServerProcess:
         return self._log.read_text()[-3000:]
 
     def lines(self) -> list[str]:
+        """All it said."""
         return self._log.read_text().splitlines()
 
 

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Iterator
 
 import structlog
@@ -99,7 +98,8 @@ class _Server(uvicorn.Server):
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
             url = f"http://{self.config.host}:{port}"
-            print(_welcome(url, await self._service.health()), file=sys.stderr, flush=True)
+            log.info("server.listening", url=url)
+            print(_welcome(url, await self._service.health()), flush=True)
 
 
 def _welcome(url: str, health: models.Health) -> str:
