@@ -29,13 +29,15 @@ from sandbox_server.pool import Pool, PoolSettings
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.live import LiveSession, record_from_state
-from sandbox_server.sessions.registry import SqliteRegistry
+from sandbox_server.sessions.registry import Record, SqliteRegistry
 from sandbox_server.sessions.table import SessionTable
 
 log = structlog.get_logger()
 
 TICK_S = 5.0
 ADOPT_S = 15.0
+AT_ONCE = 16
+"""How many boxes are taken over or let go of at a time: an engine asked for more gets slower."""
 REMEMBER_S = 7 * 86400.0
 """How long an ended session is remembered, so that its thread is told what became of it."""
 
@@ -66,6 +68,8 @@ class Worker:
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
         self._epoch = 0
+        self._looking_at: set[str] = set()
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self._pool_settings = pool
         self._idle_timeout_s = idle_timeout_s
         self.table: SessionTable
@@ -99,18 +103,21 @@ class Worker:
             room=lambda: self._capacity - len(self.table),
         )
         self._stack.push_async_callback(self._let_go)
-        await self._adopt()
+        await self._adopt({record.box_id: record for record in registry.live()})
         await self._pool.__aenter__()
         self._stack.push_async_callback(lambda: self._pool.close(destroy=self._destroy))
         watching = asyncio.create_task(self._watch())
         self._stack.push_async_callback(_cancelled, watching)
 
     async def _let_go(self) -> None:
-        for session in self.table.sessions():
-            if self._destroy:
-                await self.table.cleanup(session)
-            else:
-                await session.warden.close()
+        async def let_go(session: LiveSession) -> None:
+            async with self._slots:
+                if self._destroy:
+                    await self.table.cleanup(session)
+                else:
+                    await session.warden.close()
+
+        await asyncio.gather(*map(let_go, self.table.sessions()))
 
     def _connect(self, box: Box) -> WardenClient:
         return WardenClient(box, epoch=self._epoch, deadman_s=self._spec.deadman_s)
@@ -135,25 +142,32 @@ class Worker:
 
     # Adoption
 
-    async def _adopt(self) -> None:
+    async def _adopt(self, known: dict[str, Record]) -> None:
+        """known: the sessions that were live when the worker before this one ended, by box."""
         boxes = await self._runtime.boxes(self._spec.owner)
-        found = await asyncio.gather(*(self._take_over(box) for box in boxes))
+        found = await asyncio.gather(*(self._take_over(box, known.get(box.id)) for box in boxes))
         lost = self.table.tell_lost({session_id for session_id in found if session_id})
         if boxes or lost:
             log.info("worker.adopted", boxes=len(boxes), sessions=len(self.table), lost=lost)
 
-    async def _take_over(self, box: Box) -> str | None:
-        """The session a box belongs to. One that never answers is half made, and goes."""
+    async def _take_over(self, box: Box, known: Record | None) -> str | None:
+        """The session a box belongs to. One that does not answer and is nobody's is half made, and
+        goes; a session that cannot be reached is not lost."""
         warden = self._connect(box)
         try:
-            async with asyncio.timeout(ADOPT_S):
+            async with self._slots, asyncio.timeout(ADOPT_S):
                 state = await warden.state()
             record = record_from_state(state.state, box.id)
-        except (SandboxError, TimeoutError, KeyError, TypeError, ValueError) as exc:
-            log.warning("box.not_adopted", box=box.id, why=str(exc))
-            await warden.close()
-            with contextlib.suppress(SandboxError):
-                await box.destroy()
+        except (RuntimeUnavailable, TimeoutError) as exc:
+            why = str(exc) or f"no answer within {ADOPT_S:g} s"
+            if known is None:
+                await _give_up(box, warden, why)
+                return None
+            log.warning("session.unreachable", thread=known.thread_id, why=why)
+            self.table.adopt(known, box, warden, idle_timeout_s=self._idle_timeout_s, idle_s=0.0)
+            return known.session_id
+        except (SandboxError, KeyError, TypeError, ValueError) as exc:
+            await _give_up(box, warden, str(exc))
             return None
         if record is None:
             self._pool.adopt(box, warden)
@@ -165,23 +179,28 @@ class Worker:
     # Looking after sessions
 
     async def _watch(self) -> None:
-        """Keep the dead-man's switches quiet, end what is idle, notice what is gone."""
+        """Keep the dead-man's switches quiet, end what is idle, notice what is gone. Every session
+        is looked at by itself: one whose box hangs holds up nobody else."""
         ping_every_s = max(self._spec.deadman_s / 4, self._tick_s)
         next_ping = time.monotonic() + ping_every_s
-        while True:
-            await asyncio.sleep(self._tick_s)
-            now = time.monotonic()
-            pinging, next_ping = now >= next_ping, max(next_ping, now)
-            if pinging:
-                next_ping = now + ping_every_s
-            for session in self.table.sessions():
-                await self._look_at(session, pinging=pinging)
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                await asyncio.sleep(self._tick_s)
+                now = time.monotonic()
+                pinging = now >= next_ping
+                if pinging:
+                    next_ping = now + ping_every_s
+                for session in self.table.sessions():
+                    known = session.record.session_id in self._looking_at
+                    if not known and (pinging or session.is_idle(now)):
+                        looks.create_task(self._look_at(session))
 
-    async def _look_at(self, session: LiveSession, *, pinging: bool) -> None:
+    async def _look_at(self, session: LiveSession) -> None:
+        self._looking_at.add(session.record.session_id)
         try:
             if session.is_idle(time.monotonic()):
                 await self.table.expire(session)
-            elif pinging:
+            else:
                 await session.warden.ping()
         except SessionLost:
             await self.table.lose(session)
@@ -189,6 +208,8 @@ class Worker:
             log.warning("session.unreachable", thread=session.record.thread_id, why=exc.message)
         except Exception:
             log.exception("session.watch_failed", thread=session.record.thread_id)
+        finally:
+            self._looking_at.discard(session.record.session_id)
 
     def health(self) -> Health:
         failure = self._pool.failure
@@ -210,6 +231,13 @@ class Worker:
             uptime_s=round(time.monotonic() - self._began, 3),
             checks=checks,
         )  # fmt: skip
+
+
+async def _give_up(box: Box, warden: WardenClient, why: str) -> None:
+    log.warning("box.not_adopted", box=box.id, why=why)
+    await warden.close()
+    with contextlib.suppress(SandboxError):
+        await box.destroy()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
