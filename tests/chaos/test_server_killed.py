@@ -28,7 +28,7 @@ async def insist(client: RemoteBackend, request: ExecuteRequest) -> ExecuteResul
     raise AssertionError("the server never came back")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(120 + 40 * ROUNDS)
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
 async def test_nothing_is_lost_when_the_server_is_killed(runtime: str, state_dir: Path) -> None:
     threads = [f"conv-{i}" for i in range(THREADS)]
