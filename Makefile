@@ -4,11 +4,13 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 # Tests wait more than they compute: a box starting, a command sleeping, a timeout.
 JOBS ?= 3
+# Rounds of `make chaos`.
+N ?= 20
 BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve image test check bench clean
+.PHONY: help setup serve image test check chaos bench clean
 
 help: ## list these targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +36,9 @@ check: $(STAMP) ## format, lint, types, import rules and the fast tests
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/unit -q $(PYTEST_ARGS)
+
+chaos: $(STAMP) ## kill the server in the middle of its work; N=100 rounds instead of 20
+	@CHAOS_ROUNDS=$(N) scripts/engine.sh run $(BIN)/python -m pytest tests/chaos -n 0 $(PYTEST_ARGS)
 
 bench: $(STAMP) ## run the benchmarks
 	@scripts/engine.sh run $(BIN)/python -m bench

@@ -1,42 +1,76 @@
-"""Logs: one event a fact, as JSON or for people."""
+"""Logs: one event a fact and one line an event, as JSON or for people.
+
+What callers send may be in a line, but it cannot break one or speak to the terminal.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 from collections.abc import MutableMapping
 from typing import Any, Literal
 
 import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 # Never the locals of a frame: they may hold a secret, and rendering them takes seconds.
 _short_tracebacks = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace(r"\x00-", r"\x00-\x09\x0b-"))
 
 
 def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
-    """auto is console on a terminal and JSON elsewhere."""
+    """auto is console on a terminal and JSON elsewhere. Lines of libraries come out alike, from
+    warnings on."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
-        if console
-        else structlog.processors.JSONRenderer()
-    )
+    steps: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *_rendering(console=console),
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if console else [_short_tracebacks]),
-            renderer,
-        ],
+        processors=steps,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    foreign = logging.StreamHandler(sys.stderr)
+    foreign.setFormatter(_of_libraries(steps))
+    logging.basicConfig(handlers=[foreign], level=logging.WARNING, force=True)
+
+
+def _rendering(*, console: bool) -> list[Processor]:
+    if not console:
+        return [_short_tracebacks, structlog.processors.JSONRenderer()]
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    return [structlog.processors.format_exc_info, escape_control, renderer]
+
+
+def _of_libraries(steps: list[Processor]) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        processors=[
+            structlog.stdlib.ExtraAdder(allow=[]),
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            *steps,
+        ]
+    )
+
+
+def escape_control(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A terminal obeys what JSON would have escaped. A traceback keeps its lines."""
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = (_CONTROL if name != "exception" else _CONTROL_IN_LINES).sub(
+                lambda found: repr(found[0])[1:-1], value
+            )
+    return event
 
 
 class _HandOver:

@@ -26,13 +26,15 @@ from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.lease import Lease, Load
 from sandbox_server.sessions.live import LiveSession, record_from_state
-from sandbox_server.sessions.registry import Registry
+from sandbox_server.sessions.registry import Record, Registry
 from sandbox_server.sessions.table import SessionTable
 
 log = structlog.get_logger()
 
 TICK_S = 5.0
 ADOPT_S = 15.0
+AT_ONCE = 16
+"""How many boxes are taken over or let go of at a time: an engine asked for more gets slower."""
 
 
 class Worker:
@@ -65,6 +67,9 @@ class Worker:
         self._tick_s = tick_s
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
+        self._looking_at: set[str] = set()
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._registry = registry
         self._idle_timeout_s = idle_timeout_s
         self.table = SessionTable(
             registry, lease, self, idle_timeout_s=idle_timeout_s, capacity=capacity
@@ -86,7 +91,7 @@ class Worker:
 
     async def _start(self) -> None:
         self._stack.push_async_callback(self._let_go)
-        await self._adopt()
+        await self._adopt({record.box_id: record for record in await self._registry.live()})
         await self._pool.__aenter__()
         self._stack.push_async_callback(self._close_pool)
         watching = asyncio.create_task(self._watch())
@@ -97,11 +102,14 @@ class Worker:
         await self._pool.close(destroy=not keep)
 
     async def _let_go(self) -> None:
-        for session in self.table.sessions():
-            if self._destroy:
-                await self.table.cleanup(session)
-            else:
-                await session.let_go()
+        async def let_go(session: LiveSession) -> None:
+            async with self._slots:
+                if self._destroy:
+                    await self.table.cleanup(session)
+                else:
+                    await session.let_go()
+
+        await asyncio.gather(*map(let_go, self.table.sessions()))
 
     def _connect(self, box: Box) -> WardenClient:
         return WardenClient(box, epoch=self._lease.epoch, deadman_s=self._spec.deadman_s)
@@ -126,26 +134,36 @@ class Worker:
 
     # Adoption
 
-    async def _adopt(self) -> None:
+    async def _adopt(self, known: dict[str, Record]) -> None:
+        """known: the sessions that were live when the worker before this one ended, by box."""
         boxes = await self._runtime.boxes(self._spec.owner)
-        await asyncio.gather(*(self._take_over(box) for box in boxes))
-        if boxes:
-            log.info("worker.adopted", boxes=len(boxes), sessions=len(self.table))
+        await asyncio.gather(*(self._take_over(box, known.get(box.id)) for box in boxes))
+        if boxes or known:
+            log.info("worker.adopted", boxes=len(boxes), sessions=len(self.table), of=len(known))
 
-    async def _take_over(self, box: Box) -> None:
-        """A box is a session's, or warm. One that never answers is half made, and goes."""
+    async def _take_over(self, box: Box, known: Record | None) -> None:
+        """A box is a session's, or warm. One that does not answer and is nobody's is half made, and
+        goes; a session that cannot be reached is not lost."""
         warden = self._connect(box)
         try:
-            async with asyncio.timeout(ADOPT_S):
+            async with self._slots, asyncio.timeout(ADOPT_S):
                 state = await warden.state()
             record = record_from_state(
                 state.state, box.id, worker=self._lease.worker, epoch=self._lease.epoch
             )
-        except (SandboxError, TimeoutError, KeyError, TypeError, ValueError) as exc:
-            log.warning("box.not_adopted", box=box.id, why=str(exc))
-            await warden.close()
-            with contextlib.suppress(SandboxError):
-                await box.destroy()
+        except (RuntimeUnavailable, TimeoutError) as exc:
+            why = str(exc) or f"no answer within {ADOPT_S:g} s"
+            if known is None:
+                await _give_up(box, warden, why)
+                return
+            log.warning("session.unreachable", thread=known.thread_id, why=why)
+            known = replace(known, worker=self._lease.worker, epoch=self._lease.epoch)
+            await self.table.adopt(
+                known, box, warden, idle_timeout_s=self._idle_timeout_s, idle_s=0.0
+            )
+            return
+        except (SandboxError, KeyError, TypeError, ValueError) as exc:
+            await _give_up(box, warden, str(exc))
             return
         if record is None:
             self._pool.adopt(box, warden)
@@ -161,23 +179,28 @@ class Worker:
     # Looking after sessions
 
     async def _watch(self) -> None:
-        """Keep the dead-man's switches quiet, end what is idle, notice what is gone."""
+        """Keep the dead-man's switches quiet, end what is idle, notice what is gone. Every session
+        is looked at by itself: one whose box hangs holds up nobody else."""
         ping_every_s = max(self._spec.deadman_s / 4, self._tick_s)
         next_ping = time.monotonic() + ping_every_s
-        while True:
-            await asyncio.sleep(self._tick_s)
-            now = time.monotonic()
-            pinging, next_ping = now >= next_ping, max(next_ping, now)
-            if pinging:
-                next_ping = now + ping_every_s
-            for session in self.table.sessions():
-                await self._look_at(session, pinging=pinging)
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                await asyncio.sleep(self._tick_s)
+                now = time.monotonic()
+                pinging = now >= next_ping
+                if pinging:
+                    next_ping = now + ping_every_s
+                for session in self.table.sessions():
+                    known = session.record.session_id in self._looking_at
+                    if not known and (pinging or session.is_idle(now)):
+                        looks.create_task(self._look_at(session))
 
-    async def _look_at(self, session: LiveSession, *, pinging: bool) -> None:
+    async def _look_at(self, session: LiveSession) -> None:
+        self._looking_at.add(session.record.session_id)
         try:
             if session.is_idle(time.monotonic()):
                 await self.table.expire(session)
-            elif pinging:
+            else:
                 await session.warden.ping()
         except SessionLost:
             await self.table.lose(session)
@@ -185,6 +208,8 @@ class Worker:
             log.warning("session.unreachable", thread=session.record.thread_id, why=exc.message)
         except Exception:
             log.exception("session.watch_failed", thread=session.record.thread_id)
+        finally:
+            self._looking_at.discard(session.record.session_id)
 
     def load(self) -> Load:
         return Load(sessions=len(self.table), warm=self._pool.warm)
@@ -209,6 +234,13 @@ class Worker:
             uptime_s=round(time.monotonic() - self._began, 3),
             checks=checks,
         )  # fmt: skip
+
+
+async def _give_up(box: Box, warden: WardenClient, why: str) -> None:
+    log.warning("box.not_adopted", box=box.id, why=why)
+    await warden.close()
+    with contextlib.suppress(SandboxError):
+        await box.destroy()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

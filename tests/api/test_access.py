@@ -132,6 +132,8 @@ def test_one_line_a_request(server: Served) -> None:
         "path": "/execute",
         "status": 200,
         "tenant": "default",
+        "thread": "t",
+        "command_id": "c-1",
         "request_id": "r-1",
     }
 

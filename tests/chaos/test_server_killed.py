@@ -4,10 +4,6 @@ runs twice, and no box is left."""
 import asyncio
 import os
 import signal
-import socket
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,63 +12,10 @@ from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.models import ExecuteRequest, ExecuteResult, Target
 from tests.contract.conftest import RUNTIMES, make_runtime
+from tests.server_process import running
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "20"))
 THREADS = 20
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class Server:
-    """A server process that can be killed and started again under the same name."""
-
-    def __init__(self, runtime: str, state_dir: Path, settings: dict[str, str]) -> None:
-        self.port = free_port()
-        self.name = f"chaos-{self.port}"
-        self._log = state_dir / "server.log"
-        self._env = {
-            **os.environ,
-            "SANDBOX_RUNTIME": runtime,
-            "SANDBOX_STATE_DIR": str(state_dir),
-            "SANDBOX_WORKER_ID": self.name,
-            "SANDBOX_PORT": str(self.port),
-            "SANDBOX_POOL_SIZE": "1",
-            "SANDBOX_MIN_POOL_SIZE": "0",
-            "SANDBOX_MAX_POOL_SIZE": "2",
-            **settings,
-        }
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "sandbox_server", env=self._env, stdout=log, stderr=log
-            )
-
-    async def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-        await self._process.wait()
-
-    def log(self) -> str:
-        return self._log.read_text()[-3000:]
-
-
-@asynccontextmanager
-async def running(runtime: str, state_dir: Path, **settings: str) -> AsyncIterator[Server]:
-    server = Server(runtime, state_dir, settings)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
-        async with make_runtime(runtime, state_dir) as boxes:
-            left = await boxes.boxes(server.name)
-            await asyncio.gather(*(box.destroy() for box in left))
 
 
 async def insist(client: RemoteBackend, request: ExecuteRequest) -> ExecuteResult:
@@ -85,11 +28,11 @@ async def insist(client: RemoteBackend, request: ExecuteRequest) -> ExecuteResul
     raise AssertionError("the server never came back")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(120 + 40 * ROUNDS)
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
 async def test_nothing_is_lost_when_the_server_is_killed(runtime: str, state_dir: Path) -> None:
     threads = [f"conv-{i}" for i in range(THREADS)]
-    async with running(runtime, state_dir) as server, RemoteBackend(url(server)) as client:
+    async with running(runtime, state_dir) as server, RemoteBackend(server.url) as client:
         for round_ in range(1, ROUNDS + 1):
             command = (
                 f"echo {round_} >> log; sleep 0.4; count=$(wc -l < log); echo $count; tail -1 log"
@@ -126,7 +69,7 @@ async def test_nothing_is_lost_when_the_server_is_killed(runtime: str, state_dir
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
 async def test_a_polite_stop_leaves_the_boxes_to_the_next(runtime: str, state_dir: Path) -> None:
     request = ExecuteRequest(thread_id="t", command="n=$((n+1)); echo $n")
-    async with running(runtime, state_dir) as server, RemoteBackend(url(server)) as client:
+    async with running(runtime, state_dir) as server, RemoteBackend(server.url) as client:
         assert (await insist(client, request)).output == "1\n"
         await server.stop(signal.SIGTERM)
         await server.start()
@@ -137,13 +80,9 @@ async def test_a_polite_stop_leaves_the_boxes_to_the_next(runtime: str, state_di
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
 async def test_a_server_told_so_takes_its_boxes_along(runtime: str, state_dir: Path) -> None:
     async with running(runtime, state_dir, SANDBOX_DESTROY_ON_EXIT="1") as server:
-        async with RemoteBackend(url(server)) as client:
+        async with RemoteBackend(server.url) as client:
             await insist(client, ExecuteRequest(thread_id="t", command="true"))
         await server.stop(signal.SIGTERM)
         async with make_runtime(runtime, state_dir) as boxes:
             assert await boxes.boxes(server.name) == []
         await server.start()
-
-
-def url(server: Server) -> str:
-    return f"http://127.0.0.1:{server.port}"

@@ -168,7 +168,7 @@ async def test_letting_go_says_so(store: Store, tmp_path: Path) -> None:
 
 async def test_draining_for_a_restart_stops_at_once(holder: Holder, store: Store) -> None:
     holder.sessions = 2
-    await store.set_field(store.worker_key("w1"), "drain", Drain.RESTART)
+    await store.ask_to_drain("w1", Drain.RESTART)
     await asyncio.wait_for(holder.stopped.wait(), 30)
     assert holder.lease.draining
 
@@ -180,7 +180,7 @@ async def test_one_that_leaves_waits_for_its_sessions_and_is_forgotten(
     async with holder.lease:
         await holder.serve()
         holder.sessions = 1
-        await store.set_field(store.worker_key("w1"), "drain", Drain.LEAVE)
+        await store.ask_to_drain("w1", Drain.LEAVE)
         await eventually(lambda: holder.lease.draining)
         assert not holder.stopped.is_set()
         holder.sessions = 0

@@ -7,7 +7,7 @@ from base64 import b64decode
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sandbox_sdk.protocol.errors import InvalidThreadId
 
@@ -19,7 +19,7 @@ USER = "sandboxuser"
 MAX_COMMAND = 1 << 20
 MAX_TIMEOUT_S = 3600.0
 
-_THREAD_ID = re.compile(r"[A-Za-z0-9._:@+=-]{1,128}", re.ASCII)
+THREAD_ID = r"^[A-Za-z0-9._:@+=-]{1,128}$"
 
 Env = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")], str]
 SessionState = Literal["live", "created", "recreated"]
@@ -28,11 +28,16 @@ SignalName = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP
 
 def check_thread_id(thread_id: str) -> str:
     """Raises InvalidThreadId."""
-    if not _THREAD_ID.fullmatch(thread_id):
+    if not re.fullmatch(THREAD_ID, thread_id):
         raise InvalidThreadId(
             "a thread_id has 1 to 128 characters out of A-Z a-z 0-9 . _ : @ + = -"
         )
     return thread_id
+
+
+ThreadId = Annotated[
+    str, AfterValidator(check_thread_id), Field(json_schema_extra={"pattern": THREAD_ID})
+]
 
 
 class Model(BaseModel):
@@ -40,23 +45,18 @@ class Model(BaseModel):
 
 
 class Request(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Target(Request):
     """Whose sandbox is meant: exactly one of the two."""
 
-    thread_id: str | None = Field(
+    thread_id: ThreadId | None = Field(
         None, description="The conversation, chosen by the caller.", examples=["conv-42"]
     )
     session_id: str | None = Field(
         None, max_length=128, description="One life of a thread's sandbox, named by the server."
     )
-
-    @field_validator("thread_id")
-    @classmethod
-    def _thread_id(cls, value: str | None) -> str | None:
-        return None if value is None else check_thread_id(value)
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -66,15 +66,10 @@ class Target(Request):
 
 
 class CreateSessionRequest(Request):
-    thread_id: str | None = Field(None, examples=["conv-42"])
+    thread_id: ThreadId | None = Field(None, examples=["conv-42"])
     environment: str | None = Field(None, max_length=200, description="The image of the box.")
     env: Env = Field(default_factory=dict, description="Variables of every command.")
     idle_timeout_s: float | None = Field(None, gt=0, le=86400)
-
-    @field_validator("thread_id")
-    @classmethod
-    def _thread_id(cls, value: str | None) -> str | None:
-        return None if value is None else check_thread_id(value)
 
 
 class ExecuteRequest(Target):

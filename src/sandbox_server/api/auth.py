@@ -14,6 +14,7 @@ from starlette.datastructures import Headers
 
 from sandbox_sdk.protocol.errors import Unauthorized
 from sandbox_sdk.protocol.models import DEFAULT_TENANT, TENANT_HEADER
+from sandbox_server.api.about import about_tenant
 
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -78,6 +79,7 @@ class KeyedRoute(APIRoute):
         async def keyed(request: Request) -> Response:
             keys: ApiKeys = request.app.state.keys
             request.state.tenant = keys.tenant(request.headers)
+            about_tenant(request.state.tenant)
             return await handle(request)
 
         return keyed

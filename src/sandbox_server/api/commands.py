@@ -9,8 +9,9 @@ from fastapi import Body, Depends, Header, Query, Request
 from pydantic import Discriminator, Tag
 
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.events import CommandEvent, parse_event_id
+from sandbox_sdk.protocol.events import CommandEvent, StartEvent, parse_event_id
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_server.api.about import about_command, about_target
 from sandbox_server.api.dependencies import Limits, OpenUntilSent, Service, Tenant
 from sandbox_server.api.errors import invalid_request
 from sandbox_server.api.examples import EXECUTE_BODIES
@@ -68,16 +69,22 @@ async def execute(
     `stderr`, `gap` and `exit`. To go on with one that was cut off, send the target again with
     `Last-Event-ID` or `?command_id=&offset=`: the command is followed, not run again.
     """
+    about_target(body)
     wants_events = EVENT_STREAM in request.headers.get("accept", "").lower()
     if resume is None and not wants_events:
-        return await sandboxes.execute(_command(body), tenant=tenant)
+        result = await sandboxes.execute(_command(body), tenant=tenant)
+        about_command(result.command_id)
+        return result
     if not wants_events:
         raise InvalidRequest(f"a command is followed as events; send Accept: {EVENT_STREAM}")
     feed = Feed(_events(sandboxes, body, resume, tenant))
     await open_until_sent.enter_async_context(feed)
+    first = await feed.next()
+    if isinstance(first, StartEvent):
+        about_command(first.command_id)
     return EventResponse(
         feed,
-        await feed.next(),
+        first,
         after=resume or Position(),
         request_id=request.state.request_id,
         keep_alive_s=limits.keep_alive_s,

@@ -9,16 +9,17 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 
 from sandbox_sdk.backends.base import Sandboxes
-from sandbox_sdk.protocol.models import Target
+from sandbox_sdk.protocol.models import Target, ThreadId
 from sandbox_server.api.errors import make_target
 from sandbox_server.api.limits import ApiLimits
 
 ThreadIdQuery = Annotated[
-    str | None,
+    ThreadId | None,
     Query(description="The conversation, chosen by the caller.", examples=["conv-42"]),
 ]
 SessionIdQuery = Annotated[
-    str | None, Query(description="One life of a thread's sandbox, named by the server.")
+    str | None,
+    Query(max_length=128, description="One life of a thread's sandbox, named by the server."),
 ]
 
 

@@ -25,6 +25,7 @@ from sandbox_sdk.protocol.errors import (
     Unauthorized,
 )
 from sandbox_sdk.protocol.models import Target
+from sandbox_server.api.about import about_target
 
 MAX_ERRORS = 20
 MAX_ECHO = 200
@@ -69,9 +70,11 @@ def error_response(
 def make_target(*, thread_id: str | None, session_id: str | None) -> Target:
     """Raises InvalidRequest unless it is exactly one of the two."""
     try:
-        return Target(thread_id=thread_id, session_id=session_id)
+        target = Target(thread_id=thread_id, session_id=session_id)
     except ValidationError as error:
         raise invalid_request(error.errors()) from None
+    about_target(target)
+    return target
 
 
 def invalid_request(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:

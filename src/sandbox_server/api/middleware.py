@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox_sdk.protocol.errors import FileTooLarge, Internal, RequestTimeout
+from sandbox_server.api.about import about_request
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.failures import log_failure
 from sandbox_server.api.limits import ApiLimits
@@ -35,7 +36,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})["request_id"] = request_id(Headers(scope=scope))
-        with structlog.contextvars.bound_contextvars(request_id=scope["state"]["request_id"]):
+        with about_request(scope["state"]["request_id"]):
             await self._logged(scope, receive, send)
 
     async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +53,6 @@ class RequestLog:
                 path=quote(scope["path"])[:MAX_LOGGED_PATH],
                 status=answer.status,
                 duration_ms=round((time.perf_counter() - started) * 1000, 1),
-                tenant=scope["state"].get("tenant"),
             )
 
 

@@ -10,6 +10,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import (
+    THREAD_ID,
     ExecuteResult,
     Health,
     Session,
@@ -41,8 +42,12 @@ UPLOAD_FORM: dict[str, Any] = {
                 "type": "object",
                 "required": ["file"],
                 "properties": {
-                    "thread_id": {"type": "string", "examples": ["conv-42"]},
-                    "session_id": {"type": "string"},
+                    "thread_id": {
+                        "type": "string",
+                        "pattern": THREAD_ID,
+                        "examples": ["conv-42"],
+                    },
+                    "session_id": {"type": "string", "maxLength": 128},
                     "path": {"type": "string", "examples": ["script.py"]},
                     "file": {
                         "type": "string",

@@ -12,6 +12,7 @@ from sandbox_sdk.protocol.models import (
     SessionList,
     Target,
 )
+from sandbox_server.api.about import about_target
 from sandbox_server.api.dependencies import QueryTarget, Service, Tenant
 
 
@@ -23,7 +24,9 @@ async def create_session(
 ) -> Session:
     """The live session of a thread, or a new one. Without a thread_id the session is a thread of
     its own, named like the session."""
-    session = await sandboxes.create_session(body or CreateSessionRequest(), tenant=tenant)
+    request = body or CreateSessionRequest()
+    about_target(request)
+    session = await sandboxes.create_session(request, tenant=tenant)
     response.status_code = 201 if session.status == "created" else 200
     return session
 
@@ -35,6 +38,7 @@ async def session(sandboxes: Service, tenant: Tenant, target: QueryTarget) -> Se
 
 async def cleanup(sandboxes: Service, tenant: Tenant, body: Target) -> CleanupResult:
     """End a session: its processes and its files are gone."""
+    about_target(body)
     return await sandboxes.cleanup(body, tenant=tenant)
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Store
-from sandbox_server.fleet.workers import Presence, Worker, worker_from
+from sandbox_server.fleet.workers import KEEP_S, Presence, Worker, worker_from
 from sandbox_server.sessions.registry import REMEMBER_S, Record, Status
 
 
@@ -61,6 +61,19 @@ class SessionIndex:
         """Undo a record that should not have been written."""
         await self._store.delete(self._store.thread_key(record.tenant, record.thread_id))
         await self._store.delete(self._store.session_key(record.tenant, record.session_id))
+
+    async def hold(self, record: Record) -> None:
+        """Keep in mind that a worker has a session: one that ends or is lost too much is harmless,
+        its thread's record has the last word."""
+        key = self._store.held_key(record.worker)
+        await self._store.set_field(key, record.session_id, encode(record), ttl_s=KEEP_S)
+
+    async def let_go(self, record: Record) -> None:
+        await self._store.drop_field(self._store.held_key(record.worker), record.session_id)
+
+    async def held(self, worker_id: str) -> list[Record]:
+        fields = await self._store.fields(self._store.held_key(worker_id))
+        return [record for record in map(decode, fields.values()) if record is not None]
 
     async def make_sure(self) -> None:
         """Raises RuntimeUnavailable while Redis may have forgotten what workers know."""

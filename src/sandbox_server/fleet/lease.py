@@ -156,7 +156,7 @@ class RedisLease:
         """Whether the lease is still held. Raises RuntimeUnavailable."""
         asked_at = since_boot()
         held, drain = await self._store.renew(
-            self._key, self._epoch, ttl_s=self._lease_s, keep_s=KEEP_S, fields=self._fields()
+            self.worker, self._epoch, ttl_s=self._lease_s, keep_s=KEEP_S, fields=self._fields()
         )
         if not held:
             return False

@@ -25,6 +25,9 @@ class RedisRegistry(Registry):
     async def by_session(self, tenant: str, session_id: str) -> Record | None:
         return await self._index.by_session(tenant, session_id)
 
+    async def live(self) -> list[Record]:
+        return await self._index.held(self._lease.worker)
+
     async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
         record = await self._index.newest(tenant, thread_id)
         if record is not None and await self._belongs_to_another(record):
@@ -32,7 +35,9 @@ class RedisRegistry(Registry):
         return record
 
     async def begin(self, record: Record, *, before: Record | None) -> None:
+        await self._index.hold(record)
         if not await self._index.swap(before, record):
+            await self._index.let_go(record)
             found = await self._index.peek(record.tenant, record.thread_id)
             raise _misdirected(found or record)
         if before is None:
@@ -51,10 +56,12 @@ class RedisRegistry(Registry):
             if found is not None and not _is_same_or_older(found, record):
                 return False
             if await self._index.swap(found, record):
+                await self._index.hold(record)
                 return True
 
     async def end(self, record: Record, status: Status) -> None:
         ended = replace(record, status=status)
+        await self._index.let_go(record)
         while True:
             found = await self._index.peek(record.tenant, record.thread_id)
             if found is None or found.session_id != record.session_id:

@@ -50,6 +50,9 @@ class Store:
     def worker_key(self, worker: str) -> str:
         return f"{self._namespace}:{{{_hashed(worker)}}}:worker"
 
+    def held_key(self, worker: str) -> str:
+        return f"{self._namespace}:{{{_hashed(worker)}}}:sessions"
+
     @property
     def workers_key(self) -> str:
         """The ids of all workers, each with the time it was last heard of."""
@@ -76,11 +79,19 @@ class Store:
     async def fields(self, key: str) -> dict[str, str]:
         return dict(await self._ask("HGETALL", key))
 
-    async def set_field(self, key: str, field: str, value: str) -> bool:
-        """Whether there is such a key to set the field of."""
+    async def set_field(self, key: str, field: str, value: str, *, ttl_s: float) -> None:
+        await self._ask("HSET", key, field, value)
+        await self.touch(key, ttl_s=ttl_s)
+
+    async def drop_field(self, key: str, field: str) -> None:
+        await self._ask("HDEL", key, field)
+
+    async def ask_to_drain(self, worker: str, how: str) -> bool:
+        """Whether there is such a worker."""
+        key = self.worker_key(worker)
         if not await self._ask("EXISTS", key):
             return False
-        await self._ask("HSET", key, field, value)
+        await self._ask("HSET", key, "drain", how)
         return True
 
     async def now_ms(self) -> int:
@@ -105,10 +116,12 @@ class Store:
         return int(answer[0]), int(answer[1]) / 1000
 
     async def renew(
-        self, key: str, epoch: int, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
+        self, worker: str, epoch: int, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
     ) -> tuple[bool, str]:
         """Whether the lease is still held, and how its worker is asked to drain, if it is."""
-        answer = await self._run("renew", key, epoch, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        keys = (self.worker_key(worker), self.held_key(worker))
+        values = (epoch, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        answer = await self._ask("EVAL", _SCRIPTS["renew"], len(keys), *keys, *values)
         return bool(answer[0]), str(answer[1])
 
     async def release(self, key: str, epoch: int, state: str) -> None:
@@ -122,6 +135,7 @@ class Store:
     async def forget_worker(self, worker: str) -> None:
         await self._ask("ZREM", self.workers_key, worker)
         await self.delete(self.worker_key(worker))
+        await self.delete(self.held_key(worker))
 
     async def worker_ids(self) -> list[str]:
         return list(await self._ask("ZRANGE", self.workers_key, 0, -1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -26,10 +27,12 @@ class Crew(Generic[_T]):
         *,
         then: Callable[[asyncio.Task[_T]], None] = lambda _: None,
     ) -> None:
-        task = asyncio.create_task(self._run(work))
+        # In a context of its own: the request that has caused the work has no part in it.
+        context = Context()
+        task = asyncio.create_task(self._run(work), context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(then)
+        task.add_done_callback(then, context=context)
 
     async def stop(self, *, after_s: float = 0) -> None:
         """Cancel what is not done after a while, and wait until it has ended."""

@@ -12,6 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from functools import partial
 from typing import Self
 
@@ -195,7 +196,8 @@ class Pool:
     # Warm boxes
 
     def _keep(self, warm: WarmBox, *, check_in_s: float) -> None:
-        self._warm[warm] = asyncio.create_task(self._keep_alive(warm, check_in_s))
+        keeping = self._keep_alive(warm, check_in_s)
+        self._warm[warm] = asyncio.create_task(keeping, context=Context())
 
     def _take(self) -> WarmBox:
         warm = next(iter(self._warm))

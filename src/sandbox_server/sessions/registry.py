@@ -52,6 +52,10 @@ class Registry(ABC):
         """The life of that name, however long ago."""
 
     @abstractmethod
+    async def live(self) -> list[Record]:
+        """What this worker had, by the last that was heard of it."""
+
+    @abstractmethod
     async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
         """The latest life of a thread that a new one may follow, here and now.
 

@@ -57,6 +57,9 @@ class SqliteRegistry(Registry):
     async def by_session(self, tenant: str, session_id: str) -> Record | None:
         return self._one("where tenant = ? and session_id = ?", tenant, session_id)
 
+    async def live(self) -> list[Record]:
+        return self._all("where status = 'live'")
+
     async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
         return await self.newest(tenant, thread_id)
 
@@ -99,10 +102,13 @@ class SqliteRegistry(Registry):
         )
 
     def _one(self, where: str, *values: str) -> Record | None:
-        query = f"select {_COLUMNS} from sessions {where} limit 1"
-        row = self._db.execute(query, values).fetchone()
-        if row is None:
-            return None
+        return next(iter(self._all(f"{where} limit 1", *values)), None)
+
+    def _all(self, where: str, *values: str) -> list[Record]:
+        rows = self._db.execute(f"select {_COLUMNS} from sessions {where}", values)
+        return [self._record(row) for row in rows]
+
+    def _record(self, row: tuple[str, str, int, str, str, str, float]) -> Record:
         tenant, thread_id, generation, session_id, box_id, status, created_at = row
         return Record(
             tenant=tenant,

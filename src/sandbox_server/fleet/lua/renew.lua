@@ -1,4 +1,4 @@
--- KEYS[1] a worker; ARGV: its epoch, ms of the lease, ms to remember it, then fields and values.
+-- KEYS[1] a worker, KEYS[2] its sessions; ARGV: its epoch, ms of the lease, ms to remember it, then fields and values.
 -- Answers {0, ''} where the lease has lapsed or is another's, else {1, how it is to drain}.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -8,4 +8,5 @@ if held[1] ~= ARGV[1] or tonumber(held[2]) < now then
 end
 redis.call('HSET', KEYS[1], 'until', now + ARGV[2], unpack(ARGV, 4))
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('PEXPIRE', KEYS[2], ARGV[3])
 return {1, held[3] or ''}

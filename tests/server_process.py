@@ -1,0 +1,97 @@
+"""The server as users run it: a process that can be stopped, killed and started again."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.contract.conftest import make_runtime
+
+PATIENCE_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """Started again, it has the same name and so the same boxes."""
+
+    def __init__(self, runtime: str, state_dir: Path, settings: dict[str, str]) -> None:
+        self.port = free_port()
+        self.name = f"server-{self.port}"
+        self.runtime = runtime
+        self._log = state_dir / f"{self.name}.log"
+        self._env = {
+            **os.environ,
+            "SANDBOX_RUNTIME": runtime,
+            "SANDBOX_STATE_DIR": str(state_dir),
+            "SANDBOX_WORKER_ID": self.name,
+            "SANDBOX_PORT": str(self.port),
+            "SANDBOX_POOL_SIZE": "1",
+            "SANDBOX_MIN_POOL_SIZE": "0",
+            "SANDBOX_MAX_POOL_SIZE": "2",
+            **settings,
+        }
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "sandbox_server", env=self._env, stdout=DEVNULL, stderr=log
+            )
+
+    async def ready(self) -> None:
+        """Returns when it answers."""
+        deadline = time.monotonic() + PATIENCE_S
+        async with httpx.AsyncClient(base_url=self.url) as http:
+            while True:
+                try:
+                    await http.get("/health")
+                    return
+                except httpx.TransportError:
+                    assert time.monotonic() < deadline, self.log()
+                    assert self._process is not None
+                    assert self._process.returncode is None, self.log()
+                    await asyncio.sleep(0.05)
+
+    async def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        await self._process.wait()
+
+    def log(self) -> str:
+        """The end of what it said."""
+        return self._log.read_text()[-3000:]
+
+    def lines(self) -> list[str]:
+        """All it said."""
+        return self._log.read_text().splitlines()
+
+
+@asynccontextmanager
+async def running(runtime: str, state_dir: Path, **settings: str) -> AsyncIterator[ServerProcess]:
+    """A server process, which goes in the end with all its boxes."""
+    server = ServerProcess(runtime, state_dir, settings)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+        async with make_runtime(runtime, state_dir) as boxes:
+            left = await boxes.boxes(server.name)
+            await asyncio.gather(*(box.destroy() for box in left))
