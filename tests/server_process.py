@@ -32,8 +32,7 @@ class ServerProcess:
         self.name = f"server-{self.port}"
         self.runtime = runtime
         self._log = state_dir / f"{self.name}.log"
-        self._env = {
-            **os.environ,
+        self.settings = {
             "SANDBOX_RUNTIME": runtime,
             "SANDBOX_STATE_DIR": str(state_dir),
             "SANDBOX_WORKER_ID": self.name,
@@ -52,7 +51,12 @@ class ServerProcess:
     async def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "sandbox_server", env=self._env, stdout=DEVNULL, stderr=log
+                sys.executable,
+                "-m",
+                "sandbox_server",
+                env={**os.environ, **self.settings},
+                stdout=DEVNULL,
+                stderr=log,
             )
 
     async def ready(self) -> None:
@@ -69,10 +73,20 @@ class ServerProcess:
                     assert self._process.returncode is None, self.log()
                     await asyncio.sleep(0.05)
 
-    async def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+    def send(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
-        await self._process.wait()
+
+    async def ended(self) -> int:
+        """Its exit code, when it has ended by itself."""
+        assert self._process is not None
+        return await asyncio.wait_for(self._process.wait(), PATIENCE_S)
+
+    async def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+            await self._process.wait()
 
     def log(self) -> str:
         """The end of what it said."""

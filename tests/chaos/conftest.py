@@ -1,5 +1,6 @@
 """Chaos tests make servers of their own; they share where those keep their state."""
 
 from tests.contract.conftest import state_dir
+from tests.fleet.conftest import redis_server
 
-__all__ = ["state_dir"]
+__all__ = ["redis_server", "state_dir"]

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from sandbox_server.fleet.store import Store
+from tests.contract.conftest import state_dir
 from tests.fleet.redis_server import RedisServer
+
+__all__ = ["state_dir"]
 
 
 @pytest.fixture

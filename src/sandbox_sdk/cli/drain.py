@@ -1,0 +1,68 @@
+"""`sandbox drain`: let a worker of a fleet finish, before an upgrade or for good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.options import Json
+from sandbox_sdk.protocol.errors import NotFound, RuntimeUnavailable
+
+if TYPE_CHECKING:
+    from sandbox_server.settings import Settings
+
+_LOOK_S = 0.2
+
+
+def drain(
+    worker: Annotated[str, typer.Argument(help="Its id, as `sandbox health` lists it.")],
+    leave: Annotated[
+        bool,
+        typer.Option("--leave", help="Wait for its sessions to end: it will not come back."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Let a worker finish: no new threads, running commands end, then it exits.
+
+    Its sandboxes wait for the next process of the same name. Needs SANDBOX_REDIS_URL.
+    """
+    caller = Caller(json=as_json)
+    caller.run(_drain(caller, worker, leave=leave))
+
+
+async def _drain(caller: Caller, worker: str, *, leave: bool) -> None:
+    try:
+        from sandbox_server.settings import load
+    except ModuleNotFoundError as exc:
+        raise RuntimeUnavailable(
+            f"this needs `pip install 'agent-sandbox[server]'` ({exc})"
+        ) from None
+    settings = load(role="coordinator")
+    state = await _asked(settings, worker, leave=leave)
+    if caller.json:
+        caller.tell({"worker": worker, "state": state})
+    else:
+        print(f"{worker}: {state}")
+
+
+async def _asked(settings: Settings, worker: str, *, leave: bool) -> str:
+    """How it ended. Raises NotFound."""
+    from sandbox_server.fleet import Drain, Phase, SessionIndex, Store
+
+    store = Store.open(settings.redis(), namespace=settings.redis_namespace)
+    index = SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
+    try:
+        if not await store.ask_to_drain(worker, Drain.LEAVE if leave else Drain.RESTART):
+            raise NotFound(f"no worker {worker!r} has registered; `sandbox health` lists them")
+        while True:
+            found = await index.worker(worker)
+            if found is None:
+                return "left"
+            if found.phase == Phase.STOPPED or found.lapsed_s > 0:
+                return "stopped"
+            await asyncio.sleep(_LOOK_S)
+    finally:
+        await store.close()

@@ -1,0 +1,151 @@
+"""A whole fleet of real processes: Redis, workers, coordinators, and the ways they fail."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from sandbox_sdk.backends.remote import RemoteBackend
+from sandbox_server.fleet import SessionIndex, Store
+from sandbox_server.fleet.workers import Presence
+from tests.contract.conftest import make_runtime
+from tests.fleet.redis_server import RedisServer
+from tests.server_process import ServerProcess
+
+LEASE_S = 2.0
+GRACE_S = 3.0
+KEY = "of-the-fleet"
+
+
+class Fleet:
+    def __init__(self, runtime: str, folder: Path, redis: RedisServer) -> None:
+        self.runtime = runtime
+        self.redis = redis
+        self._folder = folder
+        self.workers: list[ServerProcess] = []
+        self.coordinators: list[ServerProcess] = []
+        self._made: list[ServerProcess] = []
+        self.store = Store.open(redis.url)
+        self.index = SessionIndex(self.store, lease_s=LEASE_S, grace_s=GRACE_S)
+
+    def process(self, role: str, **settings: str) -> ServerProcess:
+        """One more, not yet started."""
+        fleet = {
+            "SANDBOX_ROLE": role,
+            "SANDBOX_REDIS_URL": self.redis.url,
+            "SANDBOX_LEASE": str(LEASE_S),
+            "SANDBOX_GRACE": str(GRACE_S),
+            "SANDBOX_PATIENCE": "40",
+            "SANDBOX_FLEET_KEY": KEY,
+            "SANDBOX_LOG_FORMAT": "json",
+        }
+        made = ServerProcess(self.runtime, self._folder, {**fleet, **settings})
+        self._made.append(made)
+        return made
+
+    async def start(self, *, workers: int, coordinators: int = 1) -> None:
+        self.workers = [self.process("worker") for _ in range(workers)]
+        self.coordinators = [self.process("coordinator") for _ in range(coordinators)]
+        await asyncio.gather(*(p.start() for p in (*self.workers, *self.coordinators)))
+        await asyncio.gather(*(p.ready() for p in (*self.workers, *self.coordinators)))
+
+    async def close(self) -> None:
+        for process in self._made:
+            with contextlib.suppress(ProcessLookupError, AssertionError):
+                process.send(signal.SIGCONT)
+                await process.stop()
+        async with make_runtime(self.runtime, self._folder) as boxes:
+            for worker in {p.name for p in self._made}:
+                await asyncio.gather(*(box.destroy() for box in await boxes.boxes(worker)))
+        await self.store.close()
+
+    def named(self, worker_id: str) -> ServerProcess:
+        return next(worker for worker in self.workers if worker.name == worker_id)
+
+    async def presence(self, worker: ServerProcess) -> Presence:
+        return await self.index.presence(worker.name)
+
+    async def until(self, worker: ServerProcess, presence: Presence) -> None:
+        async with asyncio.timeout(60):
+            while await self.presence(worker) != presence:
+                await asyncio.sleep(0.05)
+
+    async def boxes(self, worker: ServerProcess) -> int:
+        async with make_runtime(self.runtime, self._folder) as boxes:
+            return len(await boxes.boxes(worker.name))
+
+    def logs(self) -> str:
+        return "\n\n".join(f"== {p.name}\n{p.log()}" for p in self._made)
+
+
+@contextlib.asynccontextmanager
+async def running_fleet(
+    runtime: str, folder: Path, redis: RedisServer, *, workers: int, coordinators: int = 1
+) -> AsyncIterator[Fleet]:
+    fleet = Fleet(runtime, folder, redis)
+    try:
+        await fleet.start(workers=workers, coordinators=coordinators)
+        yield fleet
+    finally:
+        await fleet.close()
+
+
+class Balancer:
+    """The smallest load balancer: a port whose connections go to the first process that takes
+    them."""
+
+    def __init__(self, targets: list[ServerProcess]) -> None:
+        self._targets = targets
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.url = ""
+
+    async def __aenter__(self) -> "Balancer":
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for target in self._targets:
+            try:
+                there = await asyncio.open_connection("127.0.0.1", target.port)
+                break
+            except OSError:
+                continue
+        else:
+            writer.close()
+            return
+        for source, sink in ((reader, there[1]), (there[0], writer)):
+            task = asyncio.create_task(_pipe(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+async def _pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(1 << 16):
+            sink.write(data)
+            await sink.drain()
+    except OSError:
+        pass
+    finally:
+        sink.close()
+
+
+def remote(process: ServerProcess) -> RemoteBackend:
+    return RemoteBackend(process.url)
+
+
+def default_runtime() -> str:
+    """The quickest there is: what is tested here does not depend on it."""
+    names = os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",")
+    return "bubblewrap" if "bubblewrap" in names else names[0]
