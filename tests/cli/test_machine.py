@@ -13,8 +13,8 @@ import pytest
 from tests.cli.program import SANDBOX, Program
 from tests.contract.conftest import RUNTIMES
 
-NAMES = ("run", "shell", "ps", "cp", "logs", "rm", "kill", "health", "serve", "doctor", "config")
-NAMES += ("image",)
+CLIENT = ("run", "shell", "ps", "cp", "logs", "rm", "kill", "health")
+NAMES = (*CLIENT, "serve", "doctor", "config", "image")
 
 
 def test_health(sandbox: Program) -> None:
