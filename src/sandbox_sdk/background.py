@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import threading
 from collections.abc import (
@@ -101,7 +102,9 @@ class Background:
         with self._starting:
             if self._portal is None:
                 # Not atexit: that comes after the interpreter has ended all use of thread pools,
-                # and closing boxes needs them.
+                # and closing boxes needs them. The pools' own end is registered by their import,
+                # and what was registered last comes first.
+                importlib.import_module("concurrent.futures.thread")
                 threading._register_atexit(self._end)  # type: ignore[attr-defined]
                 portal = self._stack.enter_context(start_blocking_portal(name="sandbox"))
                 self._loop = portal.call(asyncio.get_running_loop)

@@ -246,8 +246,7 @@ class AsyncSandboxClient:
         options.setdefault("timeout", MAX_TIMEOUT_S)
         request = _request(target, command, **options, background=True, stdin_open=stdin_open)
         started = await sandboxes.execute(request)
-        sent = len((request.stdin or "").encode())
-        return AsyncProcess(sandboxes, target, started.command_id, stdin_sent=sent)
+        return AsyncProcess(sandboxes, target, started.command_id)
 
     async def process(self, command_id: str) -> AsyncProcess:
         """A command that was started before, by this client or another. Raises NotFound."""

@@ -57,10 +57,15 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
             await serve_app(
                 app,
                 listener,
-                on_listening=functools.partial(on_listening, url, sandboxes),
+                on_listening=functools.partial(_listening, url, sandboxes, on_listening),
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
             )
+
+
+async def _listening(url: str, sandboxes: Sandboxes, then: OnListening) -> None:
+    log.info("server.listening", url=url)
+    await then(url, sandboxes)
 
 
 @contextlib.asynccontextmanager
@@ -157,10 +162,10 @@ async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutingBackend
     """What a coordinator serves: the sandboxes of all workers."""
     async with _opened(settings) as store, contextlib.AsyncExitStack() as stack:
 
-        def connect(url: str) -> Sandboxes:
-            backend = RemoteBackend(
-                url, api_key=settings.fleet_key.get_secret_value() or None, for_tenants=True
-            )
+        def connect(url: str, tenant: str) -> Sandboxes:
+            # The router repeats calls itself: another worker may have the thread by then.
+            key = settings.fleet_key.get_secret_value() or None
+            backend = RemoteBackend(url, api_key=key, tenant=tenant, retry_for_s=0)
             stack.push_async_callback(backend.close)
             return backend
 

@@ -2,21 +2,42 @@
 
 import asyncio
 import contextlib
+import socket
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import uvicorn
 
-from sandbox_sdk.backends.base import Sandboxes
-from sandbox_sdk.backends.remote import RemoteBackend
-from sandbox_sdk.protocol.models import Limits
+from sandbox_sdk import LocalBackend, RemoteBackend, Sandboxes
+from sandbox_sdk.protocol.models import DEFAULT_TENANT, Limits, Target
+from sandbox_sdk.testing import FakeBackend
+from sandbox_server import fleet
 from sandbox_server.api.app import create_app
+from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.server import bound, url_of
+from sandbox_server.fleet import (
+    Directory,
+    RedisLease,
+    RedisRegistry,
+    Router,
+    RoutingBackend,
+    SessionIndex,
+    Store,
+)
+from sandbox_server.main import Standing
 from sandbox_server.pool import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.service import SandboxService, ServiceFacts
+from sandbox_server.sessions.lease import LoneLease
+from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.worker import Worker
+from tests.contract.clients import through_client
+from tests.contract.scripted import write_script
+from tests.fleet.redis_server import RedisServer
 
 LIMITS = Limits(
     memory_bytes=512 << 20,
@@ -30,65 +51,243 @@ LIMITS = Limits(
 )
 
 
-class Stand:
-    """The server side of a test: what callers cannot do to it, the test can."""
+CAPACITY = 3
+LEASE_S = 1.5
 
-    capacity = 3
+
+@dataclass(frozen=True)
+class Way:
+    """A way to reach sandboxes on a runtime."""
+
+    runtime: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.runtime}"
+
+
+def ways(runtimes: list[str], *, wire: bool, bash: bool) -> list[Way]:
+    """The ways a test is run over. What happens inside a box does not matter here, so gVisor is
+    left out; the clients add nothing that depends on the runtime, so one is enough for them. What
+    is about the wire itself does not concern clients, and what needs a shell not the fake."""
+    servers = [name for name in runtimes if name != "gvisor"]
+    found = [Way(runtime, name) for runtime in servers for name in ("service", "http", "routed")]
+    if not wire and servers:
+        fastest = "bubblewrap" if "bubblewrap" in servers else servers[0]
+        names = ("async-local", "sync-local", "async-remote", "sync-remote")
+        found += [Way(fastest, name) for name in names]
+    return found if bash else [*found, Way("memory", "fake")]
+
+
+class Place(Protocol):
+    """Where the sandboxes of a test are: what callers cannot do to it, the test can."""
+
+    capacity: int
+
+    async def lose_box(self, thread_id: str) -> None:
+        """What happens when an engine removes a box, or its machine dies."""
+
+
+class Stand:
+    """A server in the loop of the test."""
+
+    capacity = CAPACITY
 
     def __init__(self, worker: Worker, service: SandboxService) -> None:
         self.worker = worker
         self.service = service
 
     async def lose_box(self, thread_id: str) -> None:
-        """What happens when an engine removes a box, or its machine dies."""
         (session,) = [s for s in self.worker.table.sessions() if s.record.thread_id == thread_id]
         await session.box.destroy()
 
 
 @contextlib.asynccontextmanager
-async def open_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[Stand]:
-    owner = f"stand-{uuid.uuid4().hex[:8]}"
+async def open_stand(runtime: Runtime, standing: Standing) -> AsyncIterator[Stand]:
+    registry, lease = standing
+    owner = lease.worker
     worker = Worker(
         runtime,
         BoxSpec(owner=owner, deadman_s=300),
+        registry,
+        lease,
         pool=PoolSettings(size=1, min_size=0, max_size=2),
         environments={},
         idle_timeout_s=600,
         capacity=Stand.capacity,
-        state_dir=state_dir,
         destroy_on_exit=True,
         tick_s=0.2,
     )
     async with worker:
+        await lease.serve(load=worker.load, on_gap=worker.table.vouch)
         facts = ServiceFacts(worker_id=owner, runtime=runtime.name, limits=LIMITS)
         yield Stand(worker, SandboxService(worker.table, facts, health=worker.health))
 
 
 @contextlib.asynccontextmanager
-async def served(sandboxes: Sandboxes) -> AsyncIterator[str]:
-    """The url of a Sandboxes on a real socket."""
-    config = uvicorn.Config(create_app(sandboxes), port=0, log_config=None, access_log=False)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
+async def lone_standing() -> AsyncIterator[Standing]:
+    registry = SqliteRegistry(worker="stand")
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield registry, LoneLease(f"stand-{uuid.uuid4().hex[:8]}", 1)
     finally:
-        server.should_exit = True
-        await serving
+        await registry.close()
+
+
+@contextlib.asynccontextmanager
+async def served(
+    sandboxes: Sandboxes,
+    listener: socket.socket | None = None,
+    *,
+    keys: ApiKeys | None = None,
+) -> AsyncIterator[str]:
+    """The url of a Sandboxes on a real socket."""
+    config = uvicorn.Config(create_app(sandboxes, keys=keys), log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    with listener or bound("127.0.0.1", 0) as listening:
+        serving = asyncio.create_task(server.serve([listening]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            yield url_of(listening)
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class RoutedStand(Stand):
+    """The same server as one of a fleet, behind a coordinator."""
+
+    def __init__(self, stand: Stand, coordinator_url: str) -> None:
+        super().__init__(stand.worker, stand.service)
+        self.coordinator_url = coordinator_url
+
+
+@contextlib.asynccontextmanager
+async def routed_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[RoutedStand]:
+    """client → coordinator → worker, with a real Redis between them."""
+    async with contextlib.AsyncExitStack() as stack:
+        redis = RedisServer(state_dir / uuid.uuid4().hex[:8])
+        await redis.start()
+        stack.push_async_callback(redis.stop)
+        store = Store.open(redis.url)
+        stack.push_async_callback(store.close)
+        index = SessionIndex(store, lease_s=LEASE_S, grace_s=LEASE_S)
+        listener = bound("127.0.0.1", 0)
+        name = f"stand-{uuid.uuid4().hex[:8]}"
+        card = fleet.Worker(id=name, url=url_of(listener), capacity=CAPACITY)
+        lease = RedisLease(
+            store, card, lease_s=LEASE_S, state_dir=state_dir, stop=lambda: None, leaves=True
+        )
+        await stack.enter_async_context(lease)
+        standing = RedisRegistry(index, lease), lease
+        stand = await stack.enter_async_context(open_stand(runtime, standing))
+        keys = ApiKeys([], fleet_key="fleet", of_worker=True)
+        await stack.enter_async_context(served(stand.service, listener, keys=keys))
+
+        def connect(url: str, tenant: str) -> Sandboxes:
+            backend = RemoteBackend(url, api_key="fleet", tenant=tenant, retry_for_s=0)
+            stack.push_async_callback(backend.close)
+            return backend
+
+        directory = Directory(index, grace_s=LEASE_S)
+        router = Router(directory, connect, patience_s=10)
+        routing = RoutingBackend(directory, router, coordinator_id="coordinator")
+        yield RoutedStand(stand, await stack.enter_async_context(served(routing)))
+
+
+class LocalStand:
+    """The service of this process, in its background loop."""
+
+    capacity = CAPACITY
+
+    def __init__(self, runtime: Runtime, state_dir: Path) -> None:
+        self.backend = LocalBackend(
+            runtime="bubblewrap" if runtime.name == "bubblewrap" else "docker",
+            state_dir=state_dir,
+            max_sessions=CAPACITY,
+            max_upload=LIMITS.upload_limit_bytes,
+        )
+        self._runtime = runtime
+        self._state_dir = state_dir
+
+    async def lose_box(self, thread_id: str) -> None:
+        (path,) = self._state_dir.glob("local-*.sqlite")
+        registry = SqliteRegistry(path)
+        record = await registry.newest(DEFAULT_TENANT, thread_id)
+        await registry.close()
+        assert record is not None
+        boxes = await self._runtime.boxes(path.stem)
+        (box,) = [box for box in boxes if box.id == record.box_id]
+        await box.destroy()
+
+
+class FakeStand:
+    capacity = CAPACITY
+
+    def __init__(self) -> None:
+        limit = LIMITS.upload_limit_bytes
+        self.backend = FakeBackend(capacity=CAPACITY, upload_limit=limit)
+        write_script(self.backend)
+
+    async def lose_box(self, thread_id: str) -> None:
+        self.backend.lose(thread_id)
 
 
 @pytest.fixture
-async def stand(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Stand]:
-    async with open_stand(server_runtime, state_dir) as made:
-        yield made
-
-
-@pytest.fixture(params=["service", "http"])
-async def sandboxes(request: pytest.FixtureRequest, stand: Stand) -> AsyncIterator[Sandboxes]:
-    if request.param == "service":
-        yield stand.service
+async def stand(way: Way, state_dir: Path) -> AsyncIterator[Place]:
+    if way.name == "fake":
+        yield FakeStand()
         return
-    async with served(stand.service) as url, RemoteBackend(url) as remote:
-        yield remote
+    async with make_runtime(way.runtime, state_dir) as runtime:
+        if way.name.endswith("local"):
+            async with local_stand(runtime, state_dir / uuid.uuid4().hex[:8]) as made:
+                yield made
+        elif way.name == "routed":
+            async with routed_stand(runtime, state_dir) as routed:
+                yield routed
+        else:
+            async with lone_standing() as standing, open_stand(runtime, standing) as opened:
+                yield opened
+
+
+@contextlib.asynccontextmanager
+async def local_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[LocalStand]:
+    """Leaves no session, as a user's program would."""
+    if runtime.name == "bubblewrap":
+        runtime = make_runtime("bubblewrap", state_dir)
+    stand = LocalStand(runtime, state_dir)
+    async with stand.backend:
+        yield stand
+        for session in (await stand.backend.sessions()).sessions:
+            await stand.backend.cleanup(Target(session_id=session.session_id))
+
+
+@pytest.fixture
+async def sandboxes(way: Way, stand: Place) -> AsyncIterator[Sandboxes]:
+    client, _, where = way.name.partition("-")
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(stand, Stand):
+            if way.name == "service":
+                yield stand.service
+                return
+            if isinstance(stand, RoutedStand):
+                url = stand.coordinator_url
+            else:
+                url = await stack.enter_async_context(served(stand.service))
+            backend: Sandboxes = await stack.enter_async_context(RemoteBackend(url, retry_for_s=4))
+        else:
+            assert isinstance(stand, LocalStand | FakeStand)
+            backend = stand.backend
+        if where:
+            backend = await stack.enter_async_context(through_client(client, backend))
+        yield backend
+
+
+def make_runtime(name: str, state_dir: Path) -> Runtime:
+    if name == "bubblewrap":
+        from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
+
+        return BubblewrapRuntime(state_dir=state_dir)
+    from sandbox_server.runtime.docker import DockerRuntime
+
+    return DockerRuntime(engine_runtime="runsc" if name == "gvisor" else None)

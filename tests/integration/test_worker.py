@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.processes import Process
 from sandbox_server.runtime.bubblewrap.state import Record, StateFolder
+from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.sessions.table import Life
 from sandbox_server.worker import Worker
 from tests.contract.conftest import RUNTIMES, state_dir
@@ -26,14 +29,16 @@ pytestmark = pytest.mark.skipif("bubblewrap" not in RUNTIMES, reason="no bubblew
 
 
 def make_worker(state_dir: Path, owner: str, *, destroy_on_exit: bool = True) -> Worker:
+    registry = SqliteRegistry(state_dir / f"{owner}.sqlite", worker=owner)
     return Worker(
         BubblewrapRuntime(state_dir=state_dir),
         BoxSpec(owner=owner, deadman_s=300),
+        registry,
+        LoneLease(owner, registry.next_epoch()),
         pool=PoolSettings(size=0, min_size=0, max_size=0),
         environments={},
         idle_timeout_s=600,
         capacity=5,
-        state_dir=state_dir,
         destroy_on_exit=destroy_on_exit,
         tick_s=0.1,
     )
@@ -80,7 +85,7 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
     try:
         async with make_worker(state_dir, "adopting") as worker:
             (found,) = worker.table.sessions()
-            assert found.record == session.record
+            assert found.record == replace(session.record, epoch=2)
             frozen.resume()
             assert (await found.warden.run("echo $x")).stdout == "kept\n"
     finally:

@@ -11,6 +11,7 @@ from sandbox_sdk.cli import (
     config,
     copy,
     doctor,
+    drain,
     health,
     image,
     kill,
@@ -44,6 +45,7 @@ _COMMANDS: list[Callable[..., None]] = [
     copy.cp,
     health.health,
     serve.serve,
+    drain.drain,
     doctor.doctor,
     config.config,
 ]

@@ -17,6 +17,7 @@ from sandbox_sdk.cli.options import Json
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 
 if TYPE_CHECKING:
+    from sandbox_sdk.backends.base import Sandboxes
     from sandbox_sdk.protocol.models import Limits
     from sandbox_server.service import SandboxService
     from sandbox_server.settings import Settings
@@ -25,8 +26,14 @@ _LOOK_S = 0.1
 
 
 def serve(
+    role: Annotated[
+        Literal["standalone", "worker", "coordinator"] | None,
+        typer.Option(help="A part of a fleet, or all in one [default: standalone]."),
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Where to listen [default: 127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(help="0: a free one [default: 8000].")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="0: a free one [default: 8000, a worker's 5000].")
+    ] = None,
     runtime: Annotated[
         Literal["auto", "docker", "bubblewrap"] | None,
         typer.Option(help="What makes boxes [default: auto: docker where an engine answers]."),
@@ -54,6 +61,7 @@ def serve(
         from sandbox_server.settings import load
 
         settings = load(
+            role=role,
             host=host,
             port=port,
             runtime=runtime,
@@ -74,19 +82,35 @@ def serve(
 async def _serve(caller: Caller, settings: Settings) -> None:
     from sandbox_server import logs
     from sandbox_server.main import serve
+    from sandbox_server.service import SandboxService
 
     logs.configure(form=settings.log_format, level=settings.log_level)
 
-    async def greet(url: str, service: SandboxService) -> None:
-        if caller.json:
-            facts = service.facts
+    async def greet(url: str, sandboxes: Sandboxes) -> None:
+        if not isinstance(sandboxes, SandboxService):
+            await _greet_for_fleet(caller, url, sandboxes)
+        elif caller.json:
+            facts = sandboxes.facts
             limits = facts.limits.model_dump(mode="json")
             caller.tell({"url": url, "runtime": facts.runtime, "why": facts.why, "limits": limits})
         else:
-            print(greeting(url, service, settings), file=sys.stderr, flush=True)
-            await _warming(service, settings.pool_size)
+            print(greeting(url, sandboxes, settings), file=sys.stderr, flush=True)
+            await _warming(sandboxes, settings.pool_size)
 
     await serve(settings, on_listening=greet)
+
+
+async def _greet_for_fleet(caller: Caller, url: str, sandboxes: Sandboxes) -> None:
+    health = await sandboxes.health()
+    if caller.json:
+        caller.tell({"url": url, "role": health.role, "checks": health.checks})
+        return
+    checks = "\n".join(f"    {name:<30} {state}" for name, state in health.checks.items())
+    print(
+        f"\n  A coordinator at {url}, reference at {url}/docs\n\n{checks}\n",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 async def _warming(service: SandboxService, wanted: int) -> None:
@@ -112,6 +136,7 @@ async def _warming(service: SandboxService, wanted: int) -> None:
 
 def greeting(url: str, service: SandboxService, settings: Settings) -> str:
     """What runs here, what it allows, and what to try next."""
+    snippet = 'print(SandboxClient("demo").execute("cat four greeting").output)'
     facts, idle_min = service.facts, settings.idle_timeout / 60
     lacks = "".join(f"\n    {name:<9}{why}" for name, why in facts.limits.not_enforced.items())
     keyed = bool(settings.api_keys.get_secret_value())
@@ -132,8 +157,7 @@ def greeting(url: str, service: SandboxService, settings: Settings) -> str:
 
     export SANDBOX_URL={url}
     {_program("sandbox")} run --thread demo 'ls -l; echo hello > greeting'
-    {_program("python")} -c 'from sandbox_sdk import SandboxClient; sandbox = SandboxClient("demo")
-    print(sandbox.execute("cat four greeting").output)'
+    {_program("python")} -c 'from sandbox_sdk import SandboxClient; {snippet}'
 """
 
 

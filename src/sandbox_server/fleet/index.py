@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import asdict
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import KEEP_S, Presence, Worker, worker_from
 from sandbox_server.sessions.registry import REMEMBER_S, Record, Status
+
+_LISTED = 0.1
+"""For how much of a lease a list of all workers is good enough."""
 
 
 class SessionIndex:
@@ -23,6 +27,9 @@ class SessionIndex:
         self._store = store
         self._lease_s = lease_s
         self._grace_s = grace_s
+        self._listing = asyncio.Lock()
+        self._listed: list[Worker] = []
+        self._list_again_at = 0.0
 
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
         """Raises RuntimeUnavailable while a miss may be forgetfulness."""
@@ -77,27 +84,15 @@ class SessionIndex:
 
     async def make_sure(self) -> None:
         """Raises RuntimeUnavailable while Redis may have forgotten what workers know."""
-        run_id, now_ms = await asyncio.gather(self._store.run_id(), self._store.now_ms())
-        marker = await self._store.get(self._store.marker_key)
-        known_run, _, since_ms = (marker or "").partition(" ")
-        if known_run != run_id:
-            fresh = f"{run_id} {now_ms}"
-            await self._store.compare_and_set(
-                self._store.marker_key, marker, fresh, ttl_s=REMEMBER_S
-            )
-            since_ms = str(now_ms)
-        left_s = self._lease_s - (now_ms - int(since_ms)) / 1000
+        left_s = await self._store.settle(settle_s=self._lease_s, keep_s=REMEMBER_S)
         if left_s > 0:
             raise RuntimeUnavailable(
                 "the registry was started anew and is learning what runs where; try again",
                 retry_after_s=max(round(left_s), 1),
             )
-        await self._store.touch(self._store.marker_key, ttl_s=REMEMBER_S)
 
     async def worker(self, worker_id: str) -> Worker | None:
-        fields, now_ms = await asyncio.gather(
-            self._store.fields(self._store.worker_key(worker_id)), self._store.now_ms()
-        )
+        fields, now_ms = await self._store.describe(self._store.worker_key(worker_id))
         return worker_from(fields, now_ms=now_ms)
 
     async def presence(self, worker_id: str) -> Presence:
@@ -112,10 +107,20 @@ class SessionIndex:
         return Presence.GONE
 
     async def workers(self) -> list[Worker]:
-        """All that were heard of lately, with or without a lease."""
-        ids = await self._store.worker_ids()
-        found = await asyncio.gather(*(self.worker(worker_id) for worker_id in ids))
-        return [worker for worker in found if worker is not None]
+        """All that were heard of lately, with or without a lease, as they were a moment ago.
+
+        What they tell of themselves is up to a third of a lease old anyway, so a busy coordinator
+        need not ask for each new thread.
+        """
+        async with self._listing:
+            if time.monotonic() >= self._list_again_at:
+                ids = await self._store.worker_ids()
+                keys = [self._store.worker_key(worker_id) for worker_id in ids]
+                cards, now_ms = await self._store.describe_all(keys)
+                found = (worker_from(card, now_ms=now_ms) for card in cards)
+                self._listed = [worker for worker in found if worker is not None]
+                self._list_again_at = time.monotonic() + self._lease_s * _LISTED
+            return self._listed
 
 
 def encode(record: Record) -> str:

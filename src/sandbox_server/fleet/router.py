@@ -71,29 +71,30 @@ class Router:
     def __init__(
         self,
         directory: Directory,
-        connect: Callable[[str], Sandboxes],
+        connect: Callable[[str, str], Sandboxes],
         *,
         patience_s: float,
         chance: random.Random | None = None,
     ) -> None:
-        """`connect` makes the backend of a worker out of its url."""
+        """`connect` makes the backend for a worker's url and a tenant."""
         self._directory = directory
         self._connect = connect
         self._patience_s = patience_s
         self._chance = chance or random.Random()
-        self._backends: dict[str, Sandboxes] = {}
+        self._backends: dict[tuple[str, str], Sandboxes] = {}
         self._known: OrderedDict[tuple[str, Target], Worker] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Router to {len(self._backends)} workers>"
+        return f"<Router to {len({url for url, _ in self._backends})} workers>"
 
     def attempt(self, tenant: str, target: Target | None, *, creates: bool = False) -> Attempt:
         return Attempt(tenant, target, creates, self._patience_s)
 
-    def backend(self, worker: Worker) -> Sandboxes:
-        if worker.url not in self._backends:
-            self._backends[worker.url] = self._connect(worker.url)
-        return self._backends[worker.url]
+    def backend(self, worker: Worker, tenant: str) -> Sandboxes:
+        key = (worker.url, tenant)
+        if key not in self._backends:
+            self._backends[key] = self._connect(worker.url, tenant)
+        return self._backends[key]
 
     async def route(
         self,
@@ -106,7 +107,7 @@ class Router:
         while True:
             worker = await self.worker_of(attempt)
             try:
-                answer = await call(self.backend(worker), attempt.target)
+                answer = await call(self.backend(worker, attempt.tenant), attempt.target)
             except SandboxError as exc:
                 await self.after(exc, worker, attempt, repeatable=repeatable())
             else:

@@ -75,7 +75,7 @@ class RoutingBackend(Sandboxes):
         workers = await self._directory.workers()
         here = [w for w in workers if self._directory.presence(w) == Presence.HERE]
         lists = await asyncio.gather(
-            *(self._router.backend(worker).sessions(tenant=tenant) for worker in here)
+            *(self._router.backend(worker, tenant).sessions(tenant=tenant) for worker in here)
         )
         every = [session for found in lists for session in found.sessions]
         return SessionList(sessions=sorted(every, key=lambda session: session.created_at))
@@ -139,7 +139,7 @@ class RoutingBackend(Sandboxes):
         while True:
             worker = await self._router.worker_of(attempt)
             assert attempt.target is not None
-            events = opened(self._router.backend(worker), attempt.target)
+            events = opened(self._router.backend(worker, attempt.tenant), attempt.target)
             try:
                 async for event in events:
                     attempt.progress()

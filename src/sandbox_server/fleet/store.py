@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any, cast
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -18,7 +20,7 @@ _ANSWER_S = 2.0
 _RETRIES = 3
 _SCRIPTS = {
     name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text()
-    for name in ("compare_and_set", "acquire", "renew", "release")
+    for name in ("compare_and_set", "acquire", "renew", "release", "describe", "settle")
 }
 
 
@@ -127,6 +129,25 @@ class Store:
     async def release(self, key: str, epoch: int, state: str) -> None:
         await self._run("release", key, epoch, state)
 
+    async def describe(self, key: str) -> tuple[dict[str, str], int]:
+        """The fields of a worker, and the time by Redis."""
+        now_ms, *flat = await self._run("describe", key)
+        return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms)
+
+    async def describe_all(self, keys: Sequence[str]) -> tuple[list[dict[str, str]], int]:
+        """The same of many, asked in one go."""
+        now_ms = await self.now_ms()
+        with _translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for key in keys:
+                pipeline.hgetall(key)
+            return list(await pipeline.execute()), now_ms
+
+    async def settle(self, *, settle_s: float, keep_s: float) -> float:
+        """The seconds in which Redis may still lack something: for so long after it was started
+        anew or emptied, all that know something tell it again."""
+        return int(await self._run("settle", self.marker_key, _ms(settle_s), _ms(keep_s))) / 1000
+
     async def note_worker(self, worker: str, *, now_ms: int, keep_s: float) -> None:
         await self._ask("ZADD", self.workers_key, now_ms, worker)
         await self._ask("ZREMRANGEBYSCORE", self.workers_key, 0, now_ms - _ms(keep_s))
@@ -144,12 +165,18 @@ class Store:
         return await self._ask("EVAL", _SCRIPTS[script], 1, key, *args)
 
     async def _ask(self, *command: Any) -> Any:
-        try:
+        with _translated():
             return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
-        except (RedisError, OSError) as exc:
-            raise RuntimeUnavailable(
-                f"the registry does not answer ({type(exc).__name__}); try again", retry_after_s=1
-            ) from exc
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as exc:
+        raise RuntimeUnavailable(
+            f"the registry does not answer ({type(exc).__name__}); try again", retry_after_s=1
+        ) from exc
 
 
 def _client(url: str) -> Redis:

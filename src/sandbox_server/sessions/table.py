@@ -250,7 +250,7 @@ class SessionTable:
                 log.warning("session.end_not_told", thread=session.record.thread_id, why=str(exc))
             if self._live.get(_key(session)) is session:
                 del self._live[_key(session)]
-        await asyncio.shield(_discard(session.box, session.warden))
+        await asyncio.shield(_end_box(session))
 
     @contextlib.asynccontextmanager
     async def _locked(self, key: Key) -> AsyncIterator[None]:
@@ -267,6 +267,11 @@ class SessionTable:
 
 def _key(session: LiveSession) -> Key:
     return session.record.tenant, session.record.thread_id
+
+
+async def _end_box(session: LiveSession) -> None:
+    await session.let_go()
+    await _discard(session.box, session.warden)
 
 
 async def _discard(box: Box, warden: WardenClient) -> None:
