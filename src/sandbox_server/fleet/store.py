@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any, cast
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -12,7 +13,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
@@ -162,11 +163,19 @@ class Store:
         return list(await self._ask("ZRANGE", self.workers_key, 0, -1))
 
     async def _run(self, script: str, key: str, *args: Any) -> Any:
-        return await self._ask("EVAL", _SCRIPTS[script], 1, key, *args)
+        text = _SCRIPTS[script]
+        with _translated():
+            try:
+                return await self._execute("EVALSHA", _sha1(text), 1, key, *args)
+            except NoScriptError:
+                return await self._execute("EVAL", text, 1, key, *args)
 
     async def _ask(self, *command: Any) -> Any:
         with _translated():
-            return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+            return await self._execute(*command)
+
+    async def _execute(self, *command: Any) -> Any:
+        return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -216,6 +225,12 @@ def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> Redis:
         **options,
     )
     return cast("Redis", master)
+
+
+@cache
+def _sha1(text: str) -> str:
+    """The name that Redis gives to a script it has run before."""
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def _hashed(*names: str) -> str:
