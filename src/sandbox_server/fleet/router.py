@@ -43,6 +43,8 @@ class Attempt:
     target: Target | None
     """None for a new session without a name."""
     creates: bool
+    harmless: bool
+    """Whether it may be carried out twice."""
     patience_s: float
     full: set[str] = field(default_factory=set)
     """Workers that could not take it."""
@@ -87,8 +89,10 @@ class Router:
     def __repr__(self) -> str:
         return f"<Router to {len({url for url, _ in self._backends})} workers>"
 
-    def attempt(self, tenant: str, target: Target | None, *, creates: bool = False) -> Attempt:
-        return Attempt(tenant, target, creates, self._patience_s)
+    def attempt(
+        self, tenant: str, target: Target | None, *, creates: bool = False, harmless: bool = True
+    ) -> Attempt:
+        return Attempt(tenant, target, creates, harmless, self._patience_s)
 
     def backend(self, worker: Worker, tenant: str) -> Sandboxes:
         key = (worker.url, tenant)
@@ -101,34 +105,37 @@ class Router:
         attempt: Attempt,
         call: Call[_Answer],
         *,
-        repeatable: Callable[[], bool] = lambda: True,
+        resendable: Callable[[], bool] = lambda: True,
     ) -> _Answer:
-        """The answer of the worker that has the session meant."""
+        """The answer of the worker that has the session meant. `resendable`: whether all of the
+        request is still there."""
         while True:
             worker = await self.worker_of(attempt)
             try:
                 answer = await call(self.backend(worker, attempt.tenant), attempt.target)
             except SandboxError as exc:
-                await self.after(exc, worker, attempt, repeatable=repeatable())
+                await self.after(exc, worker, attempt, resendable=resendable())
             else:
                 self._remember(attempt, worker)
                 return answer
 
     async def after(
-        self, exc: SandboxError, worker: Worker, attempt: Attempt, *, repeatable: bool = True
+        self, exc: SandboxError, worker: Worker, attempt: Attempt, *, resendable: bool = True
     ) -> None:
         """Returns where the call is worth another try. Raises the error where it is not."""
-        if isinstance(exc, Misdirected):
-            await attempt.wait(RuntimeUnavailable("the thread is moving; try again"))
-        elif isinstance(exc, Unreachable):
+        if not resendable:
+            raise exc
+        if isinstance(exc, Unreachable):
             attempt.begun |= exc.may_have_arrived
-            if exc.may_have_arrived and not repeatable:
+            if attempt.begun and not attempt.harmless:
                 raise exc
             await attempt.wait(exc)
-        elif isinstance(exc, RuntimeUnavailable) and repeatable:
+        elif isinstance(exc, Misdirected):
+            await attempt.wait(RuntimeUnavailable("the thread is moving; try again"))
+        elif isinstance(exc, RuntimeUnavailable):
             attempt.full.add(worker.id)
             await attempt.wait(exc)
-        elif isinstance(exc, Capacity) and attempt.creates and repeatable:
+        elif isinstance(exc, Capacity) and attempt.creates:
             attempt.full.add(worker.id)
             attempt.refusal = exc
         else:

@@ -57,11 +57,9 @@ class RoutingBackend(Sandboxes):
         self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
     ) -> Session:
         named = Target(thread_id=request.thread_id) if request.thread_id else None
-        attempt = self._router.attempt(tenant, named, creates=True)
         return await self._router.route(
-            attempt,
+            self._router.attempt(tenant, named, creates=True, harmless=named is not None),
             lambda worker, _: worker.create_session(request, tenant=tenant),
-            repeatable=lambda: named is not None,
         )
 
     async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
@@ -179,7 +177,7 @@ class RoutingBackend(Sandboxes):
         tenant: str = DEFAULT_TENANT,
     ) -> CommandInfo:
         return await self._router.route(
-            self._router.attempt(tenant, target),
+            self._router.attempt(tenant, target, harmless=signal == "KILL"),
             lambda worker, _: worker.signal(target, command_id, signal=signal, tenant=tenant),
         )
 
@@ -194,11 +192,10 @@ class RoutingBackend(Sandboxes):
         tenant: str = DEFAULT_TENANT,
     ) -> StdinReceipt:
         return await self._router.route(
-            self._router.attempt(tenant, target),
+            self._router.attempt(tenant, target, harmless=offset is not None),
             lambda worker, _: worker.send_stdin(
                 target, command_id, data, eof=eof, offset=offset, tenant=tenant
             ),
-            repeatable=lambda: offset is not None,
         )
 
     # Files
@@ -217,7 +214,7 @@ class RoutingBackend(Sandboxes):
             lambda worker, aim: worker.upload_file(
                 aim or target, path, replay.chunks(), tenant=tenant
             ),
-            repeatable=lambda: replay.whole,
+            resendable=lambda: replay.whole,
         )
 
     @contextlib.asynccontextmanager
