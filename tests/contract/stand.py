@@ -52,7 +52,7 @@ LIMITS = Limits(
 
 
 CAPACITY = 3
-LEASE_S = 1.5
+LEASE_S = 9.0
 
 
 @dataclass(frozen=True)
