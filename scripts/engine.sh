@@ -53,6 +53,9 @@ need() {
     step apt.log "installing ${packages[*]} …" apt_install "${packages[@]}"
 }
 
+# The old program or the new plugin.
+have_compose() { have docker-compose || docker compose version >/dev/null 2>&1; }
+
 # --- finding an engine ------------------------------------------------------------------------
 
 # The client may be installed with nothing behind it, so ask for the server's part of the answer.
@@ -203,6 +206,7 @@ lock() { if have flock; then flock "$@"; fi; }
 
 up() {
     need redis-server=redis-server || true
+    have_compose || need docker-compose=docker-compose || true
     local host
     if ! host=$(find_engine); then
         need dockerd=docker.io iptables=iptables runsc=runsc || need dockerd=docker.io iptables=iptables || return
@@ -255,6 +259,7 @@ print_env() {
     else
         missing+=("redis: no redis-server (apt-get install redis-server)")
     fi
+    have_compose || missing+=("deploy/: no docker-compose (apt-get install docker-compose)")
     local list text
     list=$(IFS=,; echo "${runtimes[*]-}")
     text=$(printf '%s; ' ${missing[@]+"${missing[@]}"})
