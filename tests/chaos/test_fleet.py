@@ -14,7 +14,14 @@ from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.fleet import Drain
 from tests.chaos.witness import Witness
-from tests.fleet.fleet import GRACE_S, LEASE_S, Balancer, Fleet, default_runtime, running_fleet
+from tests.fleet.fleet import (
+    LEASE_S,
+    SHORT_GRACE_S,
+    Balancer,
+    Fleet,
+    default_runtime,
+    running_fleet,
+)
 from tests.fleet.redis_server import RedisServer
 from tests.server_process import ServerProcess
 
@@ -64,7 +71,7 @@ class Trouble:
         await self._freeze(self._worker(), self._chance.uniform(0, LEASE_S))
 
     async def freeze_worker_for_long(self) -> None:
-        await self._freeze(self._worker(), LEASE_S + GRACE_S + self._chance.uniform(0, 3))
+        await self._freeze(self._worker(), LEASE_S + SHORT_GRACE_S + self._chance.uniform(0, 3))
 
     async def _freeze(self, process: ServerProcess, for_s: float) -> None:
         process.send(signal.SIGSTOP)
@@ -92,7 +99,9 @@ async def test_no_answer_breaks_the_contract(
     seed = int(os.environ.get("CHAOS_SEED", "7"))
     runtime = default_runtime()
     async with (
-        running_fleet(runtime, state_dir, redis_server, workers=3, coordinators=2) as fleet,
+        running_fleet(
+            runtime, state_dir, redis_server, workers=3, coordinators=2, grace_s=SHORT_GRACE_S
+        ) as fleet,
         Balancer(fleet.coordinators) as balancer,
         RemoteBackend(balancer.url) as client,
     ):

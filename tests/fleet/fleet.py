@@ -14,21 +14,24 @@ from tests.contract.conftest import make_runtime
 from tests.fleet.redis_server import RedisServer
 from tests.server_process import ServerProcess
 
-LEASE_S = 2.0
-GRACE_S = 3.0
+LEASE_S = 3.0
+GRACE_S = 40.0
+"""On a busy machine a process may take long to start; until then its threads must not be lost."""
+SHORT_GRACE_S = 3.0
 KEY = "of-the-fleet"
 
 
 class Fleet:
-    def __init__(self, runtime: str, folder: Path, redis: RedisServer) -> None:
+    def __init__(self, runtime: str, folder: Path, redis: RedisServer, *, grace_s: float) -> None:
         self.runtime = runtime
         self.redis = redis
+        self.grace_s = grace_s
         self._folder = folder
         self.workers: list[ServerProcess] = []
         self.coordinators: list[ServerProcess] = []
         self._made: list[ServerProcess] = []
         self.store = Store.open(redis.url)
-        self.index = SessionIndex(self.store, lease_s=LEASE_S, grace_s=GRACE_S)
+        self.index = SessionIndex(self.store, lease_s=LEASE_S, grace_s=grace_s)
 
     def process(self, role: str, **settings: str) -> ServerProcess:
         """One more, not yet started."""
@@ -36,7 +39,7 @@ class Fleet:
             "SANDBOX_ROLE": role,
             "SANDBOX_REDIS_URL": self.redis.url,
             "SANDBOX_LEASE": str(LEASE_S),
-            "SANDBOX_GRACE": str(GRACE_S),
+            "SANDBOX_GRACE": str(self.grace_s),
             "SANDBOX_PATIENCE": "40",
             "SANDBOX_FLEET_KEY": KEY,
             "SANDBOX_LOG_FORMAT": "json",
@@ -82,9 +85,15 @@ class Fleet:
 
 @contextlib.asynccontextmanager
 async def running_fleet(
-    runtime: str, folder: Path, redis: RedisServer, *, workers: int, coordinators: int = 1
+    runtime: str,
+    folder: Path,
+    redis: RedisServer,
+    *,
+    workers: int,
+    coordinators: int = 1,
+    grace_s: float = GRACE_S,
 ) -> AsyncIterator[Fleet]:
-    fleet = Fleet(runtime, folder, redis)
+    fleet = Fleet(runtime, folder, redis, grace_s=grace_s)
     try:
         await fleet.start(workers=workers, coordinators=coordinators)
         yield fleet

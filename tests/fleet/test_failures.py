@@ -19,6 +19,7 @@ from tests.fleet.fleet import (
     GRACE_S,
     KEY,
     LEASE_S,
+    SHORT_GRACE_S,
     Balancer,
     Fleet,
     default_runtime,
@@ -33,8 +34,13 @@ COUNT = "n=$((n+1)); echo $n"
 
 
 @pytest.fixture
-async def fleet(redis_server: RedisServer, state_dir: Path) -> AsyncIterator[Fleet]:
-    async with running_fleet(default_runtime(), state_dir, redis_server, workers=2) as made:
+async def fleet(
+    request: pytest.FixtureRequest, redis_server: RedisServer, state_dir: Path
+) -> AsyncIterator[Fleet]:
+    grace_s = SHORT_GRACE_S if request.node.get_closest_marker("short_grace") else GRACE_S
+    async with running_fleet(
+        default_runtime(), state_dir, redis_server, workers=2, grace_s=grace_s
+    ) as made:
         yield made
 
 
@@ -70,6 +76,7 @@ async def test_a_killed_worker_comes_back_with_everything(
     assert await count(client) == ("2", 1, "live")
 
 
+@pytest.mark.short_grace
 async def test_a_worker_gone_for_good_is_a_loss_that_is_told(
     fleet: Fleet, client: RemoteBackend
 ) -> None:
@@ -85,7 +92,9 @@ async def test_a_worker_gone_for_good_is_a_loss_that_is_told(
     # A call that may have begun there is never begun anew elsewhere.
     with pytest.raises(SessionLost):
         await under_way
-    assert time.monotonic() - killed_at >= GRACE_S, "given up before the time of grace was over"
+    assert time.monotonic() - killed_at >= SHORT_GRACE_S, (
+        "given up before the time of grace was over"
+    )
     with pytest.raises(SessionLost):
         await client.execute(ExecuteRequest(session_id=session.session_id, command="true"))
     assert await count(client) == ("1", 2, "recreated")
@@ -94,6 +103,7 @@ async def test_a_worker_gone_for_good_is_a_loss_that_is_told(
     assert (await owner(fleet, client)) is not worker
 
 
+@pytest.mark.short_grace
 async def test_a_frozen_worker_is_superseded_and_gives_up_what_it_had(
     fleet: Fleet, client: RemoteBackend
 ) -> None:

@@ -21,6 +21,7 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import KEEP_S, Drain, Phase, Worker, worker_fields
 from sandbox_server.sessions.lease import AlreadyRunning, Load, alone
+from sandbox_server.sessions.registry import REMEMBER_S
 
 log = structlog.get_logger()
 
@@ -139,6 +140,8 @@ class RedisLease:
         self._valid_until = asked_at + self._lease_s * _SAFETY
         self._run_id = await self._store.run_id()
         await self._store.note_worker(self.worker, now_ms=await self._store.now_ms(), keep_s=KEEP_S)
+        # A new Redis is given time to learn from now on, and not only when somebody asks it.
+        await self._store.settle(settle_s=self._lease_s, keep_s=REMEMBER_S)
         log.info("lease.acquired", worker=self.worker, epoch=epoch)
 
     async def _renew_for_ever(self, home: str) -> None:

@@ -31,6 +31,10 @@ from sandbox_server.sessions.registry import Status, told
 
 _KNOWN = 10_000
 """How many threads' workers are kept in mind for the time in which Redis does not answer."""
+_REGISTRY_S = 0.5
+"""How long the registry is waited for where it is known without it whom to ask."""
+_SILENT_S = 1.0
+"""How long it is left alone after that."""
 _Answer = TypeVar("_Answer")
 Call = Callable[[Sandboxes, Target | None], Awaitable[_Answer]]
 
@@ -84,6 +88,7 @@ class Router:
         self._patience_s = patience_s
         self._chance = chance or random.Random()
         self._backends: dict[tuple[str, str], Sandboxes] = {}
+        self._silent_until = 0.0
         self._known: OrderedDict[tuple[str, Target], Worker] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -168,18 +173,26 @@ class Router:
         target = attempt.target
         if target is None:
             return Whereabouts()
-        try:
+        known = self._known.get((attempt.tenant, target))
+        if known is None:
             where = await self._directory.locate(attempt.tenant, target)
-        except RuntimeUnavailable:
-            known = self._known.get((attempt.tenant, target))
-            if known is None:
-                raise
-            # The worker itself knows whether it may still serve.
-            return Whereabouts(worker=known, presence=Presence.HERE, assumed=True)
+        else:
+            where = await self._located(attempt.tenant, target, known)
         record = where.record
         if attempt.begun and record is not None and record.status in (Status.LIVE, Status.LOST):
             attempt.target = Target(session_id=record.session_id)
         return where
+
+    async def _located(self, tenant: str, target: Target, known: Worker) -> Whereabouts:
+        """By the registry, or from memory where that does not answer: the worker itself knows
+        whether it may still serve."""
+        if time.monotonic() >= self._silent_until:
+            try:
+                async with asyncio.timeout(_REGISTRY_S):
+                    return await self._directory.locate(tenant, target)
+            except (RuntimeUnavailable, TimeoutError):
+                self._silent_until = time.monotonic() + _SILENT_S
+        return Whereabouts(worker=known, presence=Presence.HERE, assumed=True)
 
     async def _place(self, attempt: Attempt) -> Worker:
         workers = await self._directory.workers()

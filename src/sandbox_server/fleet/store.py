@@ -83,8 +83,7 @@ class Store:
         return dict(await self._ask("HGETALL", key))
 
     async def set_field(self, key: str, field: str, value: str, *, ttl_s: float) -> None:
-        await self._ask("HSET", key, field, value)
-        await self.touch(key, ttl_s=ttl_s)
+        await self._ask_all(("HSET", key, field, value), ("PEXPIRE", key, _ms(ttl_s)))
 
     async def drop_field(self, key: str, field: str) -> None:
         await self._ask("HDEL", key, field)
@@ -109,13 +108,13 @@ class Store:
         return str((await self._ask("INFO", "server"))["run_id"])
 
     async def compare_and_set(self, key: str, old: str | None, new: str, *, ttl_s: float) -> bool:
-        return bool(await self._run("compare_and_set", key, old or "", new, _ms(ttl_s)))
+        return bool(await self._run("compare_and_set", (key,), old or "", new, _ms(ttl_s)))
 
     async def acquire(
         self, key: str, home: str, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
     ) -> tuple[int, float]:
         """The epoch of a lease now held, or 0 and the seconds it is still another's."""
-        answer = await self._run("acquire", key, home, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        answer = await self._run("acquire", (key,), home, _ms(ttl_s), _ms(keep_s), *_flat(fields))
         return int(answer[0]), int(answer[1]) / 1000
 
     async def renew(
@@ -124,35 +123,35 @@ class Store:
         """Whether the lease is still held, and how its worker is asked to drain, if it is."""
         keys = (self.worker_key(worker), self.held_key(worker))
         values = (epoch, _ms(ttl_s), _ms(keep_s), *_flat(fields))
-        answer = await self._ask("EVAL", _SCRIPTS["renew"], len(keys), *keys, *values)
-        return bool(answer[0]), str(answer[1])
+        held, drain, now_ms = await self._run("renew", keys, *values)
+        if held:
+            await self.note_worker(worker, now_ms=int(now_ms), keep_s=keep_s)
+        return bool(held), str(drain)
 
     async def release(self, key: str, epoch: int, state: str) -> None:
-        await self._run("release", key, epoch, state)
+        await self._run("release", (key,), epoch, state)
 
     async def describe(self, key: str) -> tuple[dict[str, str], int]:
         """The fields of a worker, and the time by Redis."""
-        now_ms, *flat = await self._run("describe", key)
+        now_ms, *flat = await self._run("describe", (key,))
         return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms)
 
     async def describe_all(self, keys: Sequence[str]) -> tuple[list[dict[str, str]], int]:
         """The same of many, asked in one go."""
         now_ms = await self.now_ms()
-        with _translated():
-            pipeline = self._client.pipeline(transaction=False)
-            for key in keys:
-                pipeline.hgetall(key)
-            return list(await pipeline.execute()), now_ms
+        return await self._ask_all(*(("HGETALL", key) for key in keys)), now_ms
 
     async def settle(self, *, settle_s: float, keep_s: float) -> float:
         """The seconds in which Redis may still lack something: for so long after it was started
         anew or emptied, all that know something tell it again."""
-        return int(await self._run("settle", self.marker_key, _ms(settle_s), _ms(keep_s))) / 1000
+        return int(await self._run("settle", (self.marker_key,), _ms(settle_s), _ms(keep_s))) / 1000
 
     async def note_worker(self, worker: str, *, now_ms: int, keep_s: float) -> None:
-        await self._ask("ZADD", self.workers_key, now_ms, worker)
-        await self._ask("ZREMRANGEBYSCORE", self.workers_key, 0, now_ms - _ms(keep_s))
-        await self.touch(self.workers_key, ttl_s=keep_s)
+        await self._ask_all(
+            ("ZADD", self.workers_key, now_ms, worker),
+            ("ZREMRANGEBYSCORE", self.workers_key, 0, now_ms - _ms(keep_s)),
+            ("PEXPIRE", self.workers_key, _ms(keep_s)),
+        )
 
     async def forget_worker(self, worker: str) -> None:
         await self._ask("ZREM", self.workers_key, worker)
@@ -162,13 +161,21 @@ class Store:
     async def worker_ids(self) -> list[str]:
         return list(await self._ask("ZRANGE", self.workers_key, 0, -1))
 
-    async def _run(self, script: str, key: str, *args: Any) -> Any:
+    async def _run(self, script: str, keys: tuple[str, ...], *args: Any) -> Any:
         text = _SCRIPTS[script]
         with _translated():
             try:
-                return await self._execute("EVALSHA", _sha1(text), 1, key, *args)
+                return await self._execute("EVALSHA", _sha1(text), len(keys), *keys, *args)
             except NoScriptError:
-                return await self._execute("EVAL", text, 1, key, *args)
+                return await self._execute("EVAL", text, len(keys), *keys, *args)
+
+    async def _ask_all(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """The answers to several commands, asked in one go; others may come in between."""
+        with _translated():
+            pipeline = self._client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+            return list(await pipeline.execute())
 
     async def _ask(self, *command: Any) -> Any:
         with _translated():

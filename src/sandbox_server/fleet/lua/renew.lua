@@ -1,12 +1,13 @@
--- KEYS[1] a worker, KEYS[2] its sessions; ARGV: its epoch, ms of the lease, ms to remember it, then fields and values.
--- Answers {0, ''} where the lease has lapsed or is another's, else {1, how it is to drain}.
+-- KEYS[1] a worker, KEYS[2] its sessions; ARGV: its epoch, ms of the lease, ms to remember it, then
+-- fields and values. Answers {1, how it is to drain, the time in ms}, and a 0 in the first place
+-- where the lease has lapsed or is another's.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', KEYS[1], 'epoch', 'until', 'drain')
 if held[1] ~= ARGV[1] or tonumber(held[2]) < now then
-  return {0, ''}
+  return {0, '', now}
 end
 redis.call('HSET', KEYS[1], 'until', now + ARGV[2], unpack(ARGV, 4))
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
-return {1, held[3] or ''}
+return {1, held[3] or '', now}
