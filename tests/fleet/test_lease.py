@@ -73,6 +73,13 @@ async def test_a_lease_outlives_its_time_by_being_renewed(holder: Holder, store:
     assert worker.presence(grace_s=1) == Presence.HERE
 
 
+async def test_it_stays_listed_for_as_long_as_it_lives(holder: Holder, store: Store) -> None:
+    await store.delete(store.workers_key)  # As if nobody had begun a lease for a whole day.
+    async with asyncio.timeout(30):
+        while await store.worker_ids() != ["w1"]:
+            await asyncio.sleep(0.02)
+
+
 async def test_one_that_starts_is_waited_for(store: Store, tmp_path: Path) -> None:
     async with Holder(store, tmp_path).lease:
         assert (await described(store)).presence(grace_s=1) == Presence.AWAY

@@ -30,8 +30,8 @@ class RedisRegistry(Registry):
 
     async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
         record = await self._index.newest(tenant, thread_id)
-        if record is not None and await self._belongs_to_another(record):
-            raise await self.whereabouts(record)
+        if record is not None and (elsewhere := await self._elsewhere(record)):
+            raise elsewhere
         return record
 
     async def begin(self, record: Record, *, before: Record | None) -> None:
@@ -71,19 +71,23 @@ class RedisRegistry(Registry):
                 return
 
     async def whereabouts(self, record: Record | None) -> SandboxError:
-        if record is None or not await self._belongs_to_another(record):
-            return told(record)
-        if await self._index.presence(record.worker) == Presence.HERE:
-            return _misdirected(record)
-        return RuntimeUnavailable(
-            f"worker {record.worker}, which has this thread, is out of reach; try again",
-            retry_after_s=2,
-        )
+        elsewhere = await self._elsewhere(record) if record is not None else None
+        return elsewhere or told(record)
 
-    async def _belongs_to_another(self, record: Record) -> bool:
+    async def _elsewhere(self, record: Record) -> SandboxError | None:
+        """What to tell where the session is another worker's, which may have it still."""
         if record.status != Status.LIVE or record.worker == self._lease.worker:
-            return False
-        return await self._index.presence(record.worker) != Presence.GONE
+            return None
+        match await self._index.presence(record.worker):
+            case Presence.HERE:
+                return _misdirected(record)
+            case Presence.AWAY:
+                return RuntimeUnavailable(
+                    f"worker {record.worker}, which has this thread, is out of reach; try again",
+                    retry_after_s=2,
+                )
+            case Presence.GONE:
+                return None
 
 
 def _is_same_or_older(found: Record, record: Record) -> bool:

@@ -174,7 +174,7 @@ class Store:
         with _translated():
             pipeline = self._client.pipeline(transaction=False)
             for command in commands:
-                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+                pipeline.execute_command(*command)
             return list(await pipeline.execute())
 
     async def _ask(self, *command: Any) -> Any:
