@@ -16,7 +16,6 @@ from sandbox_server.fleet import Drain
 from tests.chaos.witness import Witness
 from tests.fleet.fleet import (
     LEASE_S,
-    SHORT_GRACE_S,
     Balancer,
     Fleet,
     default_runtime,
@@ -27,6 +26,7 @@ from tests.server_process import ServerProcess
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "20"))
 THREADS = 8
+GRACE_S = 10.0
 
 
 class Trouble:
@@ -60,18 +60,20 @@ class Trouble:
         await worker.stop()
         await asyncio.sleep(self._chance.uniform(0, LEASE_S))
         await worker.start()
+        await worker.ready()
 
     async def kill_coordinator(self) -> None:
         coordinator = self._chance.choice(self._fleet.coordinators)
         await coordinator.stop()
         await asyncio.sleep(self._chance.uniform(0, 1))
         await coordinator.start()
+        await coordinator.ready()
 
     async def freeze_worker_for_a_moment(self) -> None:
         await self._freeze(self._worker(), self._chance.uniform(0, LEASE_S))
 
     async def freeze_worker_for_long(self) -> None:
-        await self._freeze(self._worker(), LEASE_S + SHORT_GRACE_S + self._chance.uniform(0, 3))
+        await self._freeze(self._worker(), LEASE_S + GRACE_S + self._chance.uniform(0, 3))
 
     async def _freeze(self, process: ServerProcess, for_s: float) -> None:
         process.send(signal.SIGSTOP)
@@ -100,7 +102,7 @@ async def test_no_answer_breaks_the_contract(
     runtime = default_runtime()
     async with (
         running_fleet(
-            runtime, state_dir, redis_server, workers=3, coordinators=2, grace_s=SHORT_GRACE_S
+            runtime, state_dir, redis_server, workers=3, coordinators=2, grace_s=GRACE_S
         ) as fleet,
         Balancer(fleet.coordinators) as balancer,
         RemoteBackend(balancer.url) as client,

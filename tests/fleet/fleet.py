@@ -15,7 +15,7 @@ from tests.fleet.redis_server import RedisServer
 from tests.server_process import ServerProcess
 
 LEASE_S = 3.0
-GRACE_S = 40.0
+GRACE_S = 20.0
 """On a busy machine a process may take long to start; until then its threads must not be lost."""
 SHORT_GRACE_S = 3.0
 KEY = "of-the-fleet"
@@ -40,7 +40,7 @@ class Fleet:
             "SANDBOX_REDIS_URL": self.redis.url,
             "SANDBOX_LEASE": str(LEASE_S),
             "SANDBOX_GRACE": str(self.grace_s),
-            "SANDBOX_PATIENCE": "40",
+            "SANDBOX_PATIENCE": "90",
             "SANDBOX_FLEET_KEY": KEY,
             "SANDBOX_LOG_FORMAT": "json",
         }
@@ -49,6 +49,8 @@ class Fleet:
         return made
 
     async def start(self, *, workers: int, coordinators: int = 1) -> None:
+        # As if this Redis had been up for long: a new one is not believed at once.
+        await self.store.set(self.store.marker_key, f"{await self.store.run_id()} 0", ttl_s=600)
         self.workers = [self.process("worker") for _ in range(workers)]
         self.coordinators = [self.process("coordinator") for _ in range(coordinators)]
         await asyncio.gather(*(p.start() for p in (*self.workers, *self.coordinators)))

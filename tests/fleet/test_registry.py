@@ -29,7 +29,7 @@ SETTLE_S = 0.2
 @pytest.fixture
 async def index(store: Store) -> SessionIndex:
     """One that has been up for long enough to be believed."""
-    made = SessionIndex(store, lease_s=SETTLE_S, grace_s=0.2)
+    made = SessionIndex(store, lease_s=SETTLE_S, grace_s=SETTLE_S)
     await settled(made)
     return made
 

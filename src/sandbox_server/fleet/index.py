@@ -84,7 +84,9 @@ class SessionIndex:
 
     async def make_sure(self) -> None:
         """Raises RuntimeUnavailable while Redis may have forgotten what workers know."""
-        left_s = await self._store.settle(settle_s=self._lease_s, keep_s=REMEMBER_S)
+        # By then whoever knows something has told it again, or counts as gone.
+        settle_s = self._lease_s + self._grace_s
+        left_s = await self._store.settle(settle_s=settle_s, keep_s=REMEMBER_S)
         if left_s > 0:
             raise RuntimeUnavailable(
                 "the registry was started anew and is learning what runs where; try again",

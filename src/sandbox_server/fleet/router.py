@@ -21,6 +21,7 @@ from sandbox_sdk.protocol.errors import (
     Misdirected,
     RuntimeUnavailable,
     SandboxError,
+    SessionLost,
     Unreachable,
 )
 from sandbox_sdk.protocol.models import Target
@@ -54,6 +55,8 @@ class Attempt:
     """Workers that could not take it."""
     begun: bool = False
     """Whether a worker may have begun with it."""
+    pinned: bool = False
+    """Whether it names the session in which it may have begun."""
     refusal: SandboxError | None = None
     _deadline: float | None = None
     _pause_s: float = 0.05
@@ -165,6 +168,8 @@ class Router:
                 f"worker {where.record.worker}, which has this thread, is away; try again",
                 retry_after_s=2,
             )
+        if where.record is None and attempt.pinned:
+            raise SessionLost("the sandbox was lost in the middle of this call, with its files")
         if not attempt.creates or (attempt.target and attempt.target.session_id):
             raise told(where.record)
         return await self._place(attempt)
@@ -181,6 +186,7 @@ class Router:
         record = where.record
         if attempt.begun and record is not None and record.status in (Status.LIVE, Status.LOST):
             attempt.target = Target(session_id=record.session_id)
+            attempt.pinned = True
         return where
 
     async def _located(self, tenant: str, target: Target, known: Worker) -> Whereabouts:

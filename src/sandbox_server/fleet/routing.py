@@ -146,6 +146,7 @@ class RoutingBackend(Sandboxes):
                             continue
                         command_id = event.command_id
                         attempt.target = Target(session_id=event.session_id)
+                        attempt.pinned = True
                         opened = _going_on(command_id, 0, attempt.tenant)
                     elif isinstance(event, OutputEvent | GapEvent) and command_id is not None:
                         opened = _going_on(command_id, event.next_offset, attempt.tenant)
