@@ -10,11 +10,12 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import machine, report
+from bench import fleet, fleet_hop, fleet_report, machine, report
 from bench.files import measure_files
+from bench.fleet_report import FleetRun
 from bench.latency import measure_commands, measure_starts
 from bench.memory import measure_memory
 from bench.plot import draw_latency
@@ -24,7 +25,8 @@ from bench.stage import Stage, open_stage
 from bench.throughput import measure_stdout
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
-PARTS = ("commands", "stdout", "files", "start", "memory")
+FLEET = "fleet"
+PARTS = ("commands", "stdout", "files", "start", "memory", FLEET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,18 +39,32 @@ class Effort:
     starts: int = 20
     crowds: int = 1
     boxes: int = 10
+    fleet: fleet.Size = field(default_factory=fleet.Size)
+    hops: fleet_hop.Effort = field(default_factory=fleet_hop.Effort)
 
 
-QUICK = Effort(rounds=3, batch=10, transfers=2, starts=3, crowds=1, boxes=3)
+QUICK = Effort(
+    rounds=3,
+    batch=10,
+    transfers=2,
+    starts=3,
+    crowds=1,
+    boxes=3,
+    fleet=fleet.SMALL,
+    hops=fleet_hop.SHORT,
+)
 
 
 def main() -> int:
     options = _options()
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        run = asyncio.run(_run(options))
-        print(f"\n{report.as_text(run)}")
+        run, fleet_run = asyncio.run(_run(options))
+        if run.found.samples:
+            print(f"\n{report.as_text(run)}")
+        if fleet_run is not None:
+            print(f"\n{fleet_report.as_text(fleet_run)}")
         if options.out:
-            _write(run, options.out)
+            _write(run, fleet_run, options.out)
         return 0
     print("bench: interrupted; nothing is left behind", file=sys.stderr)
     return 130
@@ -67,7 +83,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-async def _run(options: argparse.Namespace) -> Run:
+async def _run(options: argparse.Namespace) -> tuple[Run, FleetRun | None]:
     _end_cleanly_when_told_to()
     effort = QUICK if options.quick else Effort()
     available = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",") if name]
@@ -81,7 +97,24 @@ async def _run(options: argparse.Namespace) -> Run:
                 _say(f"{part} …")
                 await measure()
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Run(date, options.quick, about, found)
+    whole = Run(date, options.quick, about, found)
+    if options.only and FLEET not in options.only:
+        return whole, None
+    return whole, await _run_fleet(date, about, available, effort)
+
+
+async def _run_fleet(
+    date: str, about: dict[str, str], available: list[str], effort: Effort
+) -> FleetRun:
+    """Boxes on bubblewrap where there is a choice: they are the lightest."""
+    _say("fleet: the registry …")
+    registry = await fleet.measure_registry(effort.fleet)
+    runtimes = [name for name in ("bubblewrap", "docker") if name in available]
+    hop = None
+    if runtimes:
+        _say("fleet: a coordinator and its workers …")
+        hop = await fleet_hop.measure_hop(runtimes[0], effort.hops)
+    return FleetRun(date, about, registry, hop)
 
 
 def _parts(stage: Stage, found: Results, e: Effort) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -106,11 +139,15 @@ def _end_cleanly_when_told_to() -> None:
         asyncio.set_child_watcher(watcher)
 
 
-def _write(run: Run, folder: Path) -> None:
+def _write(run: Run, fleet_run: FleetRun | None, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "engine.json").write_text(report.as_json(run))
-    (folder / "engine.md").write_text(report.as_markdown(run, "engine.svg"))
-    draw_latency(run.found, folder / "engine.svg")
+    if run.found.samples:
+        (folder / "engine.json").write_text(report.as_json(run))
+        (folder / "engine.md").write_text(report.as_markdown(run, "engine.svg"))
+        draw_latency(run.found, folder / "engine.svg")
+    if fleet_run is not None:
+        (folder / "fleet.json").write_text(fleet_report.as_json(fleet_run))
+        (folder / "fleet.md").write_text(fleet_report.as_markdown(fleet_run))
     _say(f"written to {folder}")
 
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import shutil
-import socket
 import sys
-import tempfile
 import time
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from bench.fleet_crew import GRACE_S, Timing
+from bench.fleet_redis import Cost, Counters, redis_client, redis_server
+from bench.processes import ended
 from sandbox_server.fleet import Directory, SessionIndex, Store
 
-_READY_S = 300.0
-_STEP_S = 1800.0
+BEGIN, LOCATE, END, LIST = "begin", "locate", "end", "list"
+PACED = "paced"
+_READY_S = 600.0
+_STEP_S = 3600.0
+_LISTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,143 +41,89 @@ class Size:
 SMALL = Size(workers=40, threads=2000, rest_s=5.0)
 
 
-@dataclass(frozen=True)
-class Counters:
-    """What a Redis tells of its work so far."""
-
-    commands: float
-    reads: float
-    """How often it read from a connection: once for each question."""
-    bytes_in: float
-    bytes_out: float
-    cpu_s: float
-    memory: float
-    at: float
-
-    @classmethod
-    async def read(cls, client: Redis) -> Counters:
-        info = await client.info()
-        return cls(
-            commands=info["total_commands_processed"],
-            reads=info["total_reads_processed"],
-            bytes_in=info["total_net_input_bytes"],
-            bytes_out=info["total_net_output_bytes"],
-            cpu_s=info["used_cpu_user"] + info["used_cpu_sys"],
-            memory=info["used_memory"],
-            at=time.monotonic(),
-        )
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What one call, or one second, costs Redis."""
-
-    round_trips: float
-    commands: float
-    bytes_in: float
-    bytes_out: float
-    cpu_us: float
-
-    @classmethod
-    def between(
-        cls, before: Counters, after: Counters, *, count: float, rest: Cost | None = None
-    ) -> Cost:
-        """`rest` is what a second costs anyway, while nothing is asked for."""
-        seconds = after.at - before.at
-
-        def each(gained: float, anyway: float) -> float:
-            return max(gained - anyway * seconds, 0.0) / count
-
-        idle = rest or cls(0, 0, 0, 0, 0)
-        return cls(
-            round_trips=each(after.reads - before.reads, idle.round_trips),
-            commands=each(after.commands - before.commands, idle.commands),
-            bytes_in=each(after.bytes_in - before.bytes_in, idle.bytes_in),
-            bytes_out=each(after.bytes_out - before.bytes_out, idle.bytes_out),
-            cpu_us=each(1e6 * (after.cpu_s - before.cpu_s), idle.cpu_us),
-        )
-
-
 @dataclass
-class FleetFindings:
+class RegistryFindings:
     """What a fleet of that size asks of one Redis."""
 
     size: Size
-    rest: Cost = field(default_factory=lambda: Cost(0, 0, 0, 0, 0))
-    """A second in which nothing happens but leases."""
+    rest: Cost = field(default_factory=Cost)
+    """A second in which nothing happens but that leases are renewed."""
     timings: dict[str, Timing] = field(default_factory=dict)
     costs: dict[str, Cost] = field(default_factory=dict)
-    bytes_a_session: float = 0.0
-    bytes_a_worker: float = 0.0
+    session_bytes: float = 0.0
+    worker_bytes: float = 0.0
+    """Its connections among it."""
     memory_mb: float = 0.0
-    gaps: int = 0
-    """Leases that were lost and won again; none should be."""
+    lost_leases: int = 0
 
 
-async def measure_registry(size: Size) -> FleetFindings:
-    found = FleetFindings(size)
-    async with _redis() as url, _client(url) as client:
+async def measure_registry(size: Size) -> RegistryFindings:
+    found = RegistryFindings(size)
+    async with redis_server() as url, redis_client(url) as client:
         empty = await Counters.read(client)
         async with _crews(url, size) as crews:
-            full = await Counters.read(client)
-            found.bytes_a_worker = (full.memory - empty.memory) / size.workers
             await _measure_rest(client, found)
-            for work in ("begin", "locate", "begin paced", "locate paced"):
+            ready = await Counters.read(client)
+            found.worker_bytes = (ready.memory - empty.memory) / size.workers
+            for work in (BEGIN, LOCATE, f"{BEGIN} {PACED}", f"{LOCATE} {PACED}"):
                 await _measure(client, crews, work, found)
-            crowded = await Counters.read(client)
-            found.memory_mb = crowded.memory / 1e6
-            sessions = size.threads + found.timings["begin paced"].calls
-            found.bytes_a_session = (crowded.memory - full.memory) / sessions
-            await _measure_placement(client, url, found)
-            await _measure(client, crews, "end", found)
-            found.gaps = sum(answer["gaps"] for answer in await _tell(crews, "rest"))
+            full = await Counters.read(client)
+            found.memory_mb = full.memory / 1e6
+            begun = found.timings[BEGIN].calls + found.timings[f"{BEGIN} {PACED}"].calls
+            found.session_bytes = (full.memory - ready.memory) / begun
+            await _measure_list(client, url, found)
+            await _measure(client, crews, END, found)
+            found.lost_leases = sum(int(told["gaps"]) for told in await _tell(crews, "gaps"))
     return found
 
 
-async def _measure_rest(client: Redis, found: FleetFindings) -> None:
+async def _measure_rest(client: Redis, found: RegistryFindings) -> None:
     before = await Counters.read(client)
     await asyncio.sleep(found.size.rest_s)
     after = await Counters.read(client)
     found.rest = Cost.between(before, after, count=after.at - before.at)
 
 
-async def _measure(client: Redis, crews: list[Process], work: str, found: FleetFindings) -> None:
+async def _measure(client: Redis, crews: list[Process], work: str, found: RegistryFindings) -> None:
     before = await Counters.read(client)
-    timings = [Timing(**answer) for answer in await _tell(crews, work)]
+    timings = [Timing(**told) for told in await _tell(crews, work)]
     after = await Counters.read(client)
-    calls = sum(timing.calls for timing in timings)
     found.timings[work] = Timing(
-        calls,
-        max(timing.seconds for timing in timings),
-        max(timing.p50_ms for timing in timings),
-        max(timing.p99_ms for timing in timings),
+        calls=sum(timing.calls for timing in timings),
+        seconds=max(timing.seconds for timing in timings),
+        p50_ms=max(timing.p50_ms for timing in timings),
+        p99_ms=max(timing.p99_ms for timing in timings),
     )
-    found.costs[work] = Cost.between(before, after, count=calls, rest=found.rest)
+    found.costs[work] = Cost.between(
+        before, after, count=found.timings[work].calls, anyway=found.rest
+    )
 
 
-async def _measure_placement(client: Redis, url: str, found: FleetFindings) -> None:
-    """A coordinator looks at all workers before it gives a new thread to one."""
-    store = Store.open(url)
-    index = SessionIndex(store, lease_s=found.size.lease_s, grace_s=GRACE_S)
-    directory = Directory(index, grace_s=GRACE_S)
+async def _measure_list(client: Redis, url: str, found: RegistryFindings) -> None:
+    """A coordinator looks at all workers before it gives new threads to one or another."""
+    size = found.size
     samples = []
     before = await Counters.read(client)
     began = time.perf_counter()
-    try:
-        for _ in range(30):
+    for _ in range(_LISTS):
+        store = Store.open(url)
+        try:
+            index = SessionIndex(store, lease_s=size.lease_s, grace_s=GRACE_S)
+            directory = Directory(index, grace_s=GRACE_S)
             asked = time.perf_counter()
             workers = await directory.workers()
             samples.append(1000 * (time.perf_counter() - asked))
-            assert len(workers) == found.size.workers, f"{len(workers)} workers are known"
-    finally:
-        await store.close()
+        finally:
+            await store.close()
+        if len(workers) != size.workers:
+            raise RuntimeError(f"{len(workers)} workers are known instead of {size.workers}")
     after = await Counters.read(client)
-    found.timings["workers"] = Timing.of(samples, time.perf_counter() - began)
-    found.costs["workers"] = Cost.between(before, after, count=len(samples), rest=found.rest)
+    found.timings[LIST] = Timing.of(samples, time.perf_counter() - began)
+    found.costs[LIST] = Cost.between(before, after, count=_LISTS, anyway=found.rest)
 
 
-async def _tell(crews: list[Process], work: str) -> list[dict[str, float]]:
-    async def tell(crew: Process) -> dict[str, float]:
+async def _tell(crews: list[Process], work: str) -> list[dict[str, Any]]:
+    async def tell(crew: Process) -> dict[str, Any]:
         assert crew.stdin is not None
         crew.stdin.write(f"{work}\n".encode())
         return await _answer(crew, within_s=_STEP_S)
@@ -184,11 +131,11 @@ async def _tell(crews: list[Process], work: str) -> list[dict[str, float]]:
     return await asyncio.gather(*map(tell, crews))
 
 
-async def _answer(crew: Process, *, within_s: float) -> dict[str, float]:
+async def _answer(crew: Process, *, within_s: float) -> dict[str, Any]:
     assert crew.stdout is not None
     line = await asyncio.wait_for(crew.stdout.readline(), within_s)
     if not line:
-        raise RuntimeError("a crew has ended early")
+        raise RuntimeError("some of the workers have ended early")
     return dict(json.loads(line))
 
 
@@ -202,47 +149,7 @@ async def _crews(url: str, size: Size) -> AsyncIterator[list[Process]]:
                 str(size.workers // size.crews), str(size.threads // size.workers),
                 str(size.lease_s), stdin=PIPE, stdout=PIPE,
             )  # fmt: skip
-            stack.push_async_callback(_ended, crew)
+            stack.push_async_callback(ended, crew)
             crews.append(crew)
         await asyncio.gather(*(_answer(crew, within_s=_READY_S) for crew in crews))
         yield crews
-
-
-async def _ended(process: Process) -> None:
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
-
-
-@contextlib.asynccontextmanager
-async def _redis() -> AsyncIterator[str]:
-    """A Redis of our own on a free port, with the persistence that a fleet should have."""
-    program = os.environ.get("SANDBOX_TEST_REDIS") or shutil.which("redis-server")
-    if program is None:
-        raise RuntimeError("no redis-server on this machine")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="bench-fleet-") as folder:
-        process = await asyncio.create_subprocess_exec(
-            program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder,
-            "--appendonly", "yes", "--save", "", stdout=DEVNULL,
-        )  # fmt: skip
-        try:
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            await _ended(process)
-
-
-@contextlib.asynccontextmanager
-async def _client(url: str) -> AsyncIterator[Redis]:
-    async with Redis.from_url(url) as client:
-        deadline = time.monotonic() + _READY_S
-        while True:
-            try:
-                await client.ping()
-                break
-            except RedisError:
-                assert time.monotonic() < deadline, "Redis did not start"
-                await asyncio.sleep(0.05)
-        yield client

@@ -1,7 +1,7 @@
 """Some of a fleet's workers in one process: real leases, registry and index, and no boxes.
 
-`python -m bench.fleet_crew URL CREW WORKERS THREADS LEASE_S`; it is told on stdin what to do, a line
-for each task, and answers each with a line of JSON.
+`python -m bench.fleet_crew URL CREW WORKERS THREADS LEASE_S`: told on stdin what to do, a line for
+each task, it answers with a line of JSON.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Crew:
         self._chance = random.Random(1)
 
     async def do(self, what: str) -> dict[str, float]:
-        if what == "rest":
+        if what == "gaps":
             return {"gaps": sum(member.gaps for member in self._members)}
         work, _, pace = what.partition(" ")
         steps = list(self._steps(work, paced=bool(pace)))

@@ -19,9 +19,14 @@ async def started(*argv: str, stdout: int = PIPE) -> AsyncIterator[Process]:
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await ended(process)
+
+
+async def ended(process: Process) -> None:
+    """Killed, where it still runs."""
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
 
 
 async def output_of(*argv: str) -> bytes:

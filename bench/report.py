@@ -12,6 +12,7 @@ from bench import results as r
 from bench.goals import Goal, goals
 from bench.measure import Summary
 from bench.results import SECTIONS, Results, Section
+from bench.tables import aligned, piped
 
 METHOD = Path(__file__).with_name("method.md")
 
@@ -29,8 +30,8 @@ class Run:
 
 
 def as_text(run: Run) -> str:
-    blocks = [_aligned(_rows(section, run.found)) for section in _measured(run.found)]
-    verdicts = _aligned(_goal_rows(goals(run.found)))
+    blocks = [aligned(_rows(section, run.found)) for section in _measured(run.found)]
+    verdicts = aligned(_goal_rows(goals(run.found)))
     return "\n\n".join([*blocks, verdicts]) + "\n"
 
 
@@ -42,9 +43,9 @@ def as_markdown(run: Run, plot: str) -> str:
         " are in [engine.json](engine.json).",
         f"![Latency of a command]({plot})",
         "## Goals",
-        _piped(_goal_rows(goals(run.found))),
+        piped(_goal_rows(goals(run.found))),
         "## Findings",
-        *(_piped(_rows(section, run.found)) for section in _measured(run.found)),
+        *(piped(_rows(section, run.found)) for section in _measured(run.found)),
         "MB are millions of bytes.",
         "## Method",
         METHOD.read_text().strip(),
@@ -134,20 +135,3 @@ def _goal_rows(wanted: list[Goal]) -> list[list[str]]:
         figure = "" if goal.figure is None else f"{goal.figure:.2f}{goal.unit}"
         rows.append([goal.text, f"{goal.kind} {goal.bound:g}{goal.unit}", figure, goal.verdict])
     return rows
-
-
-def _aligned(rows: list[list[str]]) -> str:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        first, *rest = zip(row, widths, strict=True)
-        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "-" * (sum(widths) + 2 * (len(widths) - 1)))
-    return "\n".join(lines)
-
-
-def _piped(rows: list[list[str]]) -> str:
-    head, *body = (f"| {' | '.join(row)} |" for row in rows)
-    rule = "| --- |" + " ---: |" * (len(rows[0]) - 1)
-    return "\n".join([head, rule, *body])

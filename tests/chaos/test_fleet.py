@@ -143,7 +143,7 @@ async def test_a_rolling_upgrade_fails_no_request(
     redis_server: RedisServer, state_dir: Path
 ) -> None:
     async with (
-        running_fleet(default_runtime(), state_dir, redis_server, workers=3) as fleet,
+        running_fleet(default_runtime(), state_dir, redis_server, workers=3, grace_s=90) as fleet,
         RemoteBackend(fleet.coordinators[0].url, retry_for_s=0) as client,
     ):
         witness = Witness(client, [f"conv-{i}" for i in range(THREADS)])
