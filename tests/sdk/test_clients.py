@@ -81,6 +81,8 @@ def test_what_a_server_would_refuse_is_refused() -> None:
         SandboxClient("no spaces")
     with pytest.raises(InvalidRequest):
         SandboxClient("both", session_id="both")
+    with pytest.raises(ValueError, match="one or the other"):
+        SandboxClient("t", backend=LocalBackend(), server_url="http://127.0.0.1:8000")
     with SandboxClient("t") as sandbox, pytest.raises(InvalidRequest, match="timeout"):
         sandbox.execute("true", timeout=-1)
 
