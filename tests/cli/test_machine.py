@@ -13,6 +13,8 @@ import pytest
 from tests.cli.program import SANDBOX, Program
 from tests.contract.conftest import RUNTIMES
 
+pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
+
 CLIENT = ("run", "shell", "ps", "cp", "logs", "rm", "kill", "health")
 NAMES = (*CLIENT, "serve", "doctor", "config", "image")
 

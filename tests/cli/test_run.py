@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.program import SANDBOX, Program
 
+pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
+
 
 def test_streams_and_exit_code(sandbox: Program) -> None:
     done = sandbox("run", "echo out; echo err >&2; exit 3")
@@ -138,8 +140,11 @@ def test_whoever_reads_may_leave(sandbox: Program) -> None:
 
 
 def test_in_this_process(alone: Program) -> None:
-    assert alone.output("run", "whoami", stdin="") == "sandboxuser\n"
-    assert alone("run", "exit 7").returncode == 7
+    done = alone("run", "whoami; exit 7")
+    assert (done.stdout, done.stderr, done.returncode) == ("sandboxuser\n", "", 7)
+
+
+def test_a_thread_in_this_process(alone: Program) -> None:
     try:
         alone.output("run", "-t", "kept", "echo 1 > file")
         assert alone.output("run", "-t", "kept", "cat file") == "1\n"
