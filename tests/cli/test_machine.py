@@ -85,6 +85,14 @@ def test_serve_and_what_it_says(alone: Program) -> None:
         server.stderr.close()
 
 
+def test_serve_in_a_terminal(alone: Program) -> None:
+    with alone.terminal("serve", "--port", "0", "--destroy-on-exit") as terminal:
+        terminal.expect("Sandboxes at http://127.0.0.1:")
+        terminal.expect("are warm")
+        terminal.type("\x03")
+        assert terminal.wait() == 0
+
+
 def test_python_m_sandbox_server_is_the_same(alone: Program) -> None:
     command = [sys.executable, "-m", "sandbox_server", "--port", "0", "--json", "--destroy-on-exit"]
     server = subprocess.Popen(command, env=alone.env, stdout=subprocess.PIPE, text=True)

@@ -154,11 +154,19 @@ def test_a_thread_in_this_process(alone: Program) -> None:
 
 
 def test_ctrl_c_in_this_process(alone: Program) -> None:
-    with alone.terminal("run", "echo run''ning; sleep 1000") as terminal:
-        terminal.expect("running")
-        terminal.type("\x03")
-        assert terminal.wait() == 130
-    assert alone.json("ps")["sessions"] == []
+    """The terminal tells every process of ours; boxes that are to stay do not listen."""
+    try:
+        with alone.terminal(
+            "run", "-t", "kept", "echo 1 > file; echo run''ning; sleep 1001"
+        ) as here:
+            here.expect("running")
+            here.type("\x03")
+            assert here.wait() == 130
+            assert "Traceback" not in here.shown
+        left = alone.output("run", "-t", "kept", "cat file; pgrep -f 'sleep 100[1]' || echo none")
+        assert left == "1\nnone\n"
+    finally:
+        assert alone("rm", "kept").returncode == 0
 
 
 def test_the_local_file_is_not_there(sandbox: Program) -> None:
