@@ -7,6 +7,8 @@ import pytest
 from sandbox_sdk import SandboxClient
 from tests.docs.blocks import blocks, run_blocks
 
+pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -81,6 +81,8 @@ def test_what_a_server_would_refuse_is_refused() -> None:
         SandboxClient("no spaces")
     with pytest.raises(InvalidRequest):
         SandboxClient("both", session_id="both")
+    with pytest.raises(ValueError, match="one or the other"):
+        SandboxClient("t", backend=LocalBackend(), server_url="http://127.0.0.1:8000")
     with SandboxClient("t") as sandbox, pytest.raises(InvalidRequest, match="timeout"):
         sandbox.execute("true", timeout=-1)
 
@@ -248,6 +250,26 @@ async def test_a_cancelled_call_leaves_the_command_running() -> None:
             await call
         waiting = "until [ -e done ]; do sleep 0.05; done; echo done"
         assert (await sandbox.execute(waiting)).output == "done\n"
+
+
+async def test_a_stream_that_is_given_up() -> None:
+    """While it waits for the next event, which is longer in coming than anybody's patience."""
+
+    async def follow(sandbox: AsyncSandboxClient) -> None:
+        async for event in sandbox.stream("echo a; sleep 60", timeout=90):
+            if isinstance(event, OutputEvent):
+                came.set()
+
+    for _ in range(10):
+        came = asyncio.Event()
+        async with AsyncSandboxClient("given-up") as sandbox:
+            following = asyncio.create_task(follow(sandbox))
+            await came.wait()
+            following.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await following
+            (running,) = (await sandbox.session()).running
+            await (await sandbox.process(running.command_id)).kill()
 
 
 async def test_a_client_that_is_cancelled_cleans_up() -> None:

@@ -226,6 +226,7 @@ ENDS = {
     "an exception": "with SandboxClient() as s:\n  s.execute('true')\n  raise KeyError('mine')",
     "never closed": "s = SandboxClient(); s.execute('true')",
     "never closed, an exception": "s = SandboxClient(); s.execute('true'); raise KeyError('mine')",
+    "a stream left open": "s = SandboxClient(); e = s.stream('echo a; sleep 600'); next(e)",
     "exit": "import sys; s = SandboxClient(); s.execute('true'); sys.exit(3)",
 }
 
@@ -235,7 +236,7 @@ def test_nothing_is_left_of_a_session_of_its_own(home: Home, ending: str) -> Non
     source = f"from sandbox_sdk import SandboxClient\n{ENDS[ending]}"
     code, _, err = Program(source).end()
     assert code == {"exit": 3}.get(ending, 1 if "exception" in ending else 0), err
-    assert ("KeyError: 'mine'" in err) == ("exception" in ending)
+    assert ("KeyError: 'mine'" in err) if "exception" in ending else (err == "")
     assert home.boxes() == []
     assert not list(home.folder.glob("*.sock"))
 
@@ -269,7 +270,15 @@ def test_nothing_is_left_after_ctrl_c(home: Home, wait: str) -> None:
     assert home.boxes() == []
 
 
-def test_ctrl_c_in_an_event_loop(home: Home) -> None:
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "await sandbox.execute('sleep 600', timeout=700)",
+        "[event async for event in sandbox.stream('sleep 600', timeout=700)]",
+    ],
+    ids=["execute", "stream"],
+)
+def test_ctrl_c_in_an_event_loop(home: Home, wait: str) -> None:
     source = """
 import asyncio
 from sandbox_sdk import AsyncSandboxClient
@@ -277,13 +286,14 @@ async def main():
     async with AsyncSandboxClient() as sandbox:
         await sandbox.execute("true")
         print("up", flush=True)
-        await sandbox.execute("sleep 600", timeout=700)
+        {wait}
 asyncio.run(main())
 """
-    with running(source) as program:
+    with running(source.format(wait=wait)) as program:
         assert program.line() == "up"
         program.send(signal.SIGINT)
-        assert program.end()[0] == -signal.SIGINT
+        code, _, err = program.end()
+    assert (code, "KeyboardInterrupt" in err) == (-signal.SIGINT, True), err
     assert home.boxes() == []
 
 
