@@ -202,8 +202,8 @@ make_image() {
 lock() { if have flock; then flock "$@"; fi; }
 
 up() {
-    need redis-server=redis-server || true
-    local host
+    local host pair
+    for pair in redis-server=redis-server chromium=chromium hey=hey; do need "$pair" || true; done
     if ! host=$(find_engine); then
         need dockerd=docker.io iptables=iptables runsc=runsc || need dockerd=docker.io iptables=iptables || return
         if ! host=$(find_engine); then # installing it may have started a service
