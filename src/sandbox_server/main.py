@@ -59,8 +59,8 @@ async def open_service(settings: Settings) -> AsyncIterator[SandboxService]:
 
 
 async def serve(settings: Settings) -> None:
+    keys = _keys(settings)
     async with open_service(settings) as service:
-        keys = ApiKeys.parse(settings.api_keys.get_secret_value())
         app = create_app(service, keys=keys, limits=ApiLimits(upload_bytes=settings.max_upload))
         config = uvicorn.Config(
             app,
@@ -71,6 +71,14 @@ async def serve(settings: Settings) -> None:
             timeout_graceful_shutdown=round(settings.drain_timeout),
         )
         await _Server(config, service).serve()
+
+
+def _keys(settings: Settings) -> ApiKeys:
+    """Raises SystemExit with one clear line."""
+    try:
+        return ApiKeys.parse(settings.api_keys.get_secret_value())
+    except ValueError as exc:
+        raise SystemExit(f"sandbox: SANDBOX_API_KEYS: {exc}") from None
 
 
 class _Server(uvicorn.Server):
