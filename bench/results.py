@@ -57,6 +57,10 @@ def over_http(runtime: str) -> str:
     return f"over HTTP: {runtime}"
 
 
+def by_sdk(runtime: str) -> str:
+    return f"over HTTP, by the SDK: {runtime}"
+
+
 def in_process(runtime: str) -> str:
     return f"in-process: {runtime}"
 

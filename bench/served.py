@@ -12,8 +12,12 @@ from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import aiohttp
 
 from bench import results as r
+from bench.contestants import WrongAnswer
 from bench.stage import Stage
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.backends.remote import RemoteBackend
@@ -30,10 +34,18 @@ _numbers = itertools.count(1)
 class Server:
     """A server process. Its boxes go with it."""
 
-    def __init__(self, process: Process, url: str, lag: Path) -> None:
+    def __init__(self, process: Process, url: str, lag: Path, http: aiohttp.ClientSession) -> None:
         self.pid = process.pid
         self.url = url
         self._lag = lag
+        self._http = http
+
+    async def post(self, path: str, **body: object) -> dict[str, Any]:
+        """A call without a client of ours. Raises WrongAnswer."""
+        async with self._http.post(f"{self.url}{path}", json=body) as answer:
+            if answer.status >= 300:
+                raise WrongAnswer(await answer.text())
+            return dict(await answer.json())
 
     def lag_ms(self) -> list[float]:
         """How late its event loop was, sample by sample, from its start on."""
@@ -80,9 +92,9 @@ async def server(
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        async with RemoteBackend(url) as client:
+        async with RemoteBackend(url) as client, aiohttp.ClientSession() as http:
             await ready(client, pool=pool)
-            yield Server(process, url, lag), client
+            yield Server(process, url, lag, http), client
     finally:
         await _end(process)
 

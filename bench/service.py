@@ -11,9 +11,9 @@ from bench import results as r
 from bench.contestants import Command, WrongAnswer, in_box
 from bench.latency import PAUSE_S, take_turn
 from bench.load import has_hey, measure_burst, measure_cold, measure_load
-from bench.measure import orders, time_ms
+from bench.measure import Action, orders, time_ms
 from bench.results import Results
-from bench.served import NAMES, ready, server, service
+from bench.served import NAMES, Server, ready, server, service
 from bench.stage import Stage
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
@@ -72,8 +72,9 @@ async def _executors(stage: Stage, runtimes: list[str]) -> AsyncIterator[dict[st
             made[r.box(runtime)] = await in_box(box)
             inside = await stack.enter_async_context(service(stage, runtime, pool=1))
             made[r.in_process(runtime)] = await _execute(inside)
-            _, client = await stack.enter_async_context(server(stage, runtime, pool=1))
-            made[r.over_http(runtime)] = await _execute(client)
+            at, client = await stack.enter_async_context(server(stage, runtime, pool=1))
+            made[r.by_sdk(runtime)] = await _execute(client)
+            made[r.over_http(runtime)] = _execute_at(at)
         yield made
 
 
@@ -89,24 +90,32 @@ async def _execute(sandboxes: Sandboxes) -> Command:
     return command
 
 
+def _execute_at(at: Server) -> Command:
+    async def command() -> None:
+        result = await at.post("/execute", thread_id="bench", command="echo $x")
+        if (result["stdout"], result["exit_code"]) != ("hi\n", 0):
+            raise WrongAnswer(str(result))
+
+    return command
+
+
 async def _measure_create(stage: Stage, found: Results, runtime: str, *, count: int) -> None:
     """One at a time, each with the pool full and the machine done with filling it."""
     async with (
         service(stage, runtime, pool=POOL) as inside,
-        server(stage, runtime, pool=POOL) as (_, client),
+        server(stage, runtime, pool=POOL) as (at, client),
     ):
-        ways: dict[str, Sandboxes] = {r.in_process(runtime): inside, r.over_http(runtime): client}
+        request = CreateSessionRequest(thread_id="bench")
+        ways: dict[str, tuple[Sandboxes, Action]] = {
+            r.in_process(runtime): (inside, lambda: inside.create_session(request)),
+            r.over_http(runtime): (client, lambda: at.post("/create_session", thread_id="bench")),
+        }
         for order in orders(list(ways), count):
             for name in order:
-                found.add(r.CREATE, name, await _create(ways[name]))
-
-
-async def _create(sandboxes: Sandboxes) -> float:
-    await ready(sandboxes, pool=POOL)
-    request = CreateSessionRequest(thread_id="bench")
-    took_ms = await time_ms(lambda: sandboxes.create_session(request))
-    await sandboxes.cleanup(Target(thread_id="bench"))
-    return took_ms
+                sandboxes, create = ways[name]
+                await ready(sandboxes, pool=POOL)
+                found.add(r.CREATE, name, await time_ms(create))
+                await sandboxes.cleanup(Target(thread_id="bench"))
 
 
 async def _measure_first(stage: Stage, found: Results, runtimes: list[str], *, count: int) -> None:

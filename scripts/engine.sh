@@ -255,6 +255,8 @@ print_env() {
     else
         missing+=("redis: no redis-server (apt-get install redis-server)")
     fi
+    have chromium || have chromium-browser ||
+        missing+=("the reference in a browser: no chromium (apt-get install chromium)")
     local list text
     list=$(IFS=,; echo "${runtimes[*]-}")
     text=$(printf '%s; ' ${missing[@]+"${missing[@]}"})
