@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -25,6 +26,8 @@ from sandbox_server.settings import Settings, load
 from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
+
+MANY_FILES = 65536
 
 
 @contextlib.asynccontextmanager
@@ -136,6 +139,14 @@ def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
     )
 
 
+def _allow_many_files() -> None:
+    """Every session takes a few descriptors, and the usual 1,024 end at about 300 of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m sandbox_server", description=__doc__)
     parser.add_argument("--host")
@@ -151,6 +162,7 @@ def main(argv: list[str] | None = None) -> None:
         print("\n".join(f"{name} = {value}" for name, value in settings.in_force().items()))
         return
     logs.configure(form=settings.log_format, level=settings.log_level)
+    _allow_many_files()
     try:
         asyncio.run(serve(settings))
     except SandboxError as exc:
