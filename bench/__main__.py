@@ -14,20 +14,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import fleet, fleet_hop, fleet_report, machine, report
+from bench import results as r
+from bench.crowd import measure_crowd
 from bench.files import measure_files
 from bench.fleet_report import FleetRun
 from bench.latency import measure_commands, measure_starts
 from bench.memory import measure_memory
-from bench.plot import draw_latency
+from bench.pages import PAGES, Page
 from bench.report import Run
 from bench.results import Results
 from bench.sdk import measure_sdk
+from bench.service import lacking, measure_service
 from bench.stage import Stage, open_stage
 from bench.throughput import measure_stdout
+from sandbox_server import logs
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 FLEET = "fleet"
-PARTS = ("commands", "stdout", "files", "start", "memory", "sdk", FLEET)
+PARTS = ("commands", "stdout", "files", "start", "memory", "service", "crowd", "sdk", FLEET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,28 +44,27 @@ class Effort:
     starts: int = 20
     crowds: int = 1
     boxes: int = 10
+    creates: int = 100
+    firsts: int = 10
+    cold_rounds: int = 3
+    sessions: int = r.CROWD_SIZE
     fleet: fleet.Size = field(default_factory=fleet.Size)
     hops: fleet_hop.Effort = field(default_factory=fleet_hop.Effort)
 
 
 QUICK = Effort(
-    rounds=3,
-    batch=10,
-    transfers=2,
-    starts=3,
-    crowds=1,
-    boxes=3,
-    fleet=fleet.SMALL,
-    hops=fleet_hop.SHORT,
-)
+    rounds=3, batch=10, transfers=2, starts=3, crowds=1, boxes=3, creates=10, firsts=2,
+    cold_rounds=1, sessions=20, fleet=fleet.SMALL, hops=fleet_hop.SHORT,
+)  # fmt: skip
 
 
 def main() -> int:
     options = _options()
+    logs.configure(form="auto", level="error")
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         run, fleet_run = asyncio.run(_run(options))
         if run.found.samples:
-            print(f"\n{report.as_text(run)}")
+            print(f"\n{report.as_text(run, _pages(run))}")
         if fleet_run is not None:
             print(f"\n{fleet_report.as_text(fleet_run)}")
         if options.out:
@@ -88,8 +91,9 @@ async def _run(options: argparse.Namespace) -> tuple[Run, FleetRun | None]:
     _end_cleanly_when_told_to()
     effort = QUICK if options.quick else Effort()
     available = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",") if name]
-    if missing := os.environ.get("SANDBOX_TEST_MISSING"):
-        _say(f"not measured: {missing}")
+    missing = [os.environ.get("SANDBOX_TEST_MISSING", ""), *lacking()]
+    if any(missing):
+        _say(f"not measured: {'; '.join(filter(None, missing))}")
     found = Results()
     async with open_stage(available) as stage:
         about = await machine.describe(stage)
@@ -126,6 +130,16 @@ def _parts(stage: Stage, found: Results, e: Effort) -> dict[str, Callable[[], Aw
         "start": lambda: measure_starts(stage, found, count=e.starts),
         "memory": lambda: measure_memory(stage, found, rounds=e.crowds, count=e.boxes),
         "sdk": lambda: measure_sdk(stage, found, imports=e.starts, commands=e.rounds * e.batch),
+        "service": lambda: measure_service(
+            stage,
+            found,
+            rounds=e.rounds,
+            batch=e.batch,
+            creates=e.creates,
+            firsts=e.firsts,
+            cold_rounds=e.cold_rounds,
+        ),
+        "crowd": lambda: measure_crowd(stage, found, count=e.sessions),
     }
 
 
@@ -141,12 +155,16 @@ def _end_cleanly_when_told_to() -> None:
         asyncio.set_child_watcher(watcher)
 
 
+def _pages(run: Run) -> list[Page]:
+    return [page for page in PAGES if page.is_in(run.found)]
+
+
 def _write(run: Run, fleet_run: FleetRun | None, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    if run.found.samples:
-        (folder / "engine.json").write_text(report.as_json(run))
-        (folder / "engine.md").write_text(report.as_markdown(run, "engine.svg"))
-        draw_latency(run.found, folder / "engine.svg")
+    for page in _pages(run):
+        (folder / f"{page.name}.json").write_text(report.as_json(run, page))
+        (folder / f"{page.name}.md").write_text(report.as_markdown(run, page))
+        page.draw(run.found, folder / f"{page.name}.svg")
     if fleet_run is not None:
         (folder / "fleet.json").write_text(fleet_report.as_json(fleet_run))
         (folder / "fleet.md").write_text(fleet_report.as_markdown(fleet_run))

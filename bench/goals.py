@@ -36,7 +36,7 @@ class Goal:
         return {True: "met", False: "NOT MET", None: "not measured"}[self.met]
 
 
-def goals(found: Results) -> list[Goal]:
+def of_engine(found: Results) -> list[Goal]:
     return [*_commands(found), *_throughput(found), *_memory(found), _import(found)]
 
 
@@ -45,8 +45,8 @@ def _commands(found: Results) -> list[Goal]:
     for runtime in (r.RUNC, r.BUBBLEWRAP):
         for section, pace in ((r.TIGHT, "tight"), (r.PACED, "paced")):
             ours = found.p50(section, r.box(runtime))
-            slower = _ratio(ours, found.p50(section, r.HOST))
-            faster = _ratio(found.p50(section, r.EXEC_API), ours)
+            slower = ratio(ours, found.p50(section, r.HOST))
+            faster = ratio(found.p50(section, r.EXEC_API), ours)
             text = f"{runtime}: command p50, {pace}, "
             made += [
                 Goal(f"{text}in terms of {r.HOST}", slower, SLOWER_THAN_HOST, "at most", r.TIMES),
@@ -59,7 +59,7 @@ def _commands(found: Results) -> list[Goal]:
 
 def _throughput(found: Results) -> list[Goal]:
     def goal(runtime: str, section: Section, docker: str) -> Goal:
-        share = _ratio(found.p50(section, r.box(runtime)), found.p50(section, docker))
+        share = ratio(found.p50(section, r.box(runtime)), found.p50(section, docker))
         text = f"{runtime}: {section.title[0].lower()}{section.title[1:]}, in terms of {docker}"
         return Goal(text, share, SHARE_OF_DOCKER, "at least", r.TIMES)
 
@@ -81,5 +81,5 @@ def _import(found: Results) -> Goal:
     return Goal("Import of the SDK for remote use", took_ms, IMPORT_MS, "at most", " ms")
 
 
-def _ratio(above: float | None, below: float | None) -> float | None:
+def ratio(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None

@@ -23,10 +23,10 @@ async def measure_commands(stage: Stage, found: Results, *, rounds: int, batch: 
         for section, pause_s in ((r.TIGHT, 0.0), (r.PACED, PAUSE_S)):
             for order in orders(list(contestants), rounds):
                 for name in order:
-                    await _turn(found, section, name, contestants[name], batch, pause_s)
+                    await take_turn(found, section, name, contestants[name], batch, pause_s)
 
 
-async def _turn(
+async def take_turn(
     found: Results, section: Section, name: str, command: Command, batch: int, pause_s: float
 ) -> None:
     for number in range(_WARM_UP + batch):

@@ -31,6 +31,7 @@ class Summary:
     n: int
     p50: float
     p95: float
+    p99: float
     least: float
     most: float
 
@@ -40,6 +41,7 @@ class Summary:
             len(samples),
             percentile(samples, 50),
             percentile(samples, 95),
+            percentile(samples, 99),
             min(samples),
             max(samples),
         )

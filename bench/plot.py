@@ -5,13 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import results as r
-from bench.results import Results
+from bench.results import Results, Section
 
-_COLOURS = {"box": "#1f77b4", "docker": "#d95f02", "host": "#7f7f7f"}
+_COLOURS = {
+    "box": "#1f77b4", "in-process": "#1f77b4", "over": "#17448a", "docker": "#d95f02",
+    "llm-sandbox": "#d95f02", "host": "#7f7f7f",
+}  # fmt: skip
 _LEFT_MS = 0.3
 
 
 def draw_latency(found: Results, path: Path) -> None:
+    _draw(found, (r.TIGHT, r.PACED), path)
+
+
+def draw_service(found: Results, path: Path) -> None:
+    _draw(found, (r.EXECUTE, r.CREATE, r.FIRST), path)
+
+
+def _draw(found: Results, sections: tuple[Section, ...], path: Path) -> None:
     """Bars up to p50, lines up to p95, on a log scale."""
     import matplotlib as mpl
 
@@ -19,8 +30,11 @@ def draw_latency(found: Results, path: Path) -> None:
     mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "bench", "font.size": 10}
     from matplotlib import pyplot as plt
 
-    figure, all_axes = plt.subplots(1, 2, figsize=(10, 3), sharey=True, layout="constrained")
-    for axes, section in zip(all_axes, (r.TIGHT, r.PACED), strict=True):
+    shared = len({tuple(found.samples.get(section.key, {})) for section in sections}) == 1
+    figure, all_axes = plt.subplots(
+        1, len(sections), figsize=(5 * len(sections), 3), sharey=shared, layout="constrained"
+    )
+    for axes, section in zip(all_axes, sections, strict=True):
         rows = list(found.summaries(section))[::-1]
         names = [name for name, _ in rows]
         middle = [summary.p50 for _, summary in rows]

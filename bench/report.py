@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench import results as r
-from bench.goals import Goal, goals
+from bench.goals import Goal
 from bench.measure import Summary
-from bench.results import SECTIONS, Results, Section
+from bench.pages import Page
+from bench.results import Results, Section
 from bench.tables import aligned, piped
 
-METHOD = Path(__file__).with_name("method.md")
-
-_RULES = {"ms": 2, "MB/s": 0, "MB": 1}
+_RULES = {"ms": 2, "MB/s": 0, "MB": 1, "1/s": 1, "": 0}
 
 
 @dataclass(frozen=True)
@@ -29,40 +27,42 @@ class Run:
     found: Results
 
 
-def as_text(run: Run) -> str:
-    blocks = [aligned(_rows(section, run.found)) for section in _measured(run.found)]
-    verdicts = aligned(_goal_rows(goals(run.found)))
-    return "\n\n".join([*blocks, verdicts]) + "\n"
+def as_text(run: Run, pages: Iterable[Page]) -> str:
+    blocks = []
+    for page in pages:
+        blocks += [aligned(_rows(section, run.found)) for section in _measured(page, run.found)]
+        blocks.append(aligned(_goal_rows(page.goals(run.found))))
+    return "\n\n".join(blocks) + "\n"
 
 
-def as_markdown(run: Run, plot: str) -> str:
+def as_markdown(run: Run, page: Page) -> str:
     machine = "\n".join(f"| {name} | {value} |" for name, value in run.machine.items())
     blocks = [
-        "# What the engine costs",
+        f"# {page.title}",
         f"Measured on {run.date} by `make bench`{' --quick' if run.quick else ''}; the raw numbers"
-        " are in [engine.json](engine.json).",
-        f"![Latency of a command]({plot})",
+        f" are in [{page.name}.json]({page.name}.json).",
+        f"![{page.caption}]({page.name}.svg)",
         "## Goals",
-        piped(_goal_rows(goals(run.found))),
+        piped(_goal_rows(page.goals(run.found))),
         "## Findings",
-        *(piped(_rows(section, run.found)) for section in _measured(run.found)),
+        *(piped(_rows(section, run.found)) for section in _measured(page, run.found)),
         "MB are millions of bytes.",
         "## Method",
-        METHOD.read_text().strip(),
+        page.method,
         "## Machine",
         f"| what | |\n| --- | --- |\n{machine}",
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def as_json(run: Run) -> str:
+def as_json(run: Run, page: Page) -> str:
     body = {
         "date": run.date,
         "quick": run.quick,
         "machine": run.machine,
         "goals": [
             {"goal": goal.text, "figure": goal.figure, goal.kind: goal.bound, "met": goal.met}
-            for goal in goals(run.found)
+            for goal in page.goals(run.found)
         ],
         "sections": {
             section.key: {
@@ -73,7 +73,7 @@ def as_json(run: Run) -> str:
                     for name, values in run.found.samples[section.key].items()
                 },
             }
-            for section in _measured(run.found)
+            for section in _measured(page, run.found)
         },
     }
     text = json.dumps(body, indent=2, ensure_ascii=False)
@@ -81,23 +81,24 @@ def as_json(run: Run) -> str:
     return re.sub(r"\[[\s\d.,e-]+\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
-def _measured(found: Results) -> Iterator[Section]:
-    return (section for section in SECTIONS if section.key in found.samples)
+def _measured(page: Page, found: Results) -> Iterator[Section]:
+    return (section for section in page.sections if section.key in found.samples)
 
 
 def _rows(section: Section, found: Results) -> list[list[str]]:
     value = _formatter(section)
     ratio_title, ratio = _ratio(section, found)
-    second = "p95" if _is_time(section) else "range"
-    rows = [[section.title, "n", f"p50, {section.unit}", second]]
+    unit = f", {section.unit}" if section.unit else ""
+    tail = ["p95", "p99"] if _is_time(section) else ["range"]
+    rows = [[section.title, "n", f"p50{unit}", *tail]]
     rows[0] += [ratio_title] if ratio_title else []
     for name, summary in found.summaries(section):
-        second = (
-            value(summary.p95)
+        tail = (
+            [value(summary.p95), value(summary.p99)]
             if _is_time(section)
-            else f"{value(summary.least)} to {value(summary.most)}"
+            else [f"{value(summary.least)} to {value(summary.most)}"]
         )
-        rows.append([name, str(summary.n), value(summary.p50), second])
+        rows.append([name, str(summary.n), value(summary.p50), *tail])
         rows[-1] += [ratio(summary)] if ratio_title else []
     return rows
 
@@ -107,10 +108,11 @@ def _is_time(section: Section) -> bool:
 
 
 def _formatter(section: Section) -> Callable[[float], str]:
-    digits = 0 if section == r.START else _RULES[section.unit]
+    digits = 0 if section in _LONG else _RULES[section.unit]
     return lambda number: f"{number:.{digits}f}"
 
 
+_LONG = (r.START, r.FIRST, r.BURST, r.BURST_WHOLE)
 _COMPARED_WITH = {
     r.TIGHT: r.HOST,
     r.PACED: r.HOST,
@@ -118,6 +120,9 @@ _COMPARED_WITH = {
     r.UPLOAD: r.COPY,
     r.DOWNLOAD: r.COPY,
     r.START: r.RUN,
+    r.EXECUTE: r.LLM_SANDBOX,
+    r.FIRST: r.LLM_SANDBOX,
+    r.COLD: r.ENGINE_ALONE,
 }
 
 

@@ -27,7 +27,7 @@ ALL_CPUS = "no CPU limit"
 RUNC, GVISOR, BUBBLEWRAP = "docker/runc", "docker/gVisor", "bubblewrap"
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-Unit = Literal["ms", "MB/s", "MB"]
+Unit = Literal["ms", "MB/s", "MB", "1/s", ""]
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,51 @@ MEMORY_BOX = Section("memory_box", "Memory of an idle box: its control group or 
 MEMORY_HOST = Section("memory_host", "Memory of an idle box: what the host has less of", "MB")
 IMPORT = Section("import", "Import of the SDK in a new process", "ms")
 CLIENT = Section("client", "A command through a client, bubblewrap, in-process", "ms")
-SECTIONS = (
-    TIGHT, PACED, STDOUT, UPLOAD, DOWNLOAD, START, MEMORY_BOX, MEMORY_HOST, IMPORT, CLIENT
+OF_ENGINE = (
+    TIGHT, PACED, STDOUT, UPLOAD, DOWNLOAD, START, MEMORY_BOX, MEMORY_HOST, IMPORT, CLIENT,
 )  # fmt: skip
+
+LLM_SANDBOX = "llm-sandbox"
+ENGINE_ALONE = "docker create and start (aiodocker)"
+BURST_SIZE, BURST_POOL = 50, 5
+CROWD_SIZE = 200
+
+
+def over_http(runtime: str) -> str:
+    return f"over HTTP: {runtime}"
+
+
+def by_sdk(runtime: str) -> str:
+    return f"over HTTP, by the SDK: {runtime}"
+
+
+def in_process(runtime: str) -> str:
+    return f"in-process: {runtime}"
+
+
+def hey(runtime: str, what: str) -> str:
+    return f"{runtime}: {what}"
+
+
+CREATE_ONE, EXECUTE_TWENTY = "create_session, 1 thread", "execute, 20 threads"
+
+CREATE = Section("create", "create_session, with a box in the pool", "ms")
+EXECUTE = Section("execute", "execute, 20 ms after the one before", "ms")
+FIRST = Section("first", "A new session and its first command", "ms")
+BURST = Section("burst", f"{BURST_SIZE} sessions at once, {BURST_POOL} boxes in the pool", "ms")
+BURST_WHOLE = Section("burst_whole", f"{BURST_SIZE} sessions at once, all of them", "ms")
+COLD = Section("cold", "Sessions a second, with no pool", "1/s")
+LOAD = Section("load", "hey, 1,000 requests, 50 at a time", "1/s")
+FAILURES = Section("failures", "Calls that failed", "")
+CROWD = Section("crowd", f"{CROWD_SIZE} sessions at once: a command in each of them", "ms")
+CROWD_LAG = Section("crowd_lag", f"{CROWD_SIZE} sessions: lag of the event loop", "ms")
+CROWD_MEMORY = Section("crowd_memory", f"{CROWD_SIZE} sessions: the server's memory", "MB")
+CROWD_COUNTS = Section("crowd_counts", f"{CROWD_SIZE} sessions: what they hold", "")
+OF_SERVICE = (
+    CREATE, EXECUTE, FIRST, BURST, BURST_WHOLE, COLD, LOAD, FAILURES,
+    CROWD, CROWD_LAG, CROWD_MEMORY, CROWD_COUNTS,
+)  # fmt: skip
+SECTIONS = (*OF_ENGINE, *OF_SERVICE)
 
 
 @dataclass

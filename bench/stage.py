@@ -40,6 +40,8 @@ class Stage:
         self.docker = docker
         self.state_dir = state_dir
         self.run_id = f"bench-{uuid.uuid4().hex[:8]}"
+        self.owners = [self.run_id]
+        """Whose boxes are cleared away in the end."""
 
     def __repr__(self) -> str:
         return f"<Stage {self.run_id} {', '.join(self.runtimes)}>"
@@ -89,9 +91,10 @@ class Stage:
     async def clear(self) -> None:
         """Remove what a cancelled step may have left."""
         for runtime in self.runtimes.values():
-            with contextlib.suppress(SandboxError):
-                for box in await runtime.boxes(self.run_id):
-                    await box.destroy()
+            for owner in self.owners:
+                with contextlib.suppress(SandboxError):
+                    for box in await runtime.boxes(owner):
+                        await box.destroy()
         if self.docker is not None:
             wanted = json.dumps({"label": [f"{LABEL}={self.run_id}"]})
             for container in await self.docker.containers.list(all=1, filters=wanted):

@@ -205,9 +205,9 @@ make_image() {
 lock() { if have flock; then flock "$@"; fi; }
 
 up() {
-    need redis-server=redis-server || true
+    local host pair
+    for pair in redis-server=redis-server chromium=chromium hey=hey; do need "$pair" || true; done
     have_compose || need docker-compose=docker-compose || true
-    local host
     if ! host=$(find_engine); then
         need dockerd=docker.io iptables=iptables runsc=runsc || need dockerd=docker.io iptables=iptables || return
         if ! host=$(find_engine); then # installing it may have started a service
@@ -260,6 +260,8 @@ print_env() {
         missing+=("redis: no redis-server (apt-get install redis-server)")
     fi
     have_compose || missing+=("deploy/: no docker-compose (apt-get install docker-compose)")
+    have chromium || have chromium-browser ||
+        missing+=("the reference in a browser: no chromium (apt-get install chromium)")
     local list text
     list=$(IFS=,; echo "${runtimes[*]-}")
     text=$(printf '%s; ' ${missing[@]+"${missing[@]}"})

@@ -30,6 +30,7 @@ from sandbox_sdk.errors import (
     InvalidRequest,
     InvalidThreadId,
     MethodNotAllowed,
+    Misdirected,
     NotFound,
     RateLimited,
     RequestTimeout,
@@ -41,6 +42,7 @@ from sandbox_sdk.errors import (
     TransferCorrupted,
     Unauthorized,
     Unavailable,
+    Unreachable,
 )
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.process import AsyncProcess, Process
@@ -107,6 +109,7 @@ __all__ = [
     "LocalBackend",
     "LocalSettings",
     "MethodNotAllowed",
+    "Misdirected",
     "NotFound",
     "OutputEvent",
     "Process",
@@ -131,6 +134,7 @@ __all__ = [
     "TransferCorrupted",
     "Unauthorized",
     "Unavailable",
+    "Unreachable",
     "UploadResult",
 ]
 

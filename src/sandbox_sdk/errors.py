@@ -21,6 +21,7 @@ from sandbox_sdk.protocol.errors import (
     InvalidRequest,
     InvalidThreadId,
     MethodNotAllowed,
+    Misdirected,
     NotFound,
     RateLimited,
     RequestTimeout,
@@ -31,6 +32,7 @@ from sandbox_sdk.protocol.errors import (
     StdinClosed,
     Unauthorized,
     Unavailable,
+    Unreachable,
 )
 from sandbox_sdk.protocol.models import ExecuteResult
 
@@ -48,6 +50,7 @@ __all__ = [
     "InvalidRequest",
     "InvalidThreadId",
     "MethodNotAllowed",
+    "Misdirected",
     "NotFound",
     "RateLimited",
     "RequestTimeout",
@@ -59,6 +62,7 @@ __all__ = [
     "TransferCorrupted",
     "Unauthorized",
     "Unavailable",
+    "Unreachable",
 ]
 
 _SHOWN = 2000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import structlog
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol import models
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server import __version__, fleet
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
@@ -29,6 +31,8 @@ from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
 
+MANY_FILES = 65536
+
 
 OnListening = Callable[[str, Sandboxes], Awaitable[None]]
 """Told the url and what is served as soon as callers can reach it; runs beside the server."""
@@ -36,6 +40,8 @@ OnListening = Callable[[str, Sandboxes], Awaitable[None]]
 
 async def serve(settings: Settings, *, on_listening: OnListening) -> None:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
+    keys = _keys(settings)
+    _allow_many_files()
     stop = asyncio.Event()
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
@@ -47,11 +53,7 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
             )
             app = create_app(
                 sandboxes,
-                keys=ApiKeys.parse(
-                    settings.api_keys.get_secret_value(),
-                    fleet_key=settings.fleet_key.get_secret_value(),
-                    of_worker=settings.role == "worker",
-                ),
+                keys=keys,
                 limits=ApiLimits(upload_bytes=settings.max_upload),
             )
             await serve_app(
@@ -196,3 +198,23 @@ def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
         network=settings.network,
         not_enforced=enforcement.missing(),
     )
+
+
+def _keys(settings: Settings) -> ApiKeys:
+    """Raises InvalidRequest, which never shows a key."""
+    try:
+        return ApiKeys.parse(
+            settings.api_keys.get_secret_value(),
+            fleet_key=settings.fleet_key.get_secret_value(),
+            of_worker=settings.role == "worker",
+        )
+    except ValueError as exc:
+        raise InvalidRequest(f"SANDBOX_API_KEYS: {exc}") from None
+
+
+def _allow_many_files() -> None:
+    """Every session takes a few descriptors, and the usual 1,024 end at about 300 of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

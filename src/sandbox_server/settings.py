@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +21,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server import __version__
@@ -36,7 +37,10 @@ def _size(value: Any) -> Any:
         text = value.strip().lower().removesuffix("ib").removesuffix("b")
         units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
         if text[-1:] in units:
-            return int(float(text[:-1]) * units[text[-1]])
+            try:
+                return int(float(text[:-1]) * units[text[-1]])
+            except OverflowError:
+                raise ValueError("more than any machine has") from None
         return text
     return value
 
@@ -66,7 +70,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int | None = _plain("PORT", None, ge=0, le=65535)
     """8000 unless told, and 5000 for a worker."""
-    worker_id: str = _plain("WORKER_ID", "", max_length=64)
+    worker_id: str = _plain("WORKER_ID", "", pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,63})?$")
     state_dir: Path | None = None
     runtime: Literal["auto", "docker", "bubblewrap"] = "auto"
     docker_runtime: str | None = None
@@ -188,6 +192,10 @@ def load(**overrides: Any) -> Settings:
     given = {name: value for name, value in overrides.items() if value is not None}
     try:
         return Settings(**given)
+    except SettingsError as exc:
+        field = re.search(r'field "(\w+)"', str(exc))
+        name = field[1].upper() if field else "…"
+        raise InvalidRequest(f"SANDBOX_{name}: Input should be valid JSON") from None
     except ValidationError as exc:
         problems = "; ".join(_problem(error) for error in exc.errors(include_url=False))
         raise InvalidRequest(problems) from None

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from typing import Any
 
 import httpx
@@ -198,11 +197,9 @@ def test_huge_body(server: Served, chunked: bool) -> None:
 def test_slow_body_holds_nobody_up(server: Served) -> None:
     head = b"POST /execute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     with server.connect() as client:
-        started = time.monotonic()
         client.sendall(head + b"Content-Length: 100\r\n\r\n{")
         assert server.http.post("/execute", json=RUN).status_code == 200
         answer = whole_answer(client)
-    assert 0.2 < time.monotonic() - started < 2
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"request_timeout"' in answer
 

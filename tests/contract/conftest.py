@@ -47,6 +47,13 @@ async def runtime(runtime_name: str, state_dir: Path) -> AsyncIterator[Runtime]:
         yield made
 
 
+@pytest.fixture(params=[name for name in RUNTIMES if name != "gvisor"])
+async def server_runtime(request: pytest.FixtureRequest, state_dir: Path) -> AsyncIterator[Runtime]:
+    """For what does not depend on what happens inside a box: gVisor is docker to a server."""
+    async with make_runtime(str(request.param), state_dir) as made:
+        yield made
+
+
 @pytest.fixture
 async def make_box(runtime: Runtime) -> AsyncIterator[MakeBox]:
     """Makes boxes and destroys them after the test."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from sandbox_server.runtime.base import Box, Runtime
 from sandbox_server.runtime.warden.answers import Fenced
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.runtime.warden.events import Exited, Output
+from tests.waiting import until_running
 
 from .conftest import MakeBox, make_runtime
 
@@ -76,8 +78,8 @@ async def test_processes_of_the_box_killing_everything_they_can(warden: WardenCl
 
 async def test_processes_of_the_box_stopping_everything_they_can(warden: WardenClient) -> None:
     await warden.run("kept=1; kill -STOP -1", timeout_s=5)
-    assert (await warden.run("echo $kept", timeout_s=20)).output == "1\n"
-    result = await warden.run("kill -STOP $PPID; echo stopped; sleep 100", timeout_s=1)
+    assert (await warden.run("echo $kept")).output == "1\n"
+    result = await warden.run("kill -STOP $PPID; echo stopped; sleep 100", timeout_s=5)
     assert (result.output, result.exit.timed_out) == ("stopped\n", True)
     assert (await warden.run("echo $kept")).output == "1\n"
 
@@ -120,7 +122,7 @@ async def test_a_box_that_goes_in_the_middle_of_a_command_is_told(
     box: Box, warden: WardenClient
 ) -> None:
     running = asyncio.create_task(warden.run("sleep 100", timeout_s=120))
-    await asyncio.sleep(0.3)
+    await until_running(warden)
     await box.destroy()
     with pytest.raises(errors.SessionLost):
         await running
@@ -147,11 +149,11 @@ async def test_a_box_that_goes_while_it_is_asked_is_told(make_box: MakeBox) -> N
 
 
 async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None:
-    box = await make_box(deadman_s=2, owner="deadman" + OWN)
+    box = await make_box(deadman_s=5, owner="deadman" + OWN)
     client = WardenClient(box)
     await client.run("sleep 1000 &")
     await client.close()
-    for _ in range(100):
+    for _ in range(400):
         if not await box.is_alive():
             break
         await asyncio.sleep(0.1)
@@ -160,18 +162,19 @@ async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None
 
 
 async def test_an_owner_that_speaks_keeps_the_box(make_box: MakeBox) -> None:
-    box = await make_box(deadman_s=2)
+    box = await make_box(deadman_s=6)
     async with WardenClient(box) as warden:
-        for _ in range(8):
-            await asyncio.sleep(0.5)
+        enough = time.monotonic() + 8
+        while time.monotonic() < enough:
+            await asyncio.sleep(0.1)
             await warden.ping()
         assert (await warden.run("echo here")).output == "here\n"
 
 
 async def test_a_running_command_keeps_the_box(make_box: MakeBox) -> None:
-    box = await make_box(deadman_s=1)
+    box = await make_box(deadman_s=4)
     async with WardenClient(box) as warden:
-        result = await warden.run("sleep 4; echo done")
+        result = await warden.run("sleep 7; echo done")
     assert result.output == "done\n"
 
 
@@ -189,6 +192,7 @@ import asyncio, sys
 from pathlib import Path
 from tests.contract.conftest import make_runtime
 from sandbox_server.runtime.base import BoxSpec
+from sandbox_server.runtime.warden import Output
 from sandbox_server.runtime.warden.client import WardenClient
 
 async def main():
@@ -196,9 +200,10 @@ async def main():
     box = await runtime.create(BoxSpec(owner=sys.argv[3], deadman_s=300, labels={"color": "blue"}))
     warden = WardenClient(box, epoch=1)
     await warden.run("echo kept > /workspace/file; cd /tmp; name=value", key="first")
-    print(box.id, flush=True)
-    await warden.run("echo begun; sleep 2; echo ended >> /workspace/file; cat /workspace/file",
-                     key="second", command_id="long")
+    command = "echo begun; sleep 2; echo ended >> /workspace/file; cat /workspace/file"
+    async for event in warden.stream(command, key="second", command_id="long"):
+        if isinstance(event, Output):
+            print(box.id, flush=True)
 
 asyncio.run(main())
 """
@@ -213,7 +218,6 @@ async def test_adoption_after_the_server_was_killed(
     )  # fmt: skip
     assert creator.stdout is not None
     box_id = (await creator.stdout.readline()).decode().strip()
-    await asyncio.sleep(0.5)
     creator.send_signal(signal.SIGKILL)
     await creator.wait()
 

@@ -134,7 +134,8 @@ async def test_a_lost_box_is_told_and_replaced_for_its_thread(
 async def test_a_box_lost_in_the_middle_is_told(sandboxes: Sandboxes, stand: Place) -> None:
     await run(sandboxes, "mid", "true")
     running = asyncio.create_task(run(sandboxes, "mid", "sleep 60", timeout=90))
-    await asyncio.sleep(0.3)
+    while not (await sandboxes.session(thread("mid"))).running:
+        await asyncio.sleep(0.02)
     await stand.lose_box("mid")
     with pytest.raises(errors.SessionLost):
         await running
@@ -144,7 +145,7 @@ async def test_a_box_lost_in_the_middle_is_told(sandboxes: Sandboxes, stand: Pla
 async def test_idle_sessions_expire_and_are_told(sandboxes: Sandboxes) -> None:
     request = CreateSessionRequest(thread_id="idle", idle_timeout_s=1)
     first = await sandboxes.create_session(request)
-    for _ in range(100):
+    for _ in range(400):
         try:
             await sandboxes.session(thread("idle"))
         except errors.SessionNotFound:
@@ -157,8 +158,8 @@ async def test_idle_sessions_expire_and_are_told(sandboxes: Sandboxes) -> None:
 
 
 async def test_a_running_command_keeps_its_session(sandboxes: Sandboxes) -> None:
-    await sandboxes.create_session(CreateSessionRequest(thread_id="long", idle_timeout_s=1))
-    result = await run(sandboxes, "long", "sleep 3; echo done")
+    await sandboxes.create_session(CreateSessionRequest(thread_id="long", idle_timeout_s=4))
+    result = await run(sandboxes, "long", "sleep 7; echo done")
     assert (result.output, result.session_state) == ("done\n", "live")
 
 
@@ -194,7 +195,7 @@ async def test_state_output_and_exit(sandboxes: Sandboxes) -> None:
 
 @pytest.mark.bash
 async def test_timeout_and_truncation(sandboxes: Sandboxes) -> None:
-    result = await run(sandboxes, "t", "echo part; sleep 60", timeout=0.5)
+    result = await run(sandboxes, "t", "echo part; sleep 60", timeout=4)
     assert (result.exit_code, result.timed_out, result.output) == (124, True, "part\n")
     big = await run(sandboxes, "t", f"head -c {3 * MIB} /dev/zero | tr '\\0' x")
     assert (big.truncated, big.output_bytes) == (True, 3 * MIB)

@@ -35,8 +35,8 @@ SMALL = Limits(
     inodes=2000,
 )
 """Every box of these tests: what fills it up does so in a moment."""
-SESSION_S = 20.0
-NEIGHBOUR_S = 5.0
+SESSION_S = 30.0
+NEIGHBOUR_S = 15.0
 MAX_GROWTH = 64 * MIB
 
 

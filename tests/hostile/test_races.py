@@ -16,6 +16,7 @@ import sandbox_warden
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.warden.client import WardenClient
 from tests.contract.conftest import MakeBox
+from tests.waiting import until_running
 
 from .conftest import SESSION_S, SMALL, answers
 
@@ -56,7 +57,7 @@ async def test_ten_commands_of_a_box_that_goes_are_all_told(make_box: MakeBox) -
     box = await make_box(limits=SMALL)
     async with WardenClient(box) as warden:
         commands = [asyncio.create_task(warden.run("sleep 100")) for _ in range(10)]
-        await asyncio.sleep(0.5)
+        await until_running(warden, 10)
         await asyncio.gather(box.destroy(), box.destroy(), box.destroy())
         async with asyncio.timeout(SESSION_S):
             ends = await asyncio.gather(*commands, return_exceptions=True)
@@ -65,15 +66,18 @@ async def test_ten_commands_of_a_box_that_goes_are_all_told(make_box: MakeBox) -
 
 async def test_transfers_of_a_box_that_goes_are_told(make_box: MakeBox) -> None:
     box = await make_box(limits=SMALL)
+    under_way = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:
-        for _ in range(1000):
+        for number in range(10_000):
             yield bytes(1000)
             await asyncio.sleep(0.01)
+            if number == 10:
+                under_way.set()
 
     async with WardenClient(box) as warden:
         upload = asyncio.create_task(warden.put("file", endless()))
-        await asyncio.sleep(0.5)
+        await under_way.wait()
         await box.destroy()
         async with asyncio.timeout(SESSION_S):
             with pytest.raises(errors.RuntimeUnavailable):
@@ -100,9 +104,9 @@ async def test_a_clock_that_jumps_ends_nothing_early(
     monkeypatch: pytest.MonkeyPatch, warden: WardenClient, hours: int
 ) -> None:
     real = time.time
-    running = asyncio.create_task(warden.run("sleep 1; echo done", timeout_s=10))
-    limited = asyncio.create_task(warden.run("sleep 100", timeout_s=2))
-    await asyncio.sleep(0.3)
+    running = asyncio.create_task(warden.run("sleep 3; echo done", timeout_s=60))
+    limited = asyncio.create_task(warden.run("sleep 100", timeout_s=3))
+    await until_running(warden)
     monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
     assert (await running).output == "done\n"
     assert (await limited).exit.timed_out

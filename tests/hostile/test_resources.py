@@ -20,7 +20,16 @@ from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.base import Box, Runtime
 from sandbox_server.runtime.warden.client import WardenClient
 
-from .conftest import MIB, NOT_APPLICABLE, SESSION_S, SMALL, answers, ask_python, run_python
+from .conftest import (
+    MIB,
+    NEIGHBOUR_S,
+    NOT_APPLICABLE,
+    SESSION_S,
+    SMALL,
+    answers,
+    ask_python,
+    run_python,
+)
 
 BOMB = "bomb() { bomb | bomb & }; bomb 2>/dev/null"
 HOG = "hoard = []\nwhile True: hoard.append(bytearray(8 << 20))"
@@ -74,8 +83,8 @@ async def test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone(
     box: Box, warden: WardenClient, neighbour: WardenClient
 ) -> None:
     running = asyncio.create_task(warden.run(f"{BOMB}; sleep 30", timeout_s=3))
-    await asyncio.sleep(4)
-    await answers(neighbour, 5)
+    await asyncio.wait([running], timeout=4)
+    await answers(neighbour, NEIGHBOUR_S)
     await box.destroy()
     with pytest.raises(errors.SessionLost):
         async with asyncio.timeout(SESSION_S):

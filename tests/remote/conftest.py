@@ -9,7 +9,7 @@ import pytest
 
 from sandbox_sdk import RemoteBackend
 from tests.contract.conftest import state_dir
-from tests.contract.stand import Stand, make_runtime, open_stand, served
+from tests.contract.stand import Stand, lone_standing, make_runtime, open_stand, served
 from tests.remote.proxy import Proxy, proxied
 
 __all__ = ["state_dir"]
@@ -22,7 +22,11 @@ FASTEST = next((name for name in ("bubblewrap", "docker") if name in RUNTIMES), 
 async def stand(state_dir: Path) -> AsyncIterator[Stand]:
     if FASTEST is None:
         pytest.skip("no runtime here; scripts/engine.sh says why")
-    async with make_runtime(FASTEST, state_dir) as runtime, open_stand(runtime, state_dir) as made:
+    async with (
+        make_runtime(FASTEST, state_dir) as runtime,
+        lone_standing() as standing,
+        open_stand(runtime, standing) as made,
+    ):
         yield made
 
 

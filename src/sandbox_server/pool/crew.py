@@ -1,8 +1,9 @@
-"""Tasks that run so many at a time."""
+"""Tasks in the background, that somebody answers for."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, Generic, TypeVar
@@ -13,8 +14,8 @@ _T = TypeVar("_T")
 class Crew(Generic[_T]):
     """Work in the background, `limit` pieces at a time. Who makes a crew stops it."""
 
-    def __init__(self, limit: int) -> None:
-        self._slots = asyncio.Semaphore(limit)
+    def __init__(self, limit: int | None = None) -> None:
+        self._slots = asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
         self._tasks: set[asyncio.Task[_T]] = set()
 
     def __len__(self) -> int:

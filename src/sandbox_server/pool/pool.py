@@ -65,7 +65,8 @@ class Pool:
         self._claims: deque[float] = deque(maxlen=settings.max_size)
         self._idle_since = clock()
         self._health = Health()
-        self._starts: Crew[WarmBox] = Crew(settings.concurrency)
+        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._starts: Crew[WarmBox] = Crew()
         self._ends: Crew[None] = Crew(settings.concurrency)
         self._maintenance: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -234,6 +235,7 @@ class Pool:
             make,
             self._runtime,
             self._spec,
+            slots=self._slots,
             connect=self._connect,
             discard=partial(self._discard, reason="start failed"),
             within_s=self._settings.start_timeout_s,

@@ -76,25 +76,28 @@ async def make(
     runtime: Runtime,
     spec: BoxSpec,
     *,
+    slots: asyncio.Semaphore,
     connect: Callable[[Box], WardenClient],
     discard: Callable[[WarmBox], None],
     within_s: float,
 ) -> WarmBox:
-    """A new box whose warden has answered.
+    """A new box whose warden has answered. Only making it takes a slot: while a warden gets ready,
+    the engine has time for the next box.
 
     Raises Unavailable. A box that was made and does not answer goes to `discard`, as does one whose
     maker is cancelled.
     """
     try:
-        async with asyncio.timeout(within_s):
+        async with slots, asyncio.timeout(within_s):
             box = await runtime.create(spec)
-            warm = WarmBox(box, connect(box))
-            try:
+        warm = WarmBox(box, connect(box))
+        try:
+            async with asyncio.timeout(within_s):
                 await warm.warden.connect()
-            except BaseException:
-                discard(warm)
-                raise
-            return warm
+        except BaseException:
+            discard(warm)
+            raise
+        return warm
     except Unavailable:
         raise
     except TimeoutError as exc:

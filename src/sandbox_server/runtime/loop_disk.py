@@ -30,6 +30,8 @@ MOUNT_OPTIONS = "nosuid,nodev,noatime,nobarrier,discard,noinit_itable"
 """A box does not outlive a crash of its machine, so nothing waits for the real disk (nobarrier) and
 inode tables are not zeroed behind its back. What a box deletes goes back to the host (discard)."""
 
+_BLOCK = 4096
+
 
 class LoopDisk:
     """A loop device that lives as long as this object is open or a file system on it is mounted."""
@@ -70,8 +72,10 @@ def obstacle(folder: Path) -> str:
 
 
 def new_disk(folder: Path, *, size: int, inodes: int, label: str) -> LoopDisk:
-    """A fresh file system that belongs to uid 1000, on a device of its own. Blocks for about a
-    millisecond (the first of its size: ten). Raises OSError."""
+    """A fresh file system that belongs to uid 1000, on a device of its own. A small one has fewer
+    inodes than asked for: one for every block. Blocks for about a millisecond (the first of its
+    size: ten). Raises OSError."""
+    inodes = min(inodes, size // _BLOCK)
     backing = _nameless_file(folder)
     try:
         os.ftruncate(backing, size)

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 _READ_SIZE = 256 * 1024
-_BUFFER = 1 << 20
+BUFFER = 1 << 20
 
 
 class SocketStream:
@@ -25,7 +25,7 @@ class SocketStream:
         try:
             # The kernel takes at most 107 bytes; through a descriptor the folder's do not count.
             short = f"/proc/self/fd/{folder}/{path.name}"
-            reader, writer = await asyncio.open_unix_connection(short, limit=_BUFFER)
+            reader, writer = await asyncio.open_unix_connection(short, limit=BUFFER)
         finally:
             os.close(folder)
         return cls(reader, writer)

@@ -93,7 +93,10 @@ class BubblewrapRuntime(Runtime):
                 f"bubblewrap boxes have no network; for {spec.network!r} use the docker runtime"
             )
         setup = await self._get_setup()
-        folder = self._state.new_box()
+        try:
+            folder = self._state.new_box()
+        except OSError as exc:
+            raise RuntimeUnavailable(f"there is no place for the box: {exc}") from exc
         try:
             with contextlib.ExitStack() as held:
                 complaints = await _to_the_end(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
 import uuid
 from collections.abc import Coroutine
@@ -12,18 +13,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiodocker
+import structlog
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
 from sandbox_server.runtime import loop_disk
-from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Limits, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, ByteStream, Enforcement, Limits, Runtime
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
 from sandbox_server.runtime.docker.engine import Endpoint, Engine
 from sandbox_server.runtime.docker.image import BoxImages
-from sandbox_server.runtime.docker.stream import ExecStream, open_exec
+from sandbox_server.runtime.docker.near import NotNear, open_near
+from sandbox_server.runtime.docker.stream import open_exec
 from sandbox_server.runtime.loop_disk import LoopDisk
+
+log = structlog.get_logger(__name__)
 
 DISK_FOLDER = Path("/var/tmp")
 _REMOVED_S = 60.0
@@ -43,14 +48,32 @@ class DockerBox(Box):
         python: str,
         labels: dict[str, str],
         created_at: float,
+        near: bool,
     ) -> None:
+        """near: whether its processes may be on this machine, with its own kernel."""
         super().__init__(box_id, runtime="docker", labels=labels, created_at=created_at)
         self._engine = engine
         self._relay = config.relay_command(python)
         self._gone = f"box {box_id} is gone"
         self._name = config.container_name(box_id)
+        self._near = near
 
-    async def open_stream(self) -> ExecStream:
+    async def open_stream(self) -> ByteStream:
+        if self._near:
+            try:
+                return await self._open_near()
+            except NotNear as exc:
+                log.info("box.not_near", box=self.id, why=str(exc))
+                self._near = False
+        return await self._open_exec()
+
+    async def _open_near(self) -> ByteStream:
+        about = await self._show()
+        if not about["State"]["Running"]:
+            raise SessionLost(self._gone)
+        return await open_near(int(about["State"]["Pid"]), about["Id"], gone=self._gone)
+
+    async def _open_exec(self) -> ByteStream:
         with self._engine.errors(gone=self._gone):
             try:
                 relay = await self._engine.client.containers.container(self._name).exec(
@@ -62,10 +85,13 @@ class DockerBox(Box):
                 raise
         return await open_exec(self._engine, relay.id, gone=self._gone)
 
+    async def _show(self) -> dict[str, Any]:
+        with self._engine.errors(gone=self._gone):
+            return dict(await self._engine.client.containers.container(self._name).show())
+
     async def is_alive(self) -> bool:
         try:
-            with self._engine.errors(gone=self._gone):
-                about = await self._engine.client.containers.container(self._name).show()
+            about = await self._show()
         except SessionLost:
             return False
         return bool(about["State"]["Running"])
@@ -162,7 +188,7 @@ class DockerRuntime(Runtime):
             )
             await self._start(box_id, made)
         labels = dict(spec.labels)
-        return DockerBox(self._engine, box_id, python=python, labels=labels, created_at=created_at)
+        return self._box(box_id, python=python, labels=labels, created_at=created_at)
 
     async def _start(self, box_id: str, made: dict[str, Any]) -> None:
         name = config.container_name(box_id)
@@ -216,12 +242,19 @@ class DockerRuntime(Runtime):
         return found
 
     def _adopted(self, box_id: str, labels: dict[str, str]) -> DockerBox:
-        return DockerBox(
-            self._engine,
+        return self._box(
             box_id,
             python=labels.get(config.LABEL_PYTHON, config.PYTHON),
             labels=config.own_labels(labels),
             created_at=float(labels.get(config.LABEL_CREATED, "0")),
+        )
+
+    def _box(
+        self, box_id: str, *, python: str, labels: dict[str, str], created_at: float
+    ) -> DockerBox:
+        near = bool(self._engine.endpoint.path) and os.geteuid() == 0 and not self.gvisor
+        return DockerBox(
+            self._engine, box_id, python=python, labels=labels, created_at=created_at, near=near
         )
 
     async def _remove_volumes(self) -> None:

@@ -1,0 +1,199 @@
+"""Every row of the error table, provoked over HTTP in a server with real boxes."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.models import ErrorAnswer
+from sandbox_server.api.app import create_app
+from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.limits import ApiLimits
+from sandbox_server.pool import PoolSettings
+from sandbox_server.runtime.base import BoxSpec, Limits, Runtime
+from sandbox_server.service import SandboxService, ServiceFacts
+from sandbox_server.sessions.lease import LoneLease
+from sandbox_server.sessions.sqlite import SqliteRegistry
+from sandbox_server.worker import Worker
+from tests.contract.conftest import server_runtime, state_dir
+from tests.contract.stand import LIMITS
+
+__all__ = ["server_runtime", "state_dir"]
+
+MIB = 1 << 20
+CAPACITY = 2
+RUN = {"thread_id": "t", "command": "echo"}
+
+NOT_FROM_A_BOX = {
+    "internal": "takes a defect of the server",
+    "forbidden": "a caller that may not do what it asks for; none is restricted yet",
+    "command_rejected": "takes a policy",
+    "rate_limited": "takes a limit of calls",
+    "unavailable": "the base of other errors",
+    "misdirected": "what a worker tells a coordinator",
+}
+"""Shown over HTTP in tests/api/test_errors.py, with sandboxes that raise them."""
+
+
+class Place:
+    """A server, and what only its operator can do to it."""
+
+    def __init__(self, http: httpx.AsyncClient, worker: Worker, state_dir: Path) -> None:
+        self.http = http
+        self.worker = worker
+        self.state_dir = state_dir
+
+    async def execute(self, **changes: object) -> httpx.Response:
+        return await self.http.post("/execute", json={**RUN, **changes})
+
+    async def upload(self, size: int) -> httpx.Response:
+        target = {"thread_id": "t", "path": "f"}
+        return await self.http.post("/upload_file", params=target, files={"file": bytes(size)})
+
+    async def lose_box(self) -> None:
+        await asyncio.gather(*(s.box.destroy() for s in self.worker.table.sessions()))
+
+
+@pytest.fixture
+async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place]:
+    owner = f"errors-{uuid.uuid4().hex[:8]}"
+    worker = Worker(
+        server_runtime,
+        BoxSpec(owner=owner, deadman_s=300, limits=Limits(disk_bytes=16 * MIB)),
+        SqliteRegistry(worker=owner),
+        LoneLease(owner, 1),
+        pool=PoolSettings(size=0, min_size=0, max_size=0),
+        environments={"broken": "no-such-image:latest"},
+        idle_timeout_s=600,
+        capacity=CAPACITY,
+        destroy_on_exit=True,
+    )
+    limits = LIMITS.model_copy(update={"upload_limit_bytes": 32 * MIB})
+    facts = ServiceFacts(worker_id=owner, runtime=server_runtime.name, limits=limits)
+    async with worker:
+        service = SandboxService(worker.table, facts, health=worker.health)
+        app = create_app(
+            service,
+            keys=ApiKeys.parse("acme:key"),
+            limits=ApiLimits(upload_bytes=32 * MIB, body_timeout_s=0.5),
+        )
+        async with _served(app) as url:
+            headers = {"X-API-Key": "key"}
+            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
+                yield Place(http, worker, state_dir)
+
+
+@contextlib.asynccontextmanager
+async def _served(app: object) -> AsyncIterator[str]:
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_config=None, access_log=False)  # type: ignore[arg-type]
+    )
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _lost(place: Place) -> httpx.Response:
+    session_id = (await place.execute()).json()["session_id"]
+    await place.lose_box()
+    return await place.http.post("/execute", json={"session_id": session_id, "command": "echo"})
+
+
+async def _capacity(place: Place) -> httpx.Response:
+    for number in range(CAPACITY):
+        answer = await place.execute(thread_id=f"t-{number}")
+        assert answer.status_code == 200, answer.text
+    return await place.execute(thread_id="one-too-many")
+
+
+async def _mismatch(place: Place) -> httpx.Response:
+    await place.execute(idempotency_key="k")
+    return await place.execute(idempotency_key="k", command="echo something else")
+
+
+async def _unavailable(place: Place) -> httpx.Response:
+    """A runtime that cannot make boxes: no such image, or no place for embedded ones."""
+    boxes = place.state_dir / "boxes"
+    away = boxes.with_name("boxes-away")
+    if boxes.exists():
+        boxes.rename(away)
+    boxes.touch()
+    try:
+        body = {"thread_id": "t", "environment": "broken"}
+        return await place.http.post("/create_session", json=body)
+    finally:
+        boxes.unlink()
+        if away.exists():
+            away.rename(boxes)
+
+
+async def _missing(place: Place) -> httpx.Response:
+    await place.execute()
+    return await place.http.get("/download_file", params={"thread_id": "t", "path": "none"})
+
+
+async def _slow(place: Place) -> httpx.Response:
+    """A body that does not go on: no well-behaved client can send one."""
+    url = place.http.base_url
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    head = "POST /execute HTTP/1.1\r\nHost: x\r\nX-API-Key: key\r\nContent-Length: 9\r\n\r\n{"
+    writer.write(head.encode())
+    status, _, rest = (await reader.read()).decode().partition("\r\n")
+    writer.close()
+    fields, _, body = rest.partition("\r\n\r\n")
+    headers = [line.split(": ", 1) for line in fields.split("\r\n")]
+    return httpx.Response(
+        int(status.split()[1]), headers=[(name, value) for name, value in headers], text=body
+    )
+
+
+PROVOKED: dict[str, Callable[[Place], Awaitable[httpx.Response]]] = {
+    "invalid_request": lambda place: place.execute(timeout=-1),
+    "invalid_thread_id": lambda place: place.execute(thread_id="../x"),
+    "invalid_path": lambda place: place.http.get(
+        "/list_files", params={"thread_id": "t", "path": "../../etc\0"}
+    ),
+    "unauthorized": lambda place: place.http.get("/session", headers={"X-API-Key": "wrong"}),
+    "not_found": lambda place: place.http.get("/nowhere"),
+    "session_not_found": lambda place: place.http.get("/session", params={"thread_id": "none"}),
+    "file_not_found": _missing,
+    "method_not_allowed": lambda place: place.http.get("/execute"),
+    "request_timeout": _slow,
+    "idempotency_mismatch": _mismatch,
+    "session_lost": _lost,
+    "file_too_large": lambda place: place.upload(33 * MIB),
+    "disk_full": lambda place: place.upload(24 * MIB),
+    "capacity": _capacity,
+    "runtime_unavailable": _unavailable,
+}
+
+
+def by_code() -> dict[str, type[SandboxError]]:
+    found = (cls for cls in vars(errors).values() if isinstance(cls, type))
+    return {cls.code: cls for cls in found if issubclass(cls, SandboxError)}
+
+
+def test_no_code_is_forgotten() -> None:
+    assert set(by_code()) == {*PROVOKED, *NOT_FROM_A_BOX}
+
+
+@pytest.mark.parametrize("code", PROVOKED)
+async def test_each_code(place: Place, code: str) -> None:
+    answer = await PROVOKED[code](place)
+    error = ErrorAnswer.model_validate(answer.json()).error
+    assert (error.code, answer.status_code) == (code, by_code()[code].status), answer.text
+    assert error.message
+    assert error.request_id == answer.headers["x-request-id"]
+    assert ("retry-after" in answer.headers) == (code in ("capacity", "rate_limited"))
