@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 import sandbox_sdk
-from sandbox_sdk import AsyncProcess, AsyncSandboxClient, Process, SandboxClient, SandboxError
+from sandbox_sdk import (
+    AsyncProcess,
+    AsyncSandboxClient,
+    Process,
+    SandboxClient,
+    SandboxError,
+    Unreachable,
+)
 from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
 
 CLIENTS = [
@@ -25,9 +32,10 @@ RESULTS = [
 ERRORS = [
     "Capacity", "CommandFailed", "CommandRejected", "DiskFull", "FileMissing", "FileTooLarge",
     "Forbidden", "IdempotencyMismatch", "Internal", "InvalidPath", "InvalidRequest",
-    "InvalidThreadId", "MethodNotAllowed", "NotFound", "RateLimited", "RequestTimeout",
+    "InvalidThreadId", "MethodNotAllowed", "Misdirected", "NotFound", "RateLimited",
+    "RequestTimeout",
     "RuntimeUnavailable", "SandboxError", "SessionLost", "SessionNotFound", "StdinClosed",
-    "TransferCorrupted", "Unauthorized", "Unavailable",
+    "TransferCorrupted", "Unauthorized", "Unavailable", "Unreachable",
 ]  # fmt: skip
 
 
