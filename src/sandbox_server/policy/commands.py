@@ -230,7 +230,7 @@ class CommandParser(Lexer):
 
     def _array(self) -> list[Word]:
         self.position += 1
-        words = []
+        words: list[Word] = []
         while True:
             self._skip_lines()
             if self.next() == ")":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
 from sandbox_server.policy.fields import (
     BRACKET,
@@ -17,7 +18,6 @@ from sandbox_server.policy.fields import (
     QUESTION,
     SPLIT,
     STAR,
-    known,
 )
 from sandbox_server.policy.parameters import transformed
 from sandbox_server.policy.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
@@ -25,12 +25,20 @@ from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 MAX_ALTERNATIVES = 16
 MAX_BRACES = 64
-_ACTIVE = str.maketrans(
-    {"*": STAR, "?": QUESTION, "[": BRACKET, "{": OPEN, ",": COMMA, "}": CLOSE}
-)
-_SPECIAL = re.compile(r"[*?\[{~]")
+MAX_NESTED = 12
+_ACTIVE = str.maketrans({"*": STAR, "?": QUESTION, "[": BRACKET, "{": OPEN, ",": COMMA, "}": CLOSE})
+_ACTIVE_BUT_BRACKETS = {key: value for key, value in _ACTIVE.items() if value != BRACKET}
+_SPECIAL = re.compile(r"[*?{~]|\[.*\]")
 _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.-?\d+)?")
-Outputs = Callable[[Substitution], Values]
+
+
+class Outputs(Protocol):
+    """What substitutions turn into."""
+
+    def __call__(self, part: Substitution) -> Values: ...
+
+    def process(self, part: Substitution) -> str:
+        """The path of a process substitution."""
 
 
 def expand(word: Word, variables: Variables, outputs: Outputs) -> list[list[str]]:
@@ -45,14 +53,12 @@ def expand(word: Word, variables: Variables, outputs: Outputs) -> list[list[str]
 
 def expand_one(word: Word, variables: Variables, outputs: Outputs) -> Values:
     """The value of an assignment, or the target of a redirection: one text, never split."""
-    texts = [_joined(text) for text in _alternatives(word.parts, variables, outputs)]
-    kept = tuple(dict.fromkeys(text for text in texts if text != HOLE))
-    complete = len(kept) == len(set(texts)) and all(known(text) for text in kept)
-    return Values(kept[:MAX_ALTERNATIVES], complete and len(kept) <= MAX_ALTERNATIVES)
+    texts = dict.fromkeys(_joined(text) for text in _alternatives(word.parts, variables, outputs))
+    return Values(tuple(texts), complete=True)
 
 
 def product(ways: list[list[list[str]]]) -> list[list[str]]:
-    """Every argv out of every way to read each word, up to a bound; the last stands for the rest."""
+    """Every argv out of every way to read each word; past a bound, one stands for the rest."""
     if all(len(each) == 1 for each in ways):
         return [[field for each in ways for field in each[0]]]
     count = 1
@@ -90,7 +96,7 @@ def _pieces(part: Part, variables: Variables, outputs: Outputs, *, first: bool) 
         return [NUMBER]
     if isinstance(part, Substitution):
         if part.process:
-            return [HOLE]
+            return [outputs.process(part)]
         values = outputs(part)
         quoted = part.quoted
     else:
@@ -132,14 +138,15 @@ def _indirect(part: Parameter, variables: Variables) -> Values:
 
 
 def _activated(text: str, variables: Variables, *, first: bool) -> str:
+    active = _ACTIVE if "]" in text else _ACTIVE_BUT_BRACKETS
     if first and text[0] == "~":
         name, slash, rest = text.partition("/")
         home = variables.get("HOME")
         if name == "~":
             value = home.texts[0] if home.complete and len(home.texts) == 1 else HOLE
-            return value + (slash + rest).translate(_ACTIVE)
-        return name + (slash + rest).translate(_ACTIVE)
-    return text.translate(_ACTIVE)
+            return value + (slash + rest).translate(active)
+        return name + (slash + rest).translate(active)
+    return text.translate(active)
 
 
 def _split(text: str, variables: Variables) -> str:
@@ -149,11 +156,11 @@ def _split(text: str, variables: Variables) -> str:
         return SPLIT
     for separator in separators.texts[0]:
         text = text.replace(separator, GAP)
-    return text.replace("*", STAR).replace("?", QUESTION).replace("[", BRACKET)
+    return text.replace(HOLE, SPLIT).replace("*", STAR).replace("?", QUESTION).replace("[", BRACKET)
 
 
 def _fields(text: str, word: Word) -> list[str]:
-    texts = [text] if OPEN not in text else list(itertools.islice(_braces(text), MAX_BRACES))
+    texts = [text] if OPEN not in text else _braced(text)
     fields = []
     for each in texts:
         each = _inactive_braces(each)
@@ -164,6 +171,12 @@ def _fields(text: str, word: Word) -> list[str]:
     if fields == [""] and not any(isinstance(p, Text) and p.quoted for p in word.parts):
         return []
     return fields
+
+
+def _braced(text: str) -> list[str]:
+    if text.count(OPEN) > MAX_NESTED:
+        return [SPLIT]
+    return list(itertools.islice(_braces(text), MAX_BRACES))
 
 
 def _inactive_braces(text: str) -> str:

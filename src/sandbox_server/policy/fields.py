@@ -46,11 +46,6 @@ def certain(field: str) -> str | None:
     return None if HOLE in plain or SPLIT in plain or NUMBER in plain else plain
 
 
-def shown(field: str) -> str | None:
-    """For people: None where it is not known."""
-    return certain(field)
-
-
 @lru_cache(maxsize=512)
 def possible(field: str) -> re.Pattern[str]:
     """What a field can turn out to be."""

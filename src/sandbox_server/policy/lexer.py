@@ -205,6 +205,7 @@ class Lexer(ABC):
 
     def _pattern_group(self, parts: list[Part]) -> None:
         """`@(a|b)` and its kin: a pattern, whatever stands in it."""
+        self._enter()
         self.position += 1
         _add(parts, "(", quoted=False)
         while True:
@@ -219,6 +220,7 @@ class Lexer(ABC):
             self.position += 1
             _add(parts, character, quoted=False)
             if character == ")":
+                self.effort.depth -= 1
                 return
 
     # Expansions
@@ -297,7 +299,7 @@ class Lexer(ABC):
                 self.position += 1
                 self._double_quoted(parts)
             else:
-                self._special_in_quotes(parts, "$`\"\\")
+                self._special_in_quotes(parts, '$`"\\')
         self.effort.depth -= 1
         return parts
 

@@ -124,7 +124,7 @@ class Parser(CommandParser):
         return made
 
     def _words(self) -> list[Word]:
-        words = []
+        words: list[Word] = []
         while True:
             self._skip_gap()
             word = self.word()

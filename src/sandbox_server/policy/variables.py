@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sandbox_server.policy.fields import HOLE, NUMBER, SPLIT
+from sandbox_server.policy.fields import NUMBER, SPLIT
 
 MAX_VALUES = 8
-NUMBERS = frozenset({"#", "?", "$", "!", "RANDOM", "SECONDS", "LINENO", "UID", "EUID", "PPID",
-                     "BASHPID", "EPOCHSECONDS", "SRANDOM", "COLUMNS", "LINES", "SHLVL"})  # fmt: skip
+NUMBERS = frozenset(
+    "# ? $ ! RANDOM SECONDS LINENO UID EUID PPID BASHPID EPOCHSECONDS COLUMNS LINES".split()  # noqa: SIM905
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,18 @@ class Variables:
     """Arguments, already joined by GAP where there are alternatives to them: one reading only."""
     unstable: frozenset[str] = frozenset()
     """Assigned by a function, which may be called at any time."""
+    functions: frozenset[str] = frozenset()
+    """Those that are surely defined."""
     cwd: str | None = None
 
     def copy(self) -> Variables:
-        return Variables(dict(self.values), dict(self.arrays), self.unstable, self.cwd)
+        values, arrays = dict(self.values), dict(self.arrays)
+        return Variables(values, arrays, self.unstable, self.functions, self.cwd)
+
+    def inherited(self) -> Variables:
+        """In another shell: there, only what was exported is set, which is not known."""
+        values = {name: Values((*held.texts, "")) for name, held in self.values.items()}
+        return Variables(values, cwd=self.cwd)
 
     def get(self, name: str) -> Values:
         found = self.values.get(name)
@@ -55,10 +64,9 @@ class Variables:
             return _FIXED.get(name, UNKNOWN)
         return Values(found.texts) if name in self.unstable else found
 
-    def set(self, name: str, values: Values, *, maybe: bool) -> None:
-        """`maybe`: or it keeps what it had."""
+    def assign(self, name: str, values: Values) -> None:
         self.arrays.pop(name, None)
-        self.values[name] = self.get(name).or_else(values) if maybe else values
+        self.values[name] = values
 
     def forget(self, name: str) -> None:
         """It may be anything from here on, and may still be what it was."""
@@ -75,7 +83,18 @@ class Variables:
         fields = self.arrays.get(name)
         if fields and index.isdigit() and int(index) < len(fields):
             return Values((fields[int(index)],))
-        return Values((), complete=False)
+        return UNKNOWN
 
+    def changed(self, before: Variables) -> set[str]:
+        """The names that hold something else than they did."""
+        names = {name for name, held in self.values.items() if before.values.get(name) != held}
+        arrays = {name for name, held in self.arrays.items() if before.arrays.get(name) != held}
+        return names | arrays
 
-__all__ = ["HOLE", "MAX_VALUES", "NUMBERS", "UNKNOWN", "Values", "Variables"]
+    def or_as(self, before: Variables) -> None:
+        """What happened since `before` may not have happened."""
+        self.functions &= before.functions
+        for name in self.changed(before):
+            self.values[name] = before.get(name).or_else(self.get(name))
+            if name in before.arrays and name not in self.arrays:
+                self.arrays[name] = before.arrays[name]
