@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
 from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bind
 from sandbox_server.policy.expand import expand, expand_one, is_literal
-from sandbox_server.policy.fields import HOLE, PRIVATE, SPLIT, certain
+from sandbox_server.policy.fields import HOLE, PRIVATE, SPLIT, certain, known
 from sandbox_server.policy.inner import Inner, Run, Script
 from sandbox_server.policy.lexer import Effort
 from sandbox_server.policy.names import command_name
@@ -21,7 +21,7 @@ from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 from sandbox_server.policy.walk import Scope, Walk
 from sandbox_server.policy.wrappers import READS_INPUT, unwrap
 
-MAX_LENGTH = 128 << 10
+MAX_LENGTH = 64 << 10
 _BAD_SUBSCRIPT = re.compile(r"\[|[^\x20-\x7e]")
 
 
@@ -33,16 +33,19 @@ def analyse(
     cwd: str | None = None,
 ) -> Analysis:
     """Every simple command in it. Never raises, and looks at a bounded amount."""
-    source = PRIVATE.sub("", command)
+    source = PRIVATE.sub("", command).replace("\r\n", "\n").rstrip("\r")
     walk = _Analyser(Effort())
     whole = Place(command[:200], 0, len(command))
     if source != command:
-        walk.doubt(Doubt.NOT_PARSED, whole, "it has NUL or private characters in it")
+        why = "it has NUL, private characters or carriage returns in it"
+        walk.doubt(Doubt.NOT_PARSED, whole, why)
     if len(source) > MAX_LENGTH:
         walk.doubt(Doubt.TOO_MUCH, whole, f"it is longer than {MAX_LENGTH} characters")
         walk.found.calls.extend(scan(source, whole))
         return walk.found
     variables = Variables(cwd=cwd)
+    for number in range(1, 10):
+        variables.assign(str(number), Values(("",)))
     for name, value in (env or {}).items():
         variables.assign(name, Values((PRIVATE.sub("", value),), complete=True))
     if env:
@@ -131,10 +134,8 @@ class _Analyser(Walk):
         if name is None or not call.literal:
             self.doubt(Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known")
         if name is None:
-            if (
-                argv[0] == SPLIT and len(argv) > 1 and argv[1][:1] != "-"
-            ):  # It may be nothing: then the next is the name.
-                self.invoke(Call(call.place, [argv[1:]], call.via, literal=False), scope)
+            if likely := _likely(argv):
+                self.invoke(Call(call.place, [likely], call.via, literal=False), scope)
             return
         call.assigned.extend(assigned_names(name, argv))
         self._subscripts(name, argv, call)
@@ -144,7 +145,8 @@ class _Analyser(Walk):
         elif name == "alias":
             self._alias(argv, call, scope)
         stdins: list[str | None] = [*scope.stdin.texts[:2]]
-        for stdin in stdins if scope.stdin.complete and stdins else [*stdins, None]:
+        complete = scope.stdin.complete and 0 < len(scope.stdin.texts) <= 2
+        for stdin in stdins if complete else [*stdins, None]:
             for inner in unwrap(name, argv, stdin):
                 self._inner(name, inner, call, scope)
             if name not in READS_INPUT:
@@ -180,8 +182,13 @@ class _Analyser(Walk):
             bind(list(script.arguments[1:]), scope.variables)
         if script.words:
             text = text.replace("\\_", " ")
+        before = scope.variables
+        if script.late:
+            scope = scope.apart()
         with self.deeper(call.place.start):
             self.source(text, dataclasses.replace(scope, stdin=UNKNOWN))
+        if script.late:
+            before.unstable |= scope.variables.changed(before)
 
     # Names of this source
 
@@ -228,8 +235,10 @@ class _Analyser(Walk):
             name, value = assignment.name, assignment.value
             if isinstance(value, list):
                 ways = [expand(word, variables, outputs) for word in value]
-                fields = tuple(field for each in ways for field in each[0])
-                before = variables.arrays.get(name, ()) if assignment.append else ()
+                fields = tuple(
+                    field for each in ways for field in [*each[0], *[SPLIT] * (len(each) > 1)]
+                )
+                before = variables.array(name) if assignment.append else ()
                 variables.set_array(name, (*before, *fields))
                 continue
             values = expand_one(value, variables, outputs)
@@ -270,3 +279,11 @@ def _is_compound(word: str) -> bool:
     """`declare 'x=($(reboot))'`: a list in quotes is expanded all the same."""
     value = word.partition("=")[2]
     return value[:1] in ("(", HOLE, SPLIT)
+
+
+def _likely(argv: list[str]) -> list[str]:
+    """The command if what is not known in its name is nothing: empty where it has no name then."""
+    rest = re.sub(f"[{HOLE}{SPLIT}]", "", argv[0])
+    if rest:
+        return [rest, *argv[1:]] if rest != argv[0] and known(rest) else []
+    return argv[1:] if argv[1:] and argv[1][:1] != "-" else []

@@ -43,8 +43,12 @@ def affect(name: str, argv: list[str], stdin: str | None, variables: Variables) 
     elif name in DECLARING:
         for word in argv[1:]:
             target, equals, value = word.partition("=")
-            if equals and _NAME.fullmatch(target):
+            if not _NAME.fullmatch(target):
+                continue
+            if equals:
                 variables.assign(target, Values((value.replace(SPLIT, HOLE),), complete=True))
+            elif name not in ("export", "readonly"):
+                variables.forget(target)
     elif name == "set" and "--" in argv:
         _set_positional(argv[argv.index("--") + 1 :], variables)
     elif name == "printf" and argv[1:2] == ["-v"] and len(argv) > 3:
@@ -94,7 +98,7 @@ def _read(argv: list[str], stdin: str | None, variables: Variables) -> None:
     array = options.value("-a")
     line = None if stdin is None else stdin.partition("\n")[0]
     if array and line is not None:
-        variables.set_array(array, tuple(line.split()))
+        variables.set_array(array, (*line.split(), SPLIT))
     if line is None:
         for name in names:
             variables.forget(name)

@@ -176,7 +176,8 @@ def _fields(text: str, word: Word) -> list[str]:
 def _braced(text: str) -> list[str]:
     if text.count(OPEN) > MAX_NESTED:
         return [SPLIT]
-    return list(itertools.islice(_braces(text), MAX_BRACES))
+    made = list(itertools.islice(_braces(text), MAX_BRACES + 1))
+    return made if len(made) <= MAX_BRACES else [*made[:MAX_BRACES], SPLIT]
 
 
 def _inactive_braces(text: str) -> str:

@@ -24,6 +24,8 @@ class Script:
     text: str
     here: bool = False
     """In this shell, not in one of its own."""
+    late: bool = False
+    """At any time from here on."""
     words: bool = False
     """Only split into words, not read as commands."""
     file: str | None = None

@@ -61,7 +61,12 @@ class Parser(CommandParser):
             return self._case()
         if opener == "function":
             return self._named_function(start)
-        return self._for() if opener in ("for", "select") else self._while()
+        if opener in ("while", "until"):
+            return self._while()
+        made = self._for()
+        if opener == "select":  # What is chosen may be nothing.
+            made.words.append(Word([Text("", quoted=True)], start, start))
+        return made
 
     def _body(self, ends: frozenset[str]) -> Sequence:
         """At least one command, and the reserved word behind."""

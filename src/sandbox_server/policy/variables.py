@@ -71,13 +71,16 @@ class Variables:
     def forget(self, name: str) -> None:
         """It may be anything from here on, and may still be what it was."""
         self.values[name] = Values(self.get(name).texts)
+        if name in self.arrays:
+            self.arrays[name] = (*self.arrays[name], SPLIT)
 
     def set_array(self, name: str, fields: tuple[str, ...]) -> None:
         self.values[name] = Values(fields[:1])
         self.arrays[name] = fields
 
     def array(self, name: str) -> tuple[str, ...]:
-        return self.arrays.get(name, (SPLIT,))
+        fields = self.arrays.get(name, (SPLIT,))
+        return (*fields, SPLIT) if name in self.unstable else fields
 
     def element(self, name: str, index: str) -> Values:
         fields = self.arrays.get(name)
@@ -96,5 +99,6 @@ class Variables:
         self.functions &= before.functions
         for name in self.changed(before):
             self.values[name] = before.get(name).or_else(self.get(name))
-            if name in before.arrays and name not in self.arrays:
-                self.arrays[name] = before.arrays[name]
+            if name in before.arrays or name in self.arrays:
+                held = self.arrays.get(name) or before.arrays[name]
+                self.arrays[name] = (*held, SPLIT)

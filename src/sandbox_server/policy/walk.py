@@ -284,6 +284,8 @@ class Walk(ABC):
 
     def printed(self, node: Node, scope: Scope) -> Values:
         """What a command prints, where that can be told."""
+        if isinstance(node, Sequence) and not node.items:
+            return Values(("",), complete=True)
         if isinstance(node, Sequence) and len(node.items) == 1:
             return self.printed(node.items[0][0], scope)
         if isinstance(node, Compound) and node.kind in (Kind.GROUP, Kind.SUBSHELL):

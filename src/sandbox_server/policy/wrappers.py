@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sandbox_server.policy.fields import HOLE, SPLIT, known
 from sandbox_server.policy.finding import unwrap_find
 from sandbox_server.policy.inner import Inner, Options, Run, Script
 
+MAX_GIVEN = 256
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
@@ -25,8 +26,8 @@ class Prefix:
     assignments: bool = False
     shell: bool = False
     """The words behind are joined and given to a shell."""
-    scripts: tuple[str, ...] = field(default=())
-    """Options whose value is given to a shell."""
+    scripts: bool = False
+    """It may have -c, whose value is given to a shell."""
 
 
 PREFIXES = {
@@ -40,7 +41,7 @@ PREFIXES = {
     "env": Prefix(valued="uCS", long_valued=("--unset", "--chdir", "--split-string"),
                   assignments=True),
     "exec": Prefix(valued="a"),
-    "flock": Prefix(valued="wE", long_valued=("--timeout",), skip=1, scripts=("-c", "--command")),
+    "flock": Prefix(valued="wE", long_valued=("--timeout",), skip=1, scripts=True),
     "ionice": Prefix(valued="cnpPu", long_valued=("--class", "--classdata", "--pid")),
     "ltrace": Prefix(valued="eopsnuaA"),
     "nice": Prefix(valued="n", long_valued=("--adjustment",)),
@@ -48,13 +49,13 @@ PREFIXES = {
     "nsenter": Prefix(valued="tSG", long_valued=("--target",)),
     "pkexec": Prefix(long_valued=("--user",)),
     "proxychains": Prefix(valued="f"),
-    "runuser": Prefix(valued="uggs", long_valued=("--user", "--group"), scripts=("-c",)),
-    "script": Prefix(valued="EIOTmot", skip=99, scripts=("-c", "--command")),
+    "runuser": Prefix(valued="uggs", long_valued=("--user", "--group"), scripts=True),
+    "script": Prefix(valued="EIOTmot", skip=99, scripts=True),
     "setarch": Prefix(skip=1),
     "setsid": Prefix(),
     "stdbuf": Prefix(valued="ioe", long_valued=("--input", "--output", "--error")),
     "strace": Prefix(valued="eopsuEaSPX"),
-    "su": Prefix(valued="gGsw", skip=99, scripts=("-c", "--command")),
+    "su": Prefix(valued="gGsw", skip=99, scripts=True),
     "sudo": Prefix(valued="ugpCrtThUDR", long_valued=("--user", "--group", "--prompt", "--host",
                    "--chdir", "--chroot", "--role", "--type"), assignments=True),
     "systemd-run": Prefix(valued="pEuHM"),
@@ -79,28 +80,36 @@ def unwrap(name: str, argv: list[str], stdin: str | None) -> list[Inner]:
 
 
 def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> list[Inner]:
+    if prefix.scripts and (script := _script_option(argv[1:])) is not None:
+        return [Script(script)]
     options = Options(argv[1:], valued=prefix.valued, long_valued=prefix.long_valued)
     if any(option in _NAMES_ONLY.get(name, ()) for option, _ in options.found):
         return []
-    found: list[Inner] = [
-        Script(value) for option, value in options.found if option in prefix.scripts
-    ]
-    if name == "env":
-        for option, value in options.found:
-            if option in ("-S", "--split-string"):
-                return [*found, Script(" ".join([value, *options.rest]), words=True)]
+    if name == "env" and (text := options.value("-S", "--split-string")) is not None:
+        return [Script(" ".join([text, *options.rest]), words=True)]
     rest, assigned = options.rest, []
     while prefix.assignments and rest and _ASSIGNMENT.match(rest[0]):
         assigned.append(rest[0])
         rest = rest[1:]
     rest = _skipped(prefix, rest)
     if not rest:
-        return found
-    if "-c" in prefix.scripts and rest[0] in prefix.scripts:
-        return [*found, Script(rest[1] if len(rest) > 1 else SPLIT)]
+        return []
     if prefix.shell:
-        return [*found, Script(" ".join(rest))]
-    return [*found, Run(rest, assigned=assigned)]
+        return [Script(" ".join(rest))]
+    return [Run(rest, assigned=assigned)]
+
+
+def _script_option(words: list[str]) -> str | None:
+    """The value of -c or --command, wherever it stands."""
+    for index, word in enumerate(words):
+        if word == "--":
+            return None
+        name, equals, value = word.partition("=")
+        if name == "--command" and equals:
+            return value
+        if name == "--command" or re.fullmatch("-[a-zA-Z]*c", word):
+            return words[index + 1] if index + 1 < len(words) else SPLIT
+    return None
 
 
 def _skipped(prefix: Prefix, rest: list[str]) -> list[str]:
@@ -130,7 +139,7 @@ def _xargs(argv: list[str], stdin: str | None) -> list[Inner]:
     mark = options.value("-I", "--replace", "-i")
     from_file = options.value("-a", "--arg-file") is not None
     if mark is not None:
-        lines = [SPLIT] if stdin is None or from_file else stdin.splitlines()[:4]
+        lines = [SPLIT] if stdin is None or from_file else _few(stdin.splitlines())
         return [
             Run([word.replace(mark or "{}", line.strip()) for word in command]) for line in lines
         ]
@@ -141,8 +150,12 @@ def _xargs(argv: list[str], stdin: str | None) -> list[Inner]:
 
 def _unquoted(text: str) -> list[str]:
     """As xargs reads its input: words, with quotes and backslashes."""
-    found = re.findall(r"(?:[^\s'\"\\]|\\.|'[^'\n]*'|\"[^\"\n]*\")+", text[:4096], re.DOTALL)
-    return [re.sub(r"\\(.)|['\"]", r"\1", word) for word in found[:64]]
+    found = re.findall(r"(?:[^\s'\"\\]|\\.|'[^'\n]*'|\"[^\"\n]*\")+", text, re.DOTALL)
+    return _few([re.sub(r"\\(.)|['\"]", r"\1", word) for word in found])
+
+
+def _few(texts: list[str]) -> list[str]:
+    return texts if len(texts) <= MAX_GIVEN else [*texts[:MAX_GIVEN], SPLIT]
 
 
 def _parallel(argv: list[str], stdin: str | None) -> list[Inner]:
@@ -156,13 +169,13 @@ def _parallel(argv: list[str], stdin: str | None) -> list[Inner]:
             words, given = words[:at], words[at + 1 :] if mark == ":::" else [SPLIT]
             break
     else:
-        given = [SPLIT] if stdin is None else stdin.splitlines()[:4]
+        given = [SPLIT] if stdin is None else _few(stdin.splitlines())
     text = " ".join(words)
     if not words:
-        return [Script(line) for line in given[:4]]
+        return [Script(line) for line in _few(given)]
     return [
         Script(text.replace("{}", line) if "{}" in text else f"{text} {line}")
-        for line in given[:4] or [""]
+        for line in _few(given) or [""]
     ]
 
 
@@ -187,7 +200,7 @@ def _trap(argv: list[str], _: str | None) -> list[Inner]:
     words = argv[2:] if argv[1:2] == ["--"] else argv[1:]
     if len(words) < 2 or words[0] in ("-", "", "-p", "-l"):
         return []
-    return [Script(words[0], here=True)]
+    return [Script(words[0], here=True, late=True)]
 
 
 def _source(argv: list[str], stdin: str | None) -> list[Inner]:
