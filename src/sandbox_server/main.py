@@ -19,6 +19,9 @@ from sandbox_server import logs
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.audit import AuditLog
+from sandbox_server.gate import Gate
+from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.runtime.base import Enforcement
 from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
@@ -30,7 +33,28 @@ log = structlog.get_logger()
 
 @contextlib.asynccontextmanager
 async def open_service(settings: Settings) -> AsyncIterator[SandboxService]:
-    """A running service on the best runtime there is. Leaving lets go of it; boxes live on."""
+    """A running service on the best runtime there is. Leaving lets go of it; boxes live on.
+
+    Raises PolicyError for a rule file that cannot be used.
+    """
+    with open_gate(settings) as gate:
+        async with _open_service(settings, gate) as service:
+            yield service
+
+
+@contextlib.contextmanager
+def open_gate(settings: Settings) -> Iterator[Gate]:
+    with contextlib.ExitStack() as stack:
+        audit = None
+        if settings.audit_log is not None:
+            audit = stack.enter_context(AuditLog(settings.audit_log))
+        gate = Gate.read(settings.policy, settings.policies, audit=audit)
+        yield gate
+        log.info("policy.verdicts", **gate.counts)
+
+
+@contextlib.asynccontextmanager
+async def _open_service(settings: Settings, gate: Gate) -> AsyncIterator[SandboxService]:
     state = settings.state_folder()
     runtime, why = await choose(
         settings.runtime, engine_runtime=settings.docker_runtime, state_dir=state
@@ -56,7 +80,7 @@ async def open_service(settings: Settings) -> AsyncIterator[SandboxService]:
                 runtime=runtime.name,
                 limits=_limits(settings, enforcement),
             )
-            yield SandboxService(worker.table, facts, health=worker.health)
+            yield SandboxService(worker.table, facts, health=worker.health, gate=gate)
 
 
 async def serve(settings: Settings) -> None:
@@ -145,7 +169,7 @@ def main(argv: list[str] | None = None) -> None:
     logs.configure(form=settings.log_format, level=settings.log_level)
     try:
         asyncio.run(serve(settings))
-    except SandboxError as exc:
-        raise SystemExit(f"sandbox: {exc.message}") from None
+    except (SandboxError, PolicyError) as exc:
+        raise SystemExit(f"sandbox: {exc}") from None
     except KeyboardInterrupt:
         pass

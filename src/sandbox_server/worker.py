@@ -159,7 +159,14 @@ class Worker:
             self._pool.adopt(box, warden)
             return None
         idle_timeout_s = float(state.state.get("idle_timeout_s", self._idle_timeout_s))
-        self.table.adopt(record, box, warden, idle_timeout_s=idle_timeout_s, idle_s=state.idle_s)
+        self.table.adopt(
+            record,
+            box,
+            warden,
+            idle_timeout_s=idle_timeout_s,
+            idle_s=state.idle_s,
+            environment=state.state.get("environment"),
+        )
         return record.session_id
 
     # Looking after sessions

@@ -27,6 +27,7 @@ from sandbox_sdk.protocol.models import (
     SessionUsage,
     Target,
     UploadResult,
+    Verdict,
 )
 
 NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
@@ -173,6 +174,10 @@ class FakeSandboxes(Sandboxes):
                     yield step
         finally:
             self.closed.append(name)
+
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        allowed = "rm -rf /" not in request.command
+        return Verdict(allowed=allowed, policy="fake", mode="blacklist", doubts=[], commands=[])
 
     async def upload_file(
         self,

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.backends.base import Download, Sandboxes, to_run
 from sandbox_sdk.protocol.errors import Internal, RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.events import CommandEvent, event_id
 from sandbox_sdk.protocol.models import (
@@ -31,6 +31,7 @@ from sandbox_sdk.protocol.models import (
     SessionInfo,
     Target,
     UploadResult,
+    Verdict,
 )
 
 _CONNECT_S = 5.0
@@ -75,12 +76,15 @@ class RemoteBackend(Sandboxes):
     async def execute(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> ExecuteResult:
-        return await self._post("/execute", request, ExecuteResult, wait_s=request.timeout)
+        return await self._post("/execute", to_run(request), ExecuteResult, wait_s=request.timeout)
+
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        return await self._post("/execute", request.model_copy(update={"dry_run": True}), Verdict)
 
     async def stream(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> AsyncGenerator[CommandEvent]:
-        async for event in self._events(request.model_dump(exclude_none=True), {}):
+        async for event in self._events(to_run(request).model_dump(exclude_none=True), {}):
             yield event
 
     async def follow(

@@ -80,6 +80,10 @@ EXECUTE_BODIES: dict[str, Any] = {
         "summary": "Run it exactly once, however often the call is repeated",
         "value": {"thread_id": "conv-42", "command": "make", "idempotency_key": "build-7"},
     },
+    "dry run": {
+        "summary": "Ask what the policy says of it; nothing runs",
+        "value": {"thread_id": "conv-42", "command": "rm -rf /", "dry_run": True},
+    },
     "follow": {
         "summary": "Go on with a stream, with Last-Event-ID or ?command_id=&offset=",
         "value": {"thread_id": "conv-42"},

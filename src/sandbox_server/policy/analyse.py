@@ -16,9 +16,10 @@ from sandbox_server.policy.lexer import Effort
 from sandbox_server.policy.names import command_name
 from sandbox_server.policy.parser import Parser
 from sandbox_server.policy.scan import scan
+from sandbox_server.policy.streams import Scope
 from sandbox_server.policy.syntax import Assignment, Sequence, Simple, TooMuch, Unclear
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
-from sandbox_server.policy.walk import Scope, Walk
+from sandbox_server.policy.walk import Walk
 from sandbox_server.policy.wrappers import READS_INPUT, unwrap
 
 MAX_LENGTH = 64 << 10
@@ -30,6 +31,7 @@ def analyse(
     *,
     env: Mapping[str, str] | None = None,
     stdin: str | None = None,
+    open_stdin: bool = False,
     cwd: str | None = None,
 ) -> Analysis:
     """Every simple command in it. Never raises, and looks at a bounded amount."""
@@ -50,7 +52,7 @@ def analyse(
         variables.assign(name, Values((PRIVATE.sub("", value),), complete=True))
     if env:
         walk.emit(Call(Place("", 0, 0), [[]], assigned=list(env)))
-    given = Values((PRIVATE.sub("", stdin or ""),), complete=True)
+    given = Values((PRIVATE.sub("", stdin or ""),), complete=not open_stdin)
     try:
         walk.source(source, Scope(variables, stdin=given))
     except (TooMuch, RecursionError) as exc:

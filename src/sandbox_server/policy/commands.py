@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from dataclasses import dataclass
 
-from sandbox_server.policy.lexer import Effort, Lexer
+from sandbox_server.policy.lexer import Effort
+from sandbox_server.policy.redirections import RedirectionParser
 from sandbox_server.policy.syntax import (
     Arithmetic,
     Assignment,
@@ -15,7 +15,6 @@ from sandbox_server.policy.syntax import (
     Node,
     Part,
     Pipeline,
-    Redirect,
     Sequence,
     Simple,
     Text,
@@ -30,24 +29,12 @@ _RESERVED = re.compile(
     r"|\{|\}|!|\[\[)(?=[ \t\n;&|<>()]|\\\n|\Z)"
 )
 _OPENERS = frozenset({"if", "while", "until", "for", "select", "case", "function", "{", "[["})
-_COMMENT = re.compile(r"#[^\n]*")
-_REDIRECT = re.compile(
-    r"(?:[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\})?(<<<|<<-?|<>|<&|>>|>&|>\||<(?!\()|>(?!\())|(&>>?)"
-)
 _ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?=\[|\+?=)")
 _PARENTHESES = re.compile(r"[ \t]*\([ \t]*\)")
 _DECLARING = frozenset({"declare", "typeset", "local", "readonly", "export"})
 
 
-@dataclass(slots=True)
-class _Heredoc:
-    redirect: Redirect
-    delimiter: str
-    quoted: bool
-    tabs: bool
-
-
-class CommandParser(Lexer):
+class CommandParser(RedirectionParser):
     """A parser of one source. Commands before one that is Unclear are kept in `whole`."""
 
     def __init__(
@@ -55,8 +42,6 @@ class CommandParser(Lexer):
     ) -> None:
         super().__init__(source, effort, pinned=pinned)
         self.whole = Sequence([])
-        self._pending: list[_Heredoc] = []
-        self._outer_pending = 0
 
     def parse(self) -> Sequence:
         """Everything. Raises Unclear."""
@@ -261,92 +246,6 @@ class CommandParser(Lexer):
         self.position += 1
         return True
 
-    def _redirect(self, made: list[Redirect]) -> bool:
-        found = _REDIRECT.match(self.source, self.position, self.end)
-        if not found:
-            return False
-        operator = found[1] or found[2]
-        self.position = found.end()
-        self.not_split(operator, "<>&|(-" if operator in ("<", ">", "<<") else "<>&|(")
-        self.skip_blanks()
-        start = self.position
-        target = self.word()
-        if not target.parts:
-            raise self.unclear(f"{operator} without a target")
-        redirect = Redirect(operator, target)
-        made.append(redirect)
-        if operator in ("<<", "<<-"):
-            delimiter, quoted = _delimiter(target, self.source[start : self.position])
-            if delimiter is None:
-                raise self.unclear("the delimiter of a heredoc is not plain")
-            self._pending.append(_Heredoc(redirect, delimiter, quoted, operator == "<<-"))
-        return True
-
-    def _redirects(self, made: list[Redirect]) -> None:
-        self.skip_blanks()
-        while self._redirect(made):
-            self.skip_blanks()
-
-    # Heredocs and lines
-
-    def _skip_gap(self) -> None:
-        """Blanks, and a comment."""
-        self.skip_blanks()
-        if self.next() == "#":
-            self.run(_COMMENT)
-
-    def _skip_lines(self) -> None:
-        """Blanks, comments and ends of lines."""
-        while self.position < self.end:
-            self.skip_blanks()
-            character = self.next()
-            if character == "#":
-                self.run(_COMMENT)
-            elif character == "\n":
-                self.position += 1
-                if self._pending:
-                    self._read_heredocs()
-                elif self._outer_pending:
-                    raise self.unclear("a heredoc that starts within another command")
-            else:
-                return
-
-    def _read_heredocs(self) -> None:
-        pending, self._pending = self._pending, []
-        for heredoc in pending:
-            start = self.position
-            end = self._find_delimiter(heredoc)
-            if heredoc.quoted:
-                body = Word([Text(self.source[start:end], quoted=True)], start, end)
-            else:
-                body = self.heredoc_body(start, end)
-            if heredoc.tabs:
-                for part in body.parts:
-                    if isinstance(part, Text):
-                        part.text = re.sub(r"(?m)^\t+", "", part.text)
-            heredoc.redirect.target = body
-
-    def _find_delimiter(self, heredoc: _Heredoc) -> int:
-        """Where the text ends; moves behind the delimiter. The end of the source ends it too."""
-        while self.position < self.end:
-            self.tick()
-            start = self.position
-            line = self._line()
-            while not heredoc.quoted and _continued(line) and self.position < self.end:
-                line = line[:-1] + self._line()
-            if (line.lstrip("\t") if heredoc.tabs else line) == heredoc.delimiter:
-                return start
-        if self.effort.depth or self.pinned:
-            raise self.unclear("a heredoc that is never closed")
-        return self.end
-
-    def _line(self) -> str:
-        at = self.source.find("\n", self.position, self.end)
-        end = self.end if at < 0 else at
-        line = self.source[self.position : end]
-        self.position = min(end + 1, self.end)
-        return line
-
     def _reserved(self) -> str | None:
         found = _RESERVED.match(self.source, self.position, self.end)
         return found[0] if found else None
@@ -384,15 +283,3 @@ def _declared(assignment: Assignment, start: int, end: int) -> Word:
     value = assignment.value
     inner: list[Part] = value.parts if isinstance(value, Word) else [Text("", quoted=True)]
     return Word([Text(f"{assignment.name}=", quoted=True), *inner], start, end)
-
-
-def _delimiter(word: Word, source: str) -> tuple[str | None, bool]:
-    """The delimiter of a heredoc, and whether its text is to be taken as it is."""
-    texts = [part.text for part in word.parts if isinstance(part, Text)]
-    if len(texts) < len(word.parts) or "\n" in source:
-        return None, False
-    return "".join(texts), any(mark in source for mark in "\\'\"")
-
-
-def _continued(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1

@@ -31,6 +31,7 @@ class Rejection:
     alternative: str | None
     place: Place
     via: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,12 @@ class Policy:
         *,
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
+        open_stdin: bool = False,
         cwd: str | None = None,
     ) -> Ruling:
-        """Whether a command may run, with what it is given."""
-        found = analyse(command, env=env, stdin=stdin, cwd=cwd)
+        """Whether a command may run, with what it is given; `open_stdin`: and with what may come
+        later."""
+        found = analyse(command, env=env, stdin=stdin, open_stdin=open_stdin, cwd=cwd)
         return Ruling(self.name, self.mode, self._rejection(found), found)
 
     def _rejection(self, found: Analysis) -> Rejection | None:
@@ -99,10 +102,10 @@ class Policy:
             for argv in call.argvs:
                 for rule in self._deny.about(argv):
                     if rule.matches(call, argv):
-                        yield _by_rule(rule, call, rule.reason)
+                        yield _by_rule(rule, call, argv, rule.reason)
                     elif loosely and rule.matches(call, argv, loosely=True):
                         reason = f"{rule.reason}; part of it is not known before running"
-                        yield _by_rule(rule, call, reason)
+                        yield _by_rule(rule, call, argv, reason)
 
     def _unlisted(self, found: Analysis) -> Iterator[Rejection]:
         for call in found.calls:
@@ -122,8 +125,8 @@ class Policy:
         return any(True for _ in self._allow.about(name))
 
 
-def _by_rule(rule: Rule, call: Call, reason: str) -> Rejection:
-    return Rejection(rule.id, reason, rule.alternative, call.place, call.via)
+def _by_rule(rule: Rule, call: Call, argv: list[str], reason: str) -> Rejection:
+    return Rejection(rule.id, reason, rule.alternative, call.place, call.via, tuple(argv))
 
 
 def _shadowing(call: Call) -> Rejection:
@@ -134,4 +137,4 @@ def _shadowing(call: Call) -> Rejection:
 def _not_listed(call: Call, argv: list[str]) -> Rejection:
     name = command_name(argv[0]) or argv[0]
     reason = f"{name} is not among the commands this policy allows, or not with these arguments"
-    return Rejection(NOT_LISTED, reason, None, call.place, call.via)
+    return Rejection(NOT_LISTED, reason, None, call.place, call.via, tuple(argv))

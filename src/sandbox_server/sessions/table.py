@@ -20,7 +20,7 @@ from sandbox_sdk.protocol.errors import (
     SessionLost,
     SessionNotFound,
 )
-from sandbox_sdk.protocol.models import SessionState, Target
+from sandbox_sdk.protocol.models import WORKSPACE, SessionState, Target
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.live import LiveSession
@@ -100,6 +100,10 @@ class SessionTable:
                 return session, "live"
             return await self._begin(key, life or Life())
 
+    def live(self, tenant: str, thread_id: str) -> LiveSession | None:
+        """The live session of a thread, if it has one."""
+        return self._live.get((tenant, thread_id))
+
     async def find(self, tenant: str, target: Target) -> LiveSession:
         """The session meant. Raises SessionNotFound, and SessionLost for one that was lost."""
         record = self._record(tenant, target)
@@ -146,9 +150,11 @@ class SessionTable:
         *,
         idle_timeout_s: float,
         idle_s: float,
+        environment: str | None = None,
     ) -> LiveSession:
         """Take a session over that a server before this one has made."""
-        session = LiveSession(record, box, warden, idle_timeout_s, self._clock() - idle_s)
+        last_used = self._clock() - idle_s
+        session = LiveSession(record, box, warden, idle_timeout_s, last_used, environment)
         self._registry.save(record, now=self._wall())
         self._live[_key(session)] = session
         return session
@@ -209,7 +215,10 @@ class SessionTable:
             created_at=self._wall(),
         )
         idle_timeout_s = life.idle_timeout_s or self._idle_timeout_s
-        session = LiveSession(record, box, warden, idle_timeout_s, self._clock())
+        session = LiveSession(
+            record, box, warden, idle_timeout_s, self._clock(), environment=life.environment
+        )
+        session.cwd = WORKSPACE
         await warden.set_state(session.state())
         if life.env:
             exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in life.env.items())
