@@ -8,6 +8,7 @@ import logging
 import logging.handlers
 import os
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +20,16 @@ MAX_TEXT = 16384
 """Of a longer command the start is kept, with the digest of the whole."""
 
 
+class _PrivateFile(logging.handlers.WatchedFileHandler):
+    """Nobody else may read it, whether it is the first or one opened later."""
+
+    def _open(self) -> TextIOWrapper:
+        def private(path: str, flags: int) -> int:
+            return os.open(path, flags, 0o600)
+
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=private)
+
+
 class AuditLog:
     """Appends to a file that others may move away: it is opened anew then. Close it, or use it as a
     context manager."""
@@ -27,8 +38,7 @@ class AuditLog:
         """Raises RuntimeUnavailable where the file cannot be written."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
-            self._handler = logging.handlers.WatchedFileHandler(path, encoding="ascii")
+            self._handler = _PrivateFile(path, encoding="ascii")
         except OSError as exc:
             why = exc.strerror or type(exc).__name__
             raise RuntimeUnavailable(f"the audit log {path} cannot be written: {why}") from None

@@ -23,6 +23,8 @@ from sandbox_server.policy.walk import Walk
 from sandbox_server.policy.wrappers import READS_INPUT, unwrap
 
 MAX_LENGTH = 64 << 10
+CHARACTERS = 32
+"""So many count for one word, in sources that are made out of others."""
 _BAD_SUBSCRIPT = re.compile(r"\[|[^\x20-\x7e]")
 
 
@@ -59,6 +61,7 @@ def analyse(
         why = exc.why if isinstance(exc, TooMuch) else "it is nested too deeply"
         walk.doubt(Doubt.TOO_MUCH, whole, why)
         walk.found.calls.extend(scan(source, whole))
+    walk.found.work = walk.effort.work
     return walk.found
 
 
@@ -73,6 +76,7 @@ class _Analyser(Walk):
         """All of a source. What is not understood is scanned for words."""
         place = scope.place
         pinned = (place.start, place.end) if place else None
+        self.effort.work += len(source) // CHARACTERS
         parser = Parser(source, self.effort, pinned=pinned)
         depth = self.effort.depth
         parsed: Sequence = parser.whole
@@ -124,6 +128,7 @@ class _Analyser(Walk):
         """A command is called: by the source, or by another command."""
         call.cwd = scope.variables.cwd
         self.emit(call)
+        self.effort.work += sum(map(len, call.argvs)) // 4
         with self.deeper(call.place.start):
             for argv in call.argvs:
                 if argv:
@@ -244,6 +249,7 @@ class _Analyser(Walk):
                 variables.set_array(name, (*before, *fields))
                 continue
             values = expand_one(value, variables, outputs)
+            self.effort.work += sum(map(len, values.texts)) // CHARACTERS
             if assignment.append:
                 old = variables.get(name)
                 values = Values(

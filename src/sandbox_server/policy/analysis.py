@@ -57,3 +57,5 @@ class Call:
 class Analysis:
     calls: list[Call] = field(default_factory=list)
     doubts: list[tuple[Doubt, Place, str]] = field(default_factory=list)
+    work: int = 0
+    """How much was looked at, in words."""

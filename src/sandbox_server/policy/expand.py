@@ -25,6 +25,7 @@ from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 MAX_ALTERNATIVES = 16
 MAX_BRACES = 64
+MAX_TEXT = 65536
 MAX_NESTED = 12
 _ACTIVE = str.maketrans({"*": STAR, "?": QUESTION, "[": BRACKET, "{": OPEN, ",": COMMA, "}": CLOSE})
 _ACTIVE_BUT_BRACKETS = {key: value for key, value in _ACTIVE.items() if value != BRACKET}
@@ -81,12 +82,16 @@ def _alternatives(parts: list[Part], variables: Variables, outputs: Outputs) -> 
     for index, part in enumerate(parts):
         pieces = _pieces(part, variables, outputs, first=index == 0)
         if len(pieces) == 1:
-            texts = [text + pieces[0] for text in texts]
+            texts = [_bounded(text + pieces[0]) for text in texts]
         elif len(texts) * len(pieces) > MAX_ALTERNATIVES:
             texts = [text + HOLE for text in texts]
         else:
-            texts = [text + piece for text in texts for piece in pieces]
+            texts = [_bounded(text + piece) for text in texts for piece in pieces]
     return list(dict.fromkeys(texts))
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else SPLIT
 
 
 def _pieces(part: Part, variables: Variables, outputs: Outputs, *, first: bool) -> list[str]:

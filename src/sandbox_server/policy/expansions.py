@@ -167,6 +167,7 @@ class ExpansionLexer(Lexer):
         return Text(text, quoted=True)
 
     def _backticks(self, parts: list[Part], *, quoted: bool) -> None:
+        self.tick()
         start = self.position
         found = _BACKTICKS.match(self.source, start + 1, self.end)
         if found is None or not self.source.startswith("`", found.end(), self.end):

@@ -22,7 +22,7 @@ from sandbox_server.policy.syntax import (
 )
 
 MAX_DEPTH = 30
-MAX_WORK = 20_000
+MAX_WORK = 10_000
 
 BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
 _RUN = re.compile(r"[^ \t\n\\'\"$`;&|<>()]+")

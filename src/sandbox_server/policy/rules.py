@@ -71,6 +71,8 @@ class Rule:
     def matches(self, call: Call, argv: list[str], *, loosely: bool = False) -> bool:
         """Whether it holds for a call; `loosely`: whether it may, once all is known."""
         wanted = self.conditions
+        # A rule about any command's arguments would be about all that has an unknown one.
+        loosely = loosely and bool(wanted.command or wanted.writes or wanted.assigns)
         if wanted.fork_bomb and not call.fork_bomb:
             return False
         if call.defines and not wanted.fork_bomb:

@@ -144,7 +144,7 @@ class Streams(ABC):
 
     def emit(self, call: Call) -> None:
         self.found.calls.append(call)
-        if len(self.found.calls) > MAX_CALLS:
+        if len(self.found.calls) > MAX_CALLS or self.effort.work > MAX_WORK:
             raise TooMuch("it has too many commands", call.place.start)
 
 

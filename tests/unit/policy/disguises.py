@@ -112,13 +112,11 @@ COMPUTED: dict[str, Disguise] = {
     "whole command in a variable": lambda c: f"X={q(c)}; $X",
     "braced variable": lambda c: "X={}; ${{X}} {}".format(words(c)[0], " ".join(words(c)[1:])),
     "default value": lambda c: first(c, lambda n: f"${{unset_:-{n}}}"),
-    "substring": lambda c: "X=xx{0}; ${{X:2}} {1}".format(words(c)[0], " ".join(words(c)[1:])),
-    "upper case": lambda c: "X={0}; ${{X,,}} {1}".format(
-        words(c)[0].upper(), " ".join(words(c)[1:])
-    ),
-    "replaced": lambda c: "X=@{0}; ${{X/@/}} {1}".format(words(c)[0], " ".join(words(c)[1:])),
-    "trimmed": lambda c: "X={0}.txt; ${{X%.txt}} {1}".format(words(c)[0], " ".join(words(c)[1:])),
-    "indirect": lambda c: "Y={0}; X=Y; ${{!X}} {1}".format(words(c)[0], " ".join(words(c)[1:])),
+    "substring": lambda c: "X=xx{}; ${{X:2}} {}".format(words(c)[0], " ".join(words(c)[1:])),
+    "upper case": lambda c: "X={}; ${{X,,}} {}".format(words(c)[0].upper(), " ".join(words(c)[1:])),
+    "replaced": lambda c: "X=@{}; ${{X/@/}} {}".format(words(c)[0], " ".join(words(c)[1:])),
+    "trimmed": lambda c: "X={}.txt; ${{X%.txt}} {}".format(words(c)[0], " ".join(words(c)[1:])),
+    "indirect": lambda c: "Y={}; X=Y; ${{!X}} {}".format(words(c)[0], " ".join(words(c)[1:])),
     "array": lambda c: f'a=({c}); "${{a[@]}}"',
     "positional": lambda c: f'set -- {c}; "$@"',
     "read": lambda c: f"read x <<< {q(words(c)[0])}; $x {' '.join(words(c)[1:])}",
@@ -134,7 +132,7 @@ COMPUTED: dict[str, Disguise] = {
     "alias": lambda c: f"shopt -s expand_aliases; alias go={q(c)}\ngo",
     "pattern in the path": lambda c: first(c, lambda n: f"/bin/{n[:-1]}?"),
     "folder by cd": lambda c: f"cd /; {c.replace(' /', ' ./')}" if c.startswith("rm") else c,
-    "appended": lambda c: "X={0}; X+={1}; $X {2}".format(
+    "appended": lambda c: "X={}; X+={}; $X {}".format(
         *split_in_two(words(c)[0]), " ".join(words(c)[1:])
     ),
 }
