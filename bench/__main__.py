@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import machine, report
+from bench import machine, policy, report
 from bench.files import measure_files
 from bench.latency import measure_commands, measure_starts
 from bench.memory import measure_memory
@@ -24,7 +24,7 @@ from bench.stage import Stage, open_stage
 from bench.throughput import measure_stdout
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
-PARTS = ("commands", "stdout", "files", "start", "memory")
+PARTS = ("commands", "stdout", "files", "start", "memory", "policy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,10 @@ QUICK = Effort(rounds=3, batch=10, transfers=2, starts=3, crowds=1, boxes=3)
 
 def main() -> int:
     options = _options()
+    if not options.only or "policy" in options.only:
+        _policy(options)
+    if options.only == ["policy"]:
+        return 0
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         run = asyncio.run(_run(options))
         print(f"\n{report.as_text(run)}")
@@ -65,6 +69,18 @@ def _options() -> argparse.Namespace:
     if options.out is None and not options.quick and not options.only:
         options.out = DOCS
     return options
+
+
+def _policy(options: argparse.Namespace) -> None:
+    """It needs no boxes, and has a page of its own."""
+    _say("policy …")
+    found = policy.measure_policy(rounds=2 if options.quick else 10)
+    print(f"\n{policy.as_table(found)}\n")
+    if options.out:
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        text = policy.as_markdown(found, date=date, machine=machine.host())
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "policy.md").write_text(text)
 
 
 async def _run(options: argparse.Namespace) -> Run:
