@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import fleet, fleet_hop, fleet_report, machine, report
+from bench import fleet, fleet_hop, fleet_report, machine, policy, report
 from bench import results as r
 from bench.crowd import measure_crowd
 from bench.files import measure_files
@@ -30,8 +30,10 @@ from bench.throughput import measure_stdout
 from sandbox_server import logs
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
-FLEET = "fleet"
-PARTS = ("commands", "stdout", "files", "start", "memory", "service", "crowd", "sdk", FLEET)
+FLEET, POLICY = "fleet", "policy"
+PARTS = (
+    "commands", "stdout", "files", "start", "memory", "service", "crowd", "sdk", POLICY, FLEET,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,10 @@ QUICK = Effort(
 def main() -> int:
     options = _options()
     logs.configure(form="auto", level="error")
+    if not options.only or POLICY in options.only:
+        _policy(options)
+    if options.only == [POLICY]:
+        return 0
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
         run, fleet_run = asyncio.run(_run(options))
         if run.found.samples:
@@ -85,6 +91,18 @@ def _options() -> argparse.Namespace:
     if options.out is None and not options.quick and not options.only:
         options.out = DOCS
     return options
+
+
+def _policy(options: argparse.Namespace) -> None:
+    """It needs no boxes, and has a page of its own."""
+    _say("policy …")
+    found = policy.measure_policy(rounds=2 if options.quick else 10)
+    print(f"\n{policy.as_table(found)}\n")
+    if options.out:
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        text = policy.as_markdown(found, date=date, machine=machine.host())
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "policy.md").write_text(text)
 
 
 async def _run(options: argparse.Namespace) -> tuple[Run, FleetRun | None]:

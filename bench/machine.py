@@ -13,16 +13,19 @@ from bench.memory import total_mb
 from bench.stage import GVISOR_NAME, Stage
 
 
-async def describe(stage: Stage) -> dict[str, str]:
-    about = {
+def host() -> dict[str, str]:
+    return {
         "kernel": f"Linux {_numbers(platform.release())}",
         "architecture": platform.machine(),
         "cores": str(os.cpu_count()),
         "memory": f"{total_mb() / 1000:.0f} GB",
         "load before the run": f"{os.getloadavg()[0]:.2f}",
         "Python": platform.python_version(),
-        "bash": _numbers(await _version("bash")),
     }
+
+
+async def describe(stage: Stage) -> dict[str, str]:
+    about = {**host(), "bash": _numbers(await _version("bash"))}
     if stage.docker is not None:
         about |= await _engine(stage.docker)
     if "bubblewrap" in stage.runtimes:

@@ -70,6 +70,7 @@ from sandbox_sdk.protocol.models import (
     SessionUsage,
     StdinReceipt,
     UploadResult,
+    Verdict,
 )
 from sandbox_sdk.sync import SandboxClient
 
@@ -136,6 +137,7 @@ __all__ = [
     "Unavailable",
     "Unreachable",
     "UploadResult",
+    "Verdict",
 ]
 
 

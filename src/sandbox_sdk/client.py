@@ -34,6 +34,7 @@ from sandbox_sdk.protocol.models import (
     SessionInfo,
     SessionList,
     UploadResult,
+    Verdict,
 )
 from sandbox_sdk.transfer import ByteChunks, FileChunks
 
@@ -157,6 +158,11 @@ class AsyncSandboxClient:
         if check and result.exit_code != 0:
             raise CommandFailed(result)
         return result
+
+    async def check(self, command: str) -> Verdict:
+        """What the policy says of a command, and which simple commands it found. Nothing runs."""
+        sandboxes, target = await self._connection.ready()
+        return await sandboxes.check(command_request(target, command))
 
     async def stream(
         self, command: str, **options: Unpack[CommandOptions]

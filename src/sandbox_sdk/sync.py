@@ -25,6 +25,7 @@ from sandbox_sdk.protocol.models import (
     SessionInfo,
     SessionList,
     UploadResult,
+    Verdict,
 )
 
 _Result = TypeVar("_Result")
@@ -119,6 +120,9 @@ class SandboxClient:
         self, command: str, *, check: bool = False, **options: Unpack[CommandOptions]
     ) -> ExecuteResult:
         return self._run(lambda: self._client.execute(command, check=check, **options))
+
+    def check(self, command: str) -> Verdict:
+        return self._run(lambda: self._client.check(command))
 
     def stream(self, command: str, **options: Unpack[CommandOptions]) -> Generator[CommandEvent]:
         self._background.at_exit(self, self.close)

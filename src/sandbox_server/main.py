@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -20,6 +20,9 @@ from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.server import bound, serve_app, url_of
+from sandbox_server.audit import AuditLog
+from sandbox_server.gate import Gate
+from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.runtime.base import Enforcement
 from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
@@ -79,7 +82,34 @@ async def open_service(
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[SandboxService]:
     """A running service on the best runtime there is. Leaving lets go of it; boxes live on, those
-    nobody has used yet only where they are to be kept warm."""
+    nobody has used yet only where they are to be kept warm.
+
+    Raises InvalidRequest for a rule file that cannot be used.
+    """
+    with open_gate(settings) as gate:
+        service = _open_service(settings, gate, keep_warm=keep_warm, url=url, stop=stop)
+        async with service as opened:
+            yield opened
+
+
+@contextlib.contextmanager
+def open_gate(settings: Settings) -> Iterator[Gate]:
+    with contextlib.ExitStack() as stack:
+        audit = None
+        if settings.audit_log is not None:
+            audit = stack.enter_context(AuditLog(settings.audit_log))
+        try:
+            gate = Gate.read(settings.policy, settings.policies, audit=audit)
+        except PolicyError as exc:
+            raise InvalidRequest(str(exc)) from None
+        yield gate
+        log.info("policy.verdicts", **gate.counts)
+
+
+@contextlib.asynccontextmanager
+async def _open_service(
+    settings: Settings, gate: Gate, *, keep_warm: bool, url: str, stop: asyncio.Event | None
+) -> AsyncIterator[SandboxService]:
     state = settings.state_folder()
     runtime, why = await choose(
         settings.runtime, engine_runtime=settings.docker_runtime, state_dir=state
@@ -115,7 +145,7 @@ async def open_service(
                     why=why,
                     limits=_limits(settings, enforcement),
                 )
-                yield SandboxService(worker.table, facts, health=worker.health)
+                yield SandboxService(worker.table, facts, health=worker.health, gate=gate)
 
 
 Standing = tuple[Registry, Lease]

@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
+from typing import TypedDict
 
-from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.backends.base import Download, Sandboxes, to_run
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import SessionLost
 from sandbox_sdk.protocol.events import CommandEvent
@@ -40,8 +41,10 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
     UploadResult,
+    Verdict,
 )
-from sandbox_server.runtime.warden import Event
+from sandbox_server.gate import Gate
+from sandbox_server.runtime.warden import Event, Exited
 from sandbox_server.runtime.warden.commands import RunOptions
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.table import Life, SessionTable
@@ -76,11 +79,13 @@ class SandboxService(Sandboxes):
         facts: ServiceFacts,
         *,
         health: Callable[[], Health],
+        gate: Gate | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._table = table
         self._facts = facts
         self._health = health
+        self._gate = gate or Gate.default()
         self._clock = clock
 
     def __repr__(self) -> str:
@@ -143,11 +148,12 @@ class SandboxService(Sandboxes):
     async def execute(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> ExecuteResult:
-        session, state = await self._open(tenant, request)
+        session, state, request = await self._admitted(tenant, request)
         async with self._using(session):
             if request.background:
                 return await self._start(session, state, request)
             result = await session.warden.run(request.command, **self._options(request))
+            session.cwd = result.exit.cwd
         return execute_result(result, session, state)
 
     async def _start(
@@ -165,10 +171,32 @@ class SandboxService(Sandboxes):
     async def stream(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> AsyncGenerator[CommandEvent]:
-        session, state = await self._open(tenant, request)
+        session, state, request = await self._admitted(tenant, request)
         events = session.warden.stream(request.command, **self._options(request))
         async for event in self._told(session, state, events):
             yield event
+
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        session = await self._there(tenant, request)
+        request = request.model_copy(update={"dry_run": True})
+        return await self._gate.check(request, tenant=tenant, **_standing(session))
+
+    async def _admitted(
+        self, tenant: str, request: ExecuteRequest
+    ) -> tuple[LiveSession, SessionState, ExecuteRequest]:
+        """The one way for a command into a session: past the gate. Raises CommandRejected."""
+        before = _standing(await self._there(tenant, to_run(request)))
+        admitted = await self._gate.admit(request, tenant=tenant, **before)
+        session, state = await self._open(tenant, request)
+        if _standing(session) != before:  # Somebody made or moved it meanwhile.
+            admitted = await self._gate.admit(request, tenant=tenant, **_standing(session))
+        return session, state, admitted
+
+    async def _there(self, tenant: str, target: Target) -> LiveSession | None:
+        """The session meant, where there is one. Raises SessionNotFound for a session_id."""
+        if target.thread_id is not None:
+            return self._table.live(tenant, target.thread_id)
+        return await self._table.find(tenant, target)
 
     async def follow(
         self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
@@ -190,6 +218,8 @@ class SandboxService(Sandboxes):
         wording = EventWording(session, state, output_limit=limit, offset=offset)
         async with self._using(session), contextlib.aclosing(events):
             async for event in events:
+                if isinstance(event, Exited):
+                    session.cwd = event.result.cwd
                 for told in wording.of(event):
                     yield told
 
@@ -365,3 +395,15 @@ class SandboxService(Sandboxes):
 
     def _expires_at(self, session: LiveSession) -> datetime:
         return in_a_while(session.idle_timeout_s - session.idle_s(self._clock()))
+
+
+class _Standing(TypedDict):
+    environment: str | None
+    cwd: str | None
+
+
+def _standing(session: LiveSession | None) -> _Standing:
+    """What a verdict on a command depends on besides the command."""
+    if session is None:
+        return {"environment": None, "cwd": WORKSPACE}
+    return {"environment": session.environment, "cwd": session.cwd}

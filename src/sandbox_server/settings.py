@@ -93,6 +93,12 @@ class Settings(BaseSettings):
     output_limit: Size = 1 << 20
     max_upload: Size = 100 << 20
 
+    policy: str = "default"
+    """What commands may run: a built-in set (default, strict, open) or the path of a rule file."""
+    policies: dict[str, str] = Field(default_factory=dict)
+    """Another policy for an environment, by its name."""
+    audit_log: Path | None = None
+    """Where every verdict is written down, with the text of the command."""
     redis_url: SecretStr | None = _plain("REDIS_URL", None)
     redis_host: str | None = _plain("REDIS_HOST", None)
     redis_port: int = _plain("REDIS_PORT", 6379, ge=1, le=65535)

@@ -170,7 +170,12 @@ class Worker:
             return
         idle_timeout_s = float(state.state.get("idle_timeout_s", self._idle_timeout_s))
         session = await self.table.adopt(
-            record, box, warden, idle_timeout_s=idle_timeout_s, idle_s=state.idle_s
+            record,
+            box,
+            warden,
+            idle_timeout_s=idle_timeout_s,
+            idle_s=state.idle_s,
+            environment=state.state.get("environment"),
         )
         for command in state.commands:
             if session is not None and command.running:

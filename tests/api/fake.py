@@ -39,6 +39,7 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
     UploadResult,
+    Verdict,
 )
 
 NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
@@ -247,6 +248,10 @@ class FakeSandboxes(Sandboxes):
         self.stdin += data
         self.stdin_ended |= eof
         return StdinReceipt(received=len(self.stdin))
+
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        allowed = "rm -rf /" not in request.command
+        return Verdict(allowed=allowed, policy="fake", mode="blacklist", doubts=[], commands=[])
 
     async def upload_file(
         self,

@@ -30,6 +30,7 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
     UploadResult,
+    Verdict,
 )
 
 _TARGET = {"thread_id", "session_id"}
@@ -63,6 +64,9 @@ class ThroughClient(Sandboxes):
             process = await client.start(request.command, **options)
             return await process.result()  # type: ignore[no-any-return]
         return await client.execute(request.command, **options)  # type: ignore[no-any-return]
+
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        return await self.client(request).check(request.command)  # type: ignore[no-any-return]
 
     async def stream(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT

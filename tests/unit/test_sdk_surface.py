@@ -27,7 +27,7 @@ EVENTS = ["CommandEvent", "ExitEvent", "GapEvent", "OutputEvent", "StartEvent"]
 RESULTS = [
     "CleanupResult", "CommandInfo", "CommandList", "ExecuteResult", "FileEntry", "Health",
     "Limits", "ListResult", "RunningCommand", "Session", "SessionInfo", "SessionList",
-    "SessionSummary", "SessionUsage", "StdinReceipt", "UploadResult",
+    "SessionSummary", "SessionUsage", "StdinReceipt", "UploadResult", "Verdict",
 ]  # fmt: skip
 ERRORS = [
     "Capacity", "CommandFailed", "CommandRejected", "DiskFull", "FileMissing", "FileTooLarge",

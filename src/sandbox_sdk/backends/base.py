@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     DEFAULT_TENANT,
@@ -27,6 +28,7 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
     UploadResult,
+    Verdict,
 )
 
 
@@ -36,6 +38,13 @@ class Download:
 
     info: DownloadInfo
     chunks: AsyncIterator[bytes]
+
+
+def to_run(request: ExecuteRequest) -> ExecuteRequest:
+    """A request that is to be run. Raises InvalidRequest for a dry run, which check answers."""
+    if request.dry_run:
+        raise InvalidRequest("a dry run is never run; ask check() what the policy says")
+    return request
 
 
 class Sandboxes(ABC):
@@ -63,6 +72,10 @@ class Sandboxes(ABC):
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> AsyncIterator[CommandEvent]:
         """Run a command and yield what happens as it happens."""
+
+    @abstractmethod
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        """What the policy says of a command. It is not run, and no session is made."""
 
     @abstractmethod
     def follow(

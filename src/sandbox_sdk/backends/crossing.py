@@ -28,6 +28,7 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
     UploadResult,
+    Verdict,
 )
 
 
@@ -74,6 +75,12 @@ class Crossing(Sandboxes):
                 yield event
 
         return self._background.cross_each(events)
+
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        async def call() -> Verdict:
+            return await (await self._place()).check(request, tenant=tenant)
+
+        return await self._background.cross(call)
 
     async def result(
         self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT

@@ -16,6 +16,7 @@ from sandbox_sdk.cli import (
     image,
     kill,
     logs,
+    policy,
     ps,
     rm,
     run,
@@ -52,6 +53,7 @@ _COMMANDS: list[Callable[..., None]] = [
 for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(image.app, name="image")
+app.add_typer(policy.app, name="policy")
 
 
 def _version(wanted: bool) -> None:

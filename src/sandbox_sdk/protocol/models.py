@@ -89,6 +89,31 @@ class ExecuteRequest(Target):
     stdin_open: bool = Field(False, description="stdin stays open for more, until its eof is sent.")
     background: bool = Field(False, description="Answer at once; ask for the result later.")
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
+    dry_run: bool = Field(False, description="Do not run it: tell what the policy says of it.")
+
+
+class SimpleCommand(Model):
+    """One command out of a source, as the policy sees it."""
+
+    argv: list[str | None] = Field(description="Null where it is not known before running.")
+    text: str
+    start: int = Field(description="Where it stands in the command, in characters.")
+    end: int
+    via: list[str] = Field(description="The commands that would run it, outermost first.")
+
+
+class Verdict(Model):
+    """What the policy says of a command."""
+
+    allowed: bool
+    policy: str
+    mode: Literal["allow-all", "blacklist", "whitelist"]
+    rule: str | None = None
+    reason: str | None = None
+    alternative: str | None = None
+    command: SimpleCommand | None = Field(None, description="The one that is rejected.")
+    doubts: list[str] = Field(description="What could not be known before running.")
+    commands: list[SimpleCommand]
 
 
 class CommandTarget(Target):

@@ -38,6 +38,7 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
     UploadResult,
+    Verdict,
 )
 from sandbox_sdk.testing.answers import Answering, FakeAnswer, FakeCall, Script
 from sandbox_sdk.testing.commands import FakeCommand
@@ -170,6 +171,10 @@ class FakeBackend(Sandboxes):
         if not request.background:
             await _ended(session, command)
         return _result(session, state, command)
+
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        """Everything is allowed here."""
+        return Verdict(allowed=True, policy="fake", mode="allow-all", doubts=[], commands=[])
 
     async def stream(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT

@@ -68,7 +68,11 @@ async def execute(
     With `Accept: text/event-stream` the answer is a stream of the events `start`, `stdout`,
     `stderr`, `gap` and `exit`. To go on with one that was cut off, send the target again with
     `Last-Event-ID` or `?command_id=&offset=`: the command is followed, not run again.
+
+    With `dry_run` nothing runs: the answer is what the policy says of the command.
     """
+    if isinstance(body, ExecuteRequest) and body.dry_run:
+        return await sandboxes.check(body, tenant=tenant)
     about_target(body)
     wants_events = EVENT_STREAM in request.headers.get("accept", "").lower()
     if resume is None and not wants_events:

@@ -90,6 +90,10 @@ EXECUTE_BODIES: dict[str, Any] = {
             "timeout": 600,
         },
     },
+    "dry run": {
+        "summary": "Ask what the policy says of it; nothing runs",
+        "value": {"thread_id": "conv-42", "command": "rm -rf /", "dry_run": True},
+    },
     "follow": {
         "summary": "Go on with a stream, with Last-Event-ID or ?command_id=&offset=",
         "value": {"thread_id": "conv-42"},

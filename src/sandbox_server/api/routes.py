@@ -14,6 +14,7 @@ from sandbox_sdk.protocol.models import (
     ExecuteResult,
     Health,
     Session,
+    Verdict,
 )
 from sandbox_server.api import commands, examples, files, health, sessions
 from sandbox_server.api.auth import KeyedRoute
@@ -125,11 +126,14 @@ def _execute(router: APIRouter) -> None:
         "/execute",
         commands.execute,
         methods=["POST"],
-        response_model=ExecuteResult,
+        response_model=ExecuteResult | Verdict,
         summary="Run a command",
         operation_id="execute",
         responses={
-            200: {"description": "How it ended, or its events.", "content": {**plain, **streamed}},
+            200: {
+                "description": "How it ended, its events, or the verdict.",
+                "content": {**plain, **streamed},
+            },
             **error_answers(
                 *ALWAYS,
                 *WITH_BODY,

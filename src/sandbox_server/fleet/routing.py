@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 
-from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.backends.base import Download, Sandboxes, to_run
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.events import CommandEvent, GapEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import (
@@ -29,6 +29,7 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
     UploadResult,
+    Verdict,
 )
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.health import fleet_health
@@ -103,16 +104,23 @@ class RoutingBackend(Sandboxes):
     async def execute(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> ExecuteResult:
-        keyed = _keyed(request)
+        keyed = _keyed(to_run(request))
         return await self._router.route(
             self._router.attempt(tenant, _target(request), creates=True),
             lambda worker, target: worker.execute(_aimed(keyed, target), tenant=tenant),
         )
 
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        """By the worker that has the thread, or by any where none has it."""
+        return await self._router.route(
+            self._router.attempt(tenant, _target(request), creates=True),
+            lambda worker, _: worker.check(request, tenant=tenant),
+        )
+
     async def stream(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> AsyncGenerator[CommandEvent]:
-        keyed = _keyed(request)
+        keyed = _keyed(to_run(request))
         events = self._followed(
             self._router.attempt(tenant, _target(request), creates=True),
             lambda worker, target: worker.stream(_aimed(keyed, target), tenant=tenant),

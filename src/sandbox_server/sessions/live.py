@@ -22,6 +22,10 @@ class LiveSession:
     idle_timeout_s: float
     last_used: float
     """On the monotonic clock."""
+    environment: str | None = None
+    """The kind of box, where the caller has chosen one."""
+    cwd: str | None = None
+    """Where the last command left off, as far as this server has seen it."""
     busy: int = 0
     ended: Status | None = None
     watches: set[asyncio.Task[None]] = field(default_factory=set)
@@ -80,6 +84,7 @@ class LiveSession:
             "session_id": record.session_id,
             "created_at": record.created_at,
             "idle_timeout_s": self.idle_timeout_s,
+            "environment": self.environment,
         }
 
 

@@ -19,7 +19,7 @@ from sandbox_sdk.protocol.errors import (
     SandboxError,
     SessionLost,
 )
-from sandbox_sdk.protocol.models import SessionState, Target
+from sandbox_sdk.protocol.models import WORKSPACE, SessionState, Target
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.lease import Lease
@@ -103,6 +103,10 @@ class SessionTable:
                 return session, "live"
             return await self._begin(key, life or Life())
 
+    def live(self, tenant: str, thread_id: str) -> LiveSession | None:
+        """The live session of a thread, if it has one."""
+        return self._live.get((tenant, thread_id))
+
     async def find(self, tenant: str, target: Target) -> LiveSession:
         """The session meant.
 
@@ -153,6 +157,7 @@ class SessionTable:
         *,
         idle_timeout_s: float,
         idle_s: float,
+        environment: str | None = None,
     ) -> LiveSession | None:
         """Take a session over that a server before this one has made, or end it: while that server
         was away, its thread may have begun anew elsewhere."""
@@ -160,7 +165,8 @@ class SessionTable:
             log.warning("session.superseded", thread=record.thread_id, box=box.id)
             await _discard(box, warden)
             return None
-        session = LiveSession(record, box, warden, idle_timeout_s, self._clock() - idle_s)
+        last_used = self._clock() - idle_s
+        session = LiveSession(record, box, warden, idle_timeout_s, last_used, environment)
         self._live[_key(session)] = session
         return session
 
@@ -229,7 +235,10 @@ class SessionTable:
             epoch=self._lease.epoch,
         )
         idle_timeout_s = life.idle_timeout_s or self._idle_timeout_s
-        session = LiveSession(record, box, warden, idle_timeout_s, self._clock())
+        session = LiveSession(
+            record, box, warden, idle_timeout_s, self._clock(), environment=life.environment
+        )
+        session.cwd = WORKSPACE
         await warden.set_state(session.state())
         if life.env:
             exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in life.env.items())

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from anyio.lowlevel import current_token
 from pydantic import ValidationError
 
-from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.backends.base import Download, Sandboxes, to_run
 from sandbox_sdk.backends.remote.events import events_of
 from sandbox_sdk.backends.remote.forms import (
     UploadForm,
@@ -47,6 +47,7 @@ from sandbox_sdk.protocol.models import (
     StdinRequest,
     Target,
     UploadResult,
+    Verdict,
 )
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -140,13 +141,17 @@ class RemoteBackend(Sandboxes):
     ) -> ExecuteResult:
         work_s = 0.0 if request.background else request.timeout
         return await self._post(
-            "/execute", _keyed(request), ExecuteResult, repeatable=True, work_s=work_s
+            "/execute", _keyed(to_run(request)), ExecuteResult, repeatable=True, work_s=work_s
         )
+
+    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+        dry = request.model_copy(update={"dry_run": True})
+        return await self._post("/execute", dry, Verdict, repeatable=True)
 
     def stream(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> AsyncGenerator[CommandEvent]:
-        return events_of(self._server, _body(_keyed(request)))
+        return events_of(self._server, _body(_keyed(to_run(request))))
 
     def follow(
         self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT

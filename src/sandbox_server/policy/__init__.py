@@ -1,0 +1,1 @@
+"""The command policy: may this command run? Pure: text in, verdict out."""

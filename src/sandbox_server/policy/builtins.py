@@ -1,0 +1,110 @@
+"""What builtins do to variables, the working directory and names of commands."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+from sandbox_server.policy.fields import HOLE, SPLIT, certain, known
+from sandbox_server.policy.inner import Options
+from sandbox_server.policy.outputs import output
+from sandbox_server.policy.variables import UNKNOWN, Values, Variables
+
+DECLARING = frozenset({"declare", "typeset", "local", "readonly", "export"})
+_SETS_NAMES = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "printf", "wait"})
+_READ_VALUED = "adinNptuC"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def assigned_names(name: str, argv: list[str]) -> list[str]:
+    """The variables a builtin sets; HOLE among them where one cannot be known."""
+    if name in DECLARING:
+        words = [word for word in argv[1:] if word[:1] not in ("-", "+")]
+        return [_target(word.partition("=")[0]) for word in words]
+    if name == "printf":
+        return [_target(argv[2])] if argv[1:2] == ["-v"] and len(argv) > 2 else []
+    if name in ("read", "mapfile", "readarray"):
+        options = Options(argv[1:], valued=_READ_VALUED, long_valued=())
+        named = [value for option, value in options.found if option == "-a"]
+        return [_target(word) for word in [*named, *options.rest]]
+    if name == "getopts":
+        return [_target(word) for word in argv[2:3]]
+    if name == "unset":
+        return [_target(word) for word in argv[1:] if word[:1] != "-"]
+    return []
+
+
+def affect(name: str, argv: list[str], stdin: str | None, variables: Variables) -> None:
+    """Carry over what a builtin does. `stdin` is None where it is not known."""
+    if name == "cd":
+        variables.cwd = _moved(argv, variables.cwd)
+    elif name in ("pushd", "popd"):
+        variables.cwd = None
+    elif name in DECLARING:
+        for word in argv[1:]:
+            target, equals, value = word.partition("=")
+            if not _NAME.fullmatch(target):
+                continue
+            if equals:
+                variables.assign(target, Values((value.replace(SPLIT, HOLE),), complete=True))
+            elif name not in ("export", "readonly"):
+                variables.forget(target)
+    elif name == "set" and "--" in argv:
+        _set_positional(argv[argv.index("--") + 1 :], variables)
+    elif name == "printf" and argv[1:2] == ["-v"] and len(argv) > 3:
+        made = output(["printf", *argv[3:]], None)
+        variables.assign(argv[2], UNKNOWN if made is None else Values((made,)))
+    elif name == "read":
+        _read(argv, stdin, variables)
+    elif name in _SETS_NAMES:
+        variables.functions -= set(argv[1:]) if HOLE not in argv else variables.functions
+        for target in assigned_names(name, argv):
+            variables.forget(target)
+
+
+def _target(word: str) -> str:
+    found = _NAME.match(word)
+    return found[0] if found and known(word) else HOLE
+
+
+def _moved(argv: list[str], cwd: str | None) -> str | None:
+    words = [word for word in argv[1:] if word == "-" or word[:1] != "-"]
+    target = certain(words[0]) if words else "~"
+    if target is None or target == "-":
+        return None
+    if target[:1] in ("/", "~"):
+        return posixpath.normpath(target)
+    return posixpath.normpath(posixpath.join(cwd, target)) if cwd else None
+
+
+def _set_positional(words: list[str], variables: Variables) -> None:
+    bind(words, variables)
+
+
+def bind(words: list[str], variables: Variables) -> None:
+    """The positional parameters."""
+    variables.set_array("@", tuple(words))
+    if any(SPLIT in word for word in words):
+        words = []
+        for number in range(1, 10):
+            variables.assign(str(number), UNKNOWN)
+    for number, word in enumerate(words[:9], 1):
+        variables.assign(str(number), Values((word,)))
+
+
+def _read(argv: list[str], stdin: str | None, variables: Variables) -> None:
+    options = Options(argv[1:], valued=_READ_VALUED, long_valued=())
+    names = options.rest or ["REPLY"]
+    array = options.value("-a")
+    line = None if stdin is None else stdin.partition("\n")[0]
+    if array and line is not None:
+        variables.set_array(array, (*line.split(), SPLIT))
+    if line is None:
+        for name in names:
+            variables.forget(name)
+        return
+    words = line.split(None, len(names) - 1)
+    for index, name in enumerate(names):
+        value = words[index].rstrip() if index < len(words) else ""
+        if _NAME.fullmatch(name):
+            variables.assign(name, Values((value,)))

@@ -1,0 +1,67 @@
+"""Fields: the arguments a command would get, as far as they can be known.
+
+A field is text in which some characters stand for what is not known before running. They are
+characters for private use, which are not taken from the source: a source that has one is Unclear.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+HOLE = "\ue000"
+"""Any text, within this field."""
+SPLIT = "\ue001"
+"""Any text, which may also end this field and make others."""
+NUMBER = "\ue002"
+"""An integer."""
+STAR, QUESTION, BRACKET = "\ue003", "\ue004", "\ue005"
+"""Patterns that match names of files."""
+GAP = "\ue006"
+"""Where a field is split. None is left after splitting."""
+OPEN, COMMA, CLOSE = "\ue007", "\ue008", "\ue009"
+"""Braces that are expanded. None is left after that."""
+
+PRIVATE = re.compile("[\ue000-\uf8ff\0]")
+_UNKNOWN = re.compile(f"[{HOLE}{SPLIT}{NUMBER}{STAR}{QUESTION}{BRACKET}]")
+_PLAIN = str.maketrans({STAR: "*", QUESTION: "?", BRACKET: "[", OPEN: "{", COMMA: ",", CLOSE: "}"})
+_REGEX = {
+    HOLE: ".*",
+    SPLIT: ".*",
+    NUMBER: "-?[0-9]+",
+    STAR: "[^/]*",
+    QUESTION: "[^/]",
+    BRACKET: "[^/]*",
+}
+
+
+def known(field: str) -> bool:
+    """Whether it is this text and nothing else."""
+    return _UNKNOWN.search(field) is None
+
+
+def certain(field: str) -> str | None:
+    """Its text, where all of it is known; patterns are taken as written."""
+    plain = field.translate(_PLAIN)
+    return None if HOLE in plain or SPLIT in plain or NUMBER in plain else plain
+
+
+@lru_cache(maxsize=512)
+def possible(field: str) -> re.Pattern[str]:
+    """What a field can turn out to be."""
+    if SPLIT in field:
+        return re.compile(".*", re.DOTALL)
+    out, bracket = [], False
+    for character in field:
+        if bracket:
+            bracket = character != "]"
+        elif character == BRACKET:
+            bracket = "]" in field
+            out.append(_REGEX[BRACKET])
+        else:
+            out.append(_REGEX.get(character) or re.escape(character))
+    return re.compile("".join(out), re.DOTALL)
+
+
+def may_be(field: str, text: str) -> bool:
+    return field == text or (not known(field) and possible(field).fullmatch(text) is not None)

@@ -1,0 +1,219 @@
+"""Rules: conditions on a call, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sandbox_server.policy.analysis import Call
+from sandbox_server.policy.fields import (
+    BRACKET,
+    HOLE,
+    NUMBER,
+    QUESTION,
+    SPLIT,
+    STAR,
+    certain,
+    known,
+    may_be,
+    possible,
+)
+from sandbox_server.policy.names import absolute, command_name, glob, pattern_of_name, sample
+
+
+class Mode(StrEnum):
+    ALLOW_ALL = "allow-all"
+    BLACKLIST = "blacklist"
+    """Everything but what a rule denies."""
+    WHITELIST = "whitelist"
+    """Nothing but what a rule allows, and nothing that cannot be known."""
+
+
+class Action(StrEnum):
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """All that are given must hold. Of each list, one is enough, except that all `flags` count."""
+
+    command: tuple[tuple[str, ...], ...] = ()
+    """First words of an argv. A name may be a pattern."""
+    unless_command: tuple[str, ...] = ()
+    flags: tuple[tuple[str, ...], ...] = ()
+    """Each is a choice: `-r|-R|--recursive`."""
+    without: tuple[str, ...] = ()
+    """None of these flags."""
+    args: tuple[str, ...] = ()
+    """Patterns for any argument."""
+    paths: tuple[str, ...] = ()
+    """Patterns for arguments that are paths, in their plainest form."""
+    writes: tuple[str, ...] = ()
+    """Patterns for files that output is redirected to."""
+    assigns: tuple[str, ...] = ()
+    """Patterns for variables that are set."""
+    fork_bomb: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    id: str
+    action: Action
+    conditions: Conditions
+    reason: str = ""
+    alternative: str | None = None
+    match: tuple[str, ...] = ()
+    no_match: tuple[str, ...] = ()
+    line: int = field(default=0, compare=False)
+
+    def matches(self, call: Call, argv: list[str], *, loosely: bool = False) -> bool:
+        """Whether it holds for a call; `loosely`: whether it may, once all is known."""
+        wanted = self.conditions
+        # A rule about any command's arguments would be about all that has an unknown one.
+        loosely = loosely and bool(wanted.command or wanted.writes or wanted.assigns)
+        if wanted.fork_bomb and not call.fork_bomb:
+            return False
+        if call.defines and not wanted.fork_bomb:
+            return False
+        if wanted.command and not (argv and _is_command(argv, wanted.command, loosely=loosely)):
+            return False
+        if wanted.unless_command and argv and command_name(argv[0]) in wanted.unless_command:
+            return False
+        return self._arguments(argv, loosely=loosely) and self._files(call, argv, loosely=loosely)
+
+    def _arguments(self, argv: list[str], *, loosely: bool) -> bool:
+        wanted = self.conditions
+        if not all(has_flag(argv, choice, loosely=loosely) for choice in wanted.flags):
+            return False
+        # What an allow rule must not have may not even be possible.
+        doubtful = self.action is Action.ALLOW
+        if wanted.without and has_flag(argv, wanted.without, loosely=doubtful):
+            return False
+        return not wanted.args or any(
+            _like(argument, wanted.args, loosely=loosely) for argument in argv[1:]
+        )
+
+    def _files(self, call: Call, argv: list[str], *, loosely: bool) -> bool:
+        wanted = self.conditions
+        if wanted.paths and not any(
+            _is_path(operand, call.cwd, wanted.paths, loosely=loosely) for operand in operands(argv)
+        ):
+            return False
+        if wanted.writes and not any(
+            _is_path(written, call.cwd, wanted.writes, loosely=loosely) for written in call.writes
+        ):
+            return False
+        return not wanted.assigns or any(
+            _like(name, wanted.assigns, loosely=loosely) for name in call.assigned
+        )
+
+
+class RuleIndex:
+    """Rules by the names of the commands they are about."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._by_name: dict[str, list[Rule]] = {}
+        self._general: list[Rule] = []
+        self._all = list(rules)
+        for rule in self._all:
+            names = {words[0] for words in rule.conditions.command}
+            if not names or any(set(name) & set("*?[") for name in names):
+                self._general.append(rule)
+                continue
+            for name in names:
+                self._by_name.setdefault(name, []).append(rule)
+
+    def about(self, argv: list[str]) -> Iterator[Rule]:
+        """The rules that may be about a call."""
+        name = command_name(argv[0]) if argv else ""
+        if name is None:
+            yield from self._all
+            return
+        yield from self._by_name.get(name, ())
+        yield from self._general
+
+
+def operands(argv: list[str]) -> Iterator[str]:
+    """Arguments that are no flags."""
+    behind = False
+    for argument in argv[1:]:
+        if not behind and argument == "--":
+            behind = True
+        elif behind or argument[:1] != "-" or argument == "-":
+            yield argument
+
+
+def has_flag(argv: list[str], choice: tuple[str, ...], *, loosely: bool) -> bool:
+    for argument in argv[1:]:
+        if argument == "--":
+            return False
+        if argument[:1] == "-" and any(_is_flag(argument, flag) for flag in choice):
+            return True
+        if loosely and _may_be_flag(argument):
+            return True
+    return False
+
+
+def _is_flag(argument: str, flag: str) -> bool:
+    """`-rf` has `-r`; `--recurs` is short for `--recursive`; `-delete` is itself."""
+    if argument == flag:
+        return True
+    if flag.startswith("--"):
+        given = argument.partition("=")[0]
+        return given == flag or (len(given) > 3 and given[1] == "-" and flag.startswith(given))
+    return len(flag) == 2 and argument[1:2] != "-" and flag[1] in argument[1:]
+
+
+def _may_be_flag(argument: str) -> bool:
+    if SPLIT in argument:
+        return True
+    return argument[:1] in (HOLE, STAR, QUESTION, BRACKET) or (
+        argument[:1] == "-" and not known(argument)
+    )
+
+
+def _is_command(argv: list[str], wanted: tuple[tuple[str, ...], ...], *, loosely: bool) -> bool:
+    name = command_name(argv[0])
+    pattern = pattern_of_name(argv[0]) if name is None else None
+    for words in wanted:
+        if name is None:
+            if pattern is None or not pattern.fullmatch(words[0]):
+                continue
+        elif name != words[0] and not glob(words[0]).fullmatch(name):
+            continue
+        if len(words) == 1 or _starts_with(argv, words[1:], loosely=loosely):
+            return True
+    return False
+
+
+def _starts_with(argv: list[str], words: tuple[str, ...], *, loosely: bool) -> bool:
+    """The words come next, or next among the arguments that are no flags."""
+    for candidates in (argv[1 : 1 + len(words)], list(operands(argv))[: len(words)]):
+        if len(candidates) == len(words) and all(
+            argument == word or (loosely and may_be(argument, word))
+            for argument, word in zip(candidates, words, strict=True)
+        ):
+            return True
+    return loosely and any(SPLIT in argument for argument in argv[1:])
+
+
+def _like(argument: str, patterns: tuple[str, ...], *, loosely: bool) -> bool:
+    plain = certain(argument)
+    if plain is not None and any(glob(pattern).fullmatch(plain) for pattern in patterns):
+        return True
+    if not loosely or known(argument):
+        return False
+    return any(possible(argument).fullmatch(sample(pattern)) for pattern in patterns)
+
+
+def _is_path(argument: str, cwd: str | None, patterns: tuple[str, ...], *, loosely: bool) -> bool:
+    path = absolute(argument, cwd)
+    if path is not None and any(glob(pattern).fullmatch(path) for pattern in patterns):
+        return True
+    if not loosely or known(argument.replace(NUMBER, "")):
+        return False
+    if HOLE in argument or SPLIT in argument or f"/.{STAR}" in argument:
+        return True
+    return any(possible(argument).fullmatch(sample(pattern)) for pattern in patterns)

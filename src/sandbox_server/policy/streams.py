@@ -1,0 +1,168 @@
+"""What commands read and print, as far as it can be told, and what is noted on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
+from sandbox_server.policy.expand import expand, expand_one, product
+from sandbox_server.policy.fields import HOLE
+from sandbox_server.policy.lexer import MAX_DEPTH, MAX_WORK, Effort
+from sandbox_server.policy.outputs import SURE, output
+from sandbox_server.policy.syntax import (
+    Compound,
+    Kind,
+    Node,
+    Part,
+    Pipeline,
+    Redirect,
+    Sequence,
+    Simple,
+    Substitution,
+    TooMuch,
+    Word,
+)
+from sandbox_server.policy.variables import UNKNOWN, Values, Variables
+
+MAX_CALLS = 4000
+PROCESSES = 0xE100
+"""Characters for private use, which name process substitutions."""
+MAX_PROCESSES = 1000
+WORK = 20
+"""What a command counts for, as against a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a command stands: what it reads, who runs it."""
+
+    variables: Variables
+    stdin: Values = UNKNOWN
+    via: tuple[str, ...] = ()
+    place: Place | None = None
+    """Of the command whose argument the source was."""
+
+    def apart(self) -> Scope:
+        """In a process of its own."""
+        return dataclasses.replace(self, variables=self.variables.copy())
+
+
+class Streams(ABC):
+    """One look at one command: what was found so far, and how much work it was."""
+
+    def __init__(self, effort: Effort) -> None:
+        self.effort = effort
+        self.found = Analysis()
+        self.processes: dict[str, Values] = {}
+        """What process substitutions print, by the path they stand for."""
+
+    @abstractmethod
+    def parts(self, parts: list[Part], scope: Scope, place: Place) -> None:
+        """What runs while words are expanded."""
+
+    def redirected(self, redirects: list[Redirect], scope: Scope, place: Place) -> list[str]:
+        """The files that are written."""
+        writes: list[str] = []
+        for redirect in redirects:
+            self.parts(redirect.target.parts, scope, place)
+            if redirect.operator[0] in ">&" or redirect.operator == "<>":
+                values = expand_one(redirect.target, scope.variables, self.outputs(scope))
+                writes.extend(values.alternatives(HOLE))
+        return writes
+
+    def input_of(self, redirects: list[Redirect], scope: Scope) -> Values:
+        """What stands to be read."""
+        stdin = scope.stdin
+        for redirect in redirects:
+            if redirect.operator == "<<<":
+                given = expand_one(redirect.target, scope.variables, self.outputs(scope))
+                stdin = Values(tuple(text + "\n" for text in given.texts), given.complete)
+            elif redirect.operator in ("<<", "<<-"):
+                stdin = expand_one(redirect.target, scope.variables, self.outputs(scope))
+            elif redirect.operator == "<":
+                stdin = self._read(redirect.target, scope)
+        return stdin
+
+    def _read(self, target: Word, scope: Scope) -> Values:
+        for part in target.parts:
+            if isinstance(part, Substitution) and part.process:
+                return self.printed(part.body, scope)
+        return UNKNOWN
+
+    def printed(self, node: Node, scope: Scope) -> Values:
+        """What a command prints, where that can be told."""
+        if isinstance(node, Sequence) and not node.items:
+            return Values(("",), complete=True)
+        if isinstance(node, Sequence) and len(node.items) == 1:
+            return self.printed(node.items[0][0], scope)
+        if isinstance(node, Compound) and node.kind in (Kind.GROUP, Kind.SUBSHELL):
+            return self.printed(node.bodies[0], scope)
+        if isinstance(node, Pipeline):
+            stdin = scope.stdin
+            for member in node.members:
+                stdin = self.printed(member, dataclasses.replace(scope, stdin=stdin))
+            return stdin
+        if not isinstance(node, Simple) or not node.words:
+            return UNKNOWN
+        return self._printed_simple(node, scope)
+
+    def _printed_simple(self, node: Simple, scope: Scope) -> Values:
+        if any(redirect.operator[0] in ">&" for redirect in node.redirects):
+            return UNKNOWN
+        with self.deeper(node.start):
+            stdin = self.input_of(node.redirects, scope)
+            text = stdin.texts[0] if len(stdin.texts) == 1 else None
+            argvs = self.words(node.words, scope)[:4]
+            made = [output(argv, text) for argv in argvs if argv]
+        sure = len(made) == len(argvs) == 1 and made[0] is not None and argvs[0][0] in SURE
+        texts = tuple(each for each in made if each is not None)
+        return Values(texts, sure and (stdin.complete or argvs[0][0] != "cat"))
+
+    def outputs(self, scope: Scope) -> _Outputs:
+        return _Outputs(self, scope)
+
+    def words(self, words: list[Word], scope: Scope) -> list[list[str]]:
+        ways = [expand(word, scope.variables, self.outputs(scope)) for word in words]
+        return product(ways)
+
+    def doubt(self, doubt: Doubt, place: Place, why: str) -> None:
+        if (doubt, place, why) not in self.found.doubts[-8:]:
+            self.found.doubts.append((doubt, place, why))
+
+    @contextlib.contextmanager
+    def deeper(self, position: int) -> Iterator[None]:
+        self.effort.work += WORK
+        self.effort.depth += 1
+        if self.effort.depth > MAX_DEPTH or self.effort.work > MAX_WORK:
+            raise TooMuch("it is nested too deeply, or too long", position)
+        yield
+        self.effort.depth -= 1
+
+    def emit(self, call: Call) -> None:
+        self.found.calls.append(call)
+        if len(self.found.calls) > MAX_CALLS or self.effort.work > MAX_WORK:
+            raise TooMuch("it has too many commands", call.place.start)
+
+
+class _Outputs:
+    """What substitutions give, for whoever expands words in a scope."""
+
+    def __init__(self, streams: Streams, scope: Scope) -> None:
+        self._streams = streams
+        self._scope = scope
+
+    def process(self, part: Substitution) -> str:
+        number = len(self._streams.processes)
+        if number >= MAX_PROCESSES:
+            raise TooMuch("it has too many process substitutions", 0)
+        path = f"/dev/fd/{chr(PROCESSES + number)}"
+        self._streams.processes[path] = self._streams.printed(part.body, self._scope)
+        return path
+
+    def __call__(self, part: Substitution) -> Values:
+        values = self._streams.printed(part.body, self._scope)
+        return Values(tuple(text.rstrip("\n") for text in values.texts), values.complete)

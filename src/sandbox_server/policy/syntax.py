@@ -1,0 +1,163 @@
+"""What bash source is made of, as far as a policy has to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+
+class Unclear(Exception):
+    """This is not understood: not bash, or bash that could be read in two ways."""
+
+    def __init__(self, why: str, position: int) -> None:
+        super().__init__(why)
+        self.why = why
+        self.position = position
+
+
+class TooMuch(Unclear):
+    """More than the policy looks at: too deep, or too much work."""
+
+
+# Words
+
+
+@dataclass(slots=True)
+class Text:
+    """Characters. Unquoted ones may still be patterns, braces or a tilde."""
+
+    text: str
+    quoted: bool
+
+
+@dataclass(slots=True)
+class Arithmetic:
+    """`$((…))`, `((…))` or a subscript: evaluated as an expression, to a number."""
+
+    parts: list[Part]
+    quoted: bool = True
+
+
+@dataclass(slots=True)
+class Parameter:
+    """`$name` or `${…}`."""
+
+    name: str
+    quoted: bool
+    prefix: Literal["", "!", "#"] = ""
+    subscript: str | Arithmetic | None = None
+    """`@` or `*`, or an expression."""
+    operator: str = ""
+    word: list[Part] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Substitution:
+    """`$(…)` and backticks, or a process substitution, which becomes a path."""
+
+    body: Sequence
+    quoted: bool
+    process: bool = False
+
+
+Part = Text | Parameter | Substitution | Arithmetic
+
+
+@dataclass(slots=True)
+class Word:
+    parts: list[Part]
+    start: int
+    end: int
+
+    def bare(self) -> str | None:
+        """Its text, where nothing in it is quoted or expanded by name."""
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            if type(part) is Text and not part.quoted:
+                return part.text
+        return None
+
+
+@dataclass(slots=True)
+class Assignment:
+    name: str
+    value: Word | list[Word]
+    """A list for an array."""
+    append: bool = False
+    subscript: Arithmetic | None = None
+
+
+@dataclass(slots=True)
+class Redirect:
+    operator: str
+    target: Word
+    """Of a heredoc: its body."""
+
+
+# Commands
+
+
+@dataclass(slots=True)
+class Simple:
+    """The unit of every verdict: assignments, words, redirections."""
+
+    text: str
+    start: int
+    end: int
+    assignments: list[Assignment]
+    words: list[Word]
+    redirects: list[Redirect]
+
+
+@dataclass(slots=True)
+class Pipeline:
+    members: list[Node]
+
+
+class How(StrEnum):
+    """When a command in a sequence runs."""
+
+    ALWAYS = "always"
+    MAYBE = "maybe"
+    """After && or ||."""
+    BACKGROUND = "background"
+
+
+@dataclass(slots=True)
+class Sequence:
+    """Commands one after another."""
+
+    items: list[tuple[Node, How]]
+
+
+class Kind(StrEnum):
+    GROUP = "group"
+    SUBSHELL = "subshell"
+    IF = "if"
+    LOOP = "loop"
+    CASE = "case"
+    TEST = "test"
+    ARITHMETIC = "arithmetic"
+
+
+@dataclass(slots=True)
+class Compound:
+    kind: Kind
+    bodies: list[Sequence]
+    words: list[Word] = field(default_factory=list)
+    variable: str | None = None
+    """What a loop assigns its words to."""
+    redirects: list[Redirect] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Function:
+    name: str
+    body: Node
+    text: str
+    start: int
+    end: int
+
+
+Node = Simple | Pipeline | Compound | Function | Sequence

@@ -1,0 +1,104 @@
+"""What variables can hold, as far as the source tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sandbox_server.policy.fields import NUMBER, SPLIT
+
+MAX_VALUES = 8
+NUMBERS = frozenset(
+    "# ? $ ! RANDOM SECONDS LINENO UID EUID PPID BASHPID EPOCHSECONDS COLUMNS LINES".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values a variable may have; not complete means: or any other."""
+
+    texts: tuple[str, ...] = ()
+    complete: bool = False
+
+    def alternatives(self, hole: str) -> list[str]:
+        return [*self.texts, *([] if self.complete else [hole])]
+
+    def or_else(self, other: Values) -> Values:
+        texts = tuple(dict.fromkeys((*self.texts, *other.texts)))
+        return Values(texts[:MAX_VALUES],
+                      self.complete and other.complete and len(texts) <= MAX_VALUES)  # fmt: skip
+
+
+UNKNOWN = Values()
+_FIXED = {
+    "HOME": Values(("~",), complete=True),
+    "IFS": Values((" \t\n",), complete=True),
+    **{name: Values((NUMBER,), complete=True) for name in NUMBERS},
+}
+
+
+@dataclass
+class Variables:
+    """At one place in the source. Copies are independent: a subshell changes nothing outside."""
+
+    values: dict[str, Values] = field(default_factory=dict)
+    arrays: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Arguments, already joined by GAP where there are alternatives to them: one reading only."""
+    unstable: frozenset[str] = frozenset()
+    """Assigned by a function, which may be called at any time."""
+    functions: frozenset[str] = frozenset()
+    """Those that are surely defined."""
+    cwd: str | None = None
+
+    def copy(self) -> Variables:
+        values, arrays = dict(self.values), dict(self.arrays)
+        return Variables(values, arrays, self.unstable, self.functions, self.cwd)
+
+    def inherited(self) -> Variables:
+        """In another shell: there, only what was exported is set, which is not known."""
+        values = {name: Values((*held.texts, "")) for name, held in self.values.items()}
+        return Variables(values, cwd=self.cwd)
+
+    def get(self, name: str) -> Values:
+        found = self.values.get(name)
+        if found is None:
+            return _FIXED.get(name, UNKNOWN)
+        return Values(found.texts) if name in self.unstable else found
+
+    def assign(self, name: str, values: Values) -> None:
+        self.arrays.pop(name, None)
+        self.values[name] = values
+
+    def forget(self, name: str) -> None:
+        """It may be anything from here on, and may still be what it was."""
+        self.values[name] = Values(self.get(name).texts)
+        if name in self.arrays:
+            self.arrays[name] = (*self.arrays[name], SPLIT)
+
+    def set_array(self, name: str, fields: tuple[str, ...]) -> None:
+        self.values[name] = Values(fields[:1])
+        self.arrays[name] = fields
+
+    def array(self, name: str) -> tuple[str, ...]:
+        fields = self.arrays.get(name, (SPLIT,))
+        return (*fields, SPLIT) if name in self.unstable else fields
+
+    def element(self, name: str, index: str) -> Values:
+        fields = self.arrays.get(name)
+        if fields and index.isdigit() and int(index) < len(fields):
+            return Values((fields[int(index)],))
+        return UNKNOWN
+
+    def changed(self, before: Variables) -> set[str]:
+        """The names that hold something else than they did."""
+        names = {name for name, held in self.values.items() if before.values.get(name) != held}
+        arrays = {name for name, held in self.arrays.items() if before.arrays.get(name) != held}
+        return names | arrays
+
+    def or_as(self, before: Variables) -> None:
+        """What happened since `before` may not have happened."""
+        self.functions &= before.functions
+        for name in self.changed(before):
+            self.values[name] = before.get(name).or_else(self.get(name))
+            if name in before.arrays or name in self.arrays:
+                held = self.arrays.get(name) or before.arrays[name]
+                self.arrays[name] = (*held, SPLIT)

@@ -1,0 +1,200 @@
+"""Through a parsed command, to every simple command it would run."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator
+
+from sandbox_server.policy.analysis import Call, Doubt, Place
+from sandbox_server.policy.bombs import is_fork_bomb
+from sandbox_server.policy.evaluation import (
+    compared,
+    evaluate,
+    evaluated,
+    evaluates_text,
+    is_number,
+    named,
+    names_element,
+)
+from sandbox_server.policy.expand import expand
+from sandbox_server.policy.fields import HOLE, SPLIT
+from sandbox_server.policy.lexer import Effort
+from sandbox_server.policy.streams import Scope, Streams
+from sandbox_server.policy.syntax import (
+    Arithmetic,
+    Assignment,
+    Compound,
+    Function,
+    How,
+    Kind,
+    Node,
+    Parameter,
+    Part,
+    Pipeline,
+    Sequence,
+    Simple,
+    Substitution,
+    Word,
+)
+from sandbox_server.policy.variables import UNKNOWN, Values
+
+
+class Walk(Streams):
+    """One walk over one command."""
+
+    def __init__(self, effort: Effort) -> None:
+        super().__init__(effort)
+        self.functions: dict[str, Function] = {}
+        self.aliases: dict[str, str] = {}
+
+    # Structure
+
+    def sequence(self, sequence: Sequence, scope: Scope) -> None:
+        for node, how in sequence.items:
+            if how is How.BACKGROUND:
+                self.node(node, scope.apart())
+            elif how is How.MAYBE:
+                self._maybe(node, scope)
+            else:
+                self.node(node, scope)
+
+    def node(self, node: Node, scope: Scope) -> None:
+        if isinstance(node, Simple):
+            self.simple(node, scope)
+        elif isinstance(node, Pipeline):
+            self._pipeline(node, scope)
+        elif isinstance(node, Compound):
+            self._compound(node, scope)
+        elif isinstance(node, Function):
+            self._define(node, scope)
+        else:
+            self.sequence(node, scope)
+
+    @abstractmethod
+    def simple(self, node: Simple, scope: Scope) -> None:
+        """What is done with a simple command."""
+
+    def _maybe(self, node: Node, scope: Scope) -> None:
+        before = scope.variables.copy()
+        self.node(node, scope)
+        scope.variables.or_as(before)
+
+    def _pipeline(self, node: Pipeline, scope: Scope) -> None:
+        stdin = scope.stdin
+        for member in node.members:
+            inner = dataclasses.replace(scope.apart(), stdin=stdin)
+            self.node(member, inner)
+            stdin = self.printed(member, inner)
+
+    def _compound(self, node: Compound, scope: Scope) -> None:
+        place = scope.place or Place("", 0, 0)
+        if writes := self.redirected(node.redirects, scope, place):
+            self.emit(Call(place, [[]], via=scope.via, writes=writes))
+        if node.redirects:
+            scope = dataclasses.replace(scope, stdin=self.input_of(node.redirects, scope))
+        for word in node.words:
+            self.parts(word.parts, scope, place)
+        if node.kind is Kind.TEST:
+            self._test(node, scope, place)
+        if node.kind is Kind.SUBSHELL:
+            scope = scope.apart()
+        if node.kind is Kind.LOOP:
+            self._loop(node, scope, place)
+        elif node.kind in (Kind.IF, Kind.CASE):
+            self._branches(node.bodies, scope)
+        else:
+            for body in node.bodies:
+                self.sequence(body, scope)
+
+    def _test(self, node: Compound, scope: Scope, place: Place) -> None:
+        outputs = self.outputs(scope)
+        numbers = all(is_number(word, scope.variables, outputs) for word in compared(node.words))
+        if not numbers or any(names_element(word) for word in named(node.words)):
+            self.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may be a command")
+
+    def _branches(self, bodies: list[Sequence], scope: Scope) -> None:
+        """Each may run or not; what one sets, the next may see (a condition and its body)."""
+        for body in bodies:
+            before = scope.variables.copy()
+            self.sequence(body, scope)
+            scope.variables.or_as(before)
+
+    def _loop(self, node: Compound, scope: Scope, place: Place) -> None:
+        """Twice: what the end of a body sets, its start sees the next time."""
+        before = scope.variables.copy()
+        if node.variable:
+            self.emit(Call(place, [[]], via=scope.via, assigned=[node.variable]))
+            scope.variables.assign(node.variable, self._listed(node.words, scope))
+        calls, doubts = len(self.found.calls), len(self.found.doubts)
+        first = scope.variables.copy()
+        for body in node.bodies:
+            self.sequence(body, scope)
+        if changed := scope.variables.changed(first):
+            del self.found.calls[calls:], self.found.doubts[doubts:]
+            scope.variables.or_as(first)
+            again = scope.variables.copy()
+            for body in node.bodies:
+                self.sequence(body, scope)
+            for name in scope.variables.changed(again) - changed:
+                scope.variables.forget(name)
+        scope.variables.or_as(before)
+
+    def _listed(self, words: list[Word], scope: Scope) -> Values:
+        if not words:
+            return Values((HOLE,), complete=True)
+        fields: dict[str, None] = {}
+        for word in words:
+            for way in expand(word, scope.variables, self.outputs(scope)):
+                fields.update(dict.fromkeys(field.replace(SPLIT, HOLE) for field in way))
+        return Values(()).or_else(Values(tuple(fields))) if len(fields) > 8 else Values(
+            tuple(fields), complete=True
+        )  # fmt: skip
+
+    def _define(self, node: Function, scope: Scope) -> None:
+        place = scope.place or Place(node.text, node.start, node.end)
+        bomb = is_fork_bomb(node)
+        self.emit(Call(place, [[node.name]], via=scope.via, defines=True, fork_bomb=bomb))
+        inside = scope.apart()
+        inside.variables.values.update({str(number): UNKNOWN for number in range(10)})
+        self.node(node.body, inside)
+        variables = scope.variables
+        variables.unstable |= inside.variables.changed(variables)
+        variables.functions |= {node.name}
+        self.functions[node.name] = node
+
+    # Words
+
+    def parts(self, parts: list[Part], scope: Scope, place: Place) -> None:
+        """What runs while words are expanded."""
+        for part in parts:
+            if isinstance(part, Substitution):
+                self.sequence(part.body, scope.apart())
+            elif isinstance(part, Arithmetic):
+                self.parts(part.parts, scope, place)
+            elif isinstance(part, Parameter):
+                self.parts(part.word, scope, place)
+                if isinstance(part.subscript, Arithmetic):
+                    self.parts(part.subscript.parts, scope, place)
+                if part.operator in ("=", ":="):
+                    self.emit(Call(place, [[]], via=scope.via, assigned=[part.name]))
+                    scope.variables.forget(part.name)
+            else:
+                continue
+            self._evaluated(part, scope, place)
+
+    def _evaluated(self, part: Part, scope: Scope, place: Place) -> None:
+        for expression in evaluated(part):
+            if not evaluate(expression, scope.variables, self.outputs(scope)):
+                self.doubt(Doubt.UNKNOWN_VALUE, place, "an expression has a value that may be a"
+                           " command")  # fmt: skip
+        if evaluates_text(part):
+            self.doubt(Doubt.UNKNOWN_VALUE, place, "the value of a variable is evaluated")
+
+    def assigned_parts(self, assignments: list[Assignment]) -> Iterator[Part]:
+        for assignment in assignments:
+            words = assignment.value if isinstance(assignment.value, list) else [assignment.value]
+            for word in words:
+                yield from word.parts
+            if assignment.subscript:
+                yield assignment.subscript

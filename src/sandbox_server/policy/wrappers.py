@@ -1,0 +1,266 @@
+"""Commands that run other commands: what would they run?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sandbox_server.policy.fields import HOLE, SPLIT, known
+from sandbox_server.policy.finding import unwrap_find
+from sandbox_server.policy.inner import Inner, Options, Run, Script
+
+MAX_GIVEN = 256
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A command in front of another: `timeout -k 1 5 ls`."""
+
+    valued: str = ""
+    """The short options that take a value."""
+    long_valued: tuple[str, ...] = ()
+    skip: int = 0
+    """The operands before the command."""
+    assignments: bool = False
+    shell: bool = False
+    """The words behind are joined and given to a shell."""
+    scripts: bool = False
+    """It may have -c, whose value is given to a shell."""
+
+
+PREFIXES = {
+    "busybox": Prefix(),
+    "builtin": Prefix(),
+    "chroot": Prefix(skip=1),
+    "chrt": Prefix(valued="pTPD", skip=1),
+    "command": Prefix(),
+    "dbus-run-session": Prefix(),
+    "doas": Prefix(valued="uC"),
+    "env": Prefix(valued="uCS", long_valued=("--unset", "--chdir", "--split-string"),
+                  assignments=True),
+    "exec": Prefix(valued="a"),
+    "flock": Prefix(valued="wE", long_valued=("--timeout",), skip=1, scripts=True),
+    "ionice": Prefix(valued="cnpPu", long_valued=("--class", "--classdata", "--pid")),
+    "ltrace": Prefix(valued="eopsnuaA"),
+    "nice": Prefix(valued="n", long_valued=("--adjustment",)),
+    "nohup": Prefix(),
+    "nsenter": Prefix(valued="tSG", long_valued=("--target",)),
+    "pkexec": Prefix(long_valued=("--user",)),
+    "proxychains": Prefix(valued="f"),
+    "runuser": Prefix(valued="uggs", long_valued=("--user", "--group"), scripts=True),
+    "script": Prefix(valued="EIOTmot", skip=99, scripts=True),
+    "setarch": Prefix(skip=1),
+    "setsid": Prefix(),
+    "stdbuf": Prefix(valued="ioe", long_valued=("--input", "--output", "--error")),
+    "strace": Prefix(valued="eopsuEaSPX"),
+    "su": Prefix(valued="gGsw", skip=99, scripts=True),
+    "sudo": Prefix(valued="ugpCrtThUDR", long_valued=("--user", "--group", "--prompt", "--host",
+                   "--chdir", "--chroot", "--role", "--type"), assignments=True),
+    "systemd-run": Prefix(valued="pEuHM"),
+    "taskset": Prefix(skip=1),
+    "time": Prefix(valued="fo", long_valued=("--format", "--output")),
+    "timeout": Prefix(valued="ks", long_valued=("--kill-after", "--signal"), skip=1),
+    "toybox": Prefix(),
+    "unbuffer": Prefix(),
+    "unshare": Prefix(valued="wRSGl", long_valued=("--root", "--wd", "--setuid", "--setgid")),
+    "watch": Prefix(valued="nq", long_valued=("--interval", "--equexit"), shell=True),
+    "xvfb-run": Prefix(valued="efnpsw"),
+}  # fmt: skip
+_NAMES_ONLY = {"command": ("-v", "-V", "-pv", "-pV"), "sudo": ("-l", "-v", "-k", "-K", "-V")}
+
+
+def unwrap(name: str, argv: list[str], stdin: str | None) -> list[Inner]:
+    """What a command would run, if it is there to run something. `stdin` is None if unknown."""
+    if prefix := PREFIXES.get(name):
+        return _prefixed(name, prefix, argv)
+    special = _SPECIAL.get(name)
+    return special(argv, stdin) if special else []
+
+
+def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> list[Inner]:
+    if prefix.scripts and (script := _script_option(argv[1:])) is not None:
+        return [Script(script)]
+    options = Options(argv[1:], valued=prefix.valued, long_valued=prefix.long_valued)
+    if any(option in _NAMES_ONLY.get(name, ()) for option, _ in options.found):
+        return []
+    if name == "env" and (text := options.value("-S", "--split-string")) is not None:
+        return [Script(" ".join([text, *options.rest]), words=True)]
+    rest, assigned = options.rest, []
+    while prefix.assignments and rest and _ASSIGNMENT.match(rest[0]):
+        assigned.append(rest[0])
+        rest = rest[1:]
+    rest = _skipped(prefix, rest)
+    if not rest:
+        return []
+    if prefix.shell:
+        return [Script(" ".join(rest))]
+    return [Run(rest, assigned=assigned)]
+
+
+def _script_option(words: list[str]) -> str | None:
+    """The value of -c or --command, wherever it stands."""
+    for index, word in enumerate(words):
+        if word == "--":
+            return None
+        name, equals, value = word.partition("=")
+        if name == "--command" and equals:
+            return value
+        if name == "--command" or re.fullmatch("-[a-zA-Z]*c", word):
+            return words[index + 1] if index + 1 < len(words) else SPLIT
+    return None
+
+
+def _skipped(prefix: Prefix, rest: list[str]) -> list[str]:
+    """Behind the operands. One that may be several words hides where the command starts."""
+    for operand in rest[: prefix.skip]:
+        if SPLIT in operand:
+            return [SPLIT]
+    return rest[prefix.skip :]
+
+
+def _xargs(argv: list[str], stdin: str | None) -> list[Inner]:
+    options = Options(
+        argv[1:],
+        valued="InPLsdEa",
+        long_valued=(
+            "--replace",
+            "--max-args",
+            "--max-procs",
+            "--max-lines",
+            "--max-chars",
+            "--delimiter",
+            "--eof",
+            "--arg-file",
+        ),
+    )
+    command = options.rest or ["echo"]
+    mark = options.value("-I", "--replace", "-i")
+    from_file = options.value("-a", "--arg-file") is not None
+    if mark is not None:
+        lines = [SPLIT] if stdin is None or from_file else _few(stdin.splitlines())
+        return [
+            Run([word.replace(mark or "{}", line.strip()) for word in command]) for line in lines
+        ]
+    if stdin is None or from_file:
+        return [Run([*command, SPLIT])]
+    return [Run([*command, *_unquoted(stdin)])]
+
+
+def _unquoted(text: str) -> list[str]:
+    """As xargs reads its input: words, with quotes and backslashes."""
+    found = re.findall(r"(?:[^\s'\"\\]|\\.|'[^'\n]*'|\"[^\"\n]*\")+", text, re.DOTALL)
+    return _few([re.sub(r"\\(.)|['\"]", r"\1", word) for word in found])
+
+
+def _few(texts: list[str]) -> list[str]:
+    return texts if len(texts) <= MAX_GIVEN else [*texts[:MAX_GIVEN], SPLIT]
+
+
+def _parallel(argv: list[str], stdin: str | None) -> list[Inner]:
+    """The words are joined and given to a shell, with arguments from the input or behind `:::`."""
+    options = Options(argv[1:], valued="jNnILlsaSd", long_valued=("--jobs", "--max-args"))
+    words = options.rest
+    given: list[str] = []
+    for mark in (":::", "::::", ":::+"):
+        if mark in words:
+            at = words.index(mark)
+            words, given = words[:at], words[at + 1 :] if mark == ":::" else [SPLIT]
+            break
+    else:
+        given = [SPLIT] if stdin is None else _few(stdin.splitlines())
+    text = " ".join(words)
+    if not words:
+        return [Script(line) for line in _few(given)]
+    return [
+        Script(text.replace("{}", line) if "{}" in text else f"{text} {line}")
+        for line in _few(given) or [""]
+    ]
+
+
+def _find(argv: list[str], _: str | None) -> list[Inner]:
+    return unwrap_find(argv)
+
+
+def _fd(argv: list[str], _: str | None) -> list[Inner]:
+    for mark in ("-x", "--exec", "-X", "--exec-batch"):
+        if mark in argv:
+            command = argv[argv.index(mark) + 1 :]
+            return [Run([HOLE if word == "{}" else word for word in command])] if command else []
+    return []
+
+
+def _eval(argv: list[str], _: str | None) -> list[Inner]:
+    words = argv[2:] if argv[1:2] == ["--"] else argv[1:]
+    return [Script(" ".join(words), here=True)] if words else []
+
+
+def _trap(argv: list[str], _: str | None) -> list[Inner]:
+    words = argv[2:] if argv[1:2] == ["--"] else argv[1:]
+    if len(words) < 2 or words[0] in ("-", "", "-p", "-l"):
+        return []
+    return [Script(words[0], here=True, late=True)]
+
+
+def _source(argv: list[str], stdin: str | None) -> list[Inner]:
+    """A file, whose text is not known, unless it is the standard input."""
+    words = argv[2:] if argv[1:2] == ["--"] else argv[1:]
+    if not words:
+        return []
+    if words[0] in ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
+        return [Script(SPLIT if stdin is None else stdin, here=True)]
+    return [Script(SPLIT, here=True, file=words[0])]
+
+
+def _shell(argv: list[str], stdin: str | None) -> list[Inner]:
+    """`bash -c text`, `bash file`, or commands from the standard input."""
+    words = argv[1:]
+    command = from_input = False
+    found: list[Inner] = []
+    while words and words[0] != "-":
+        if not known(words[0]) and not command:
+            return [Script(SPLIT)]
+        if words[0][:1] not in ("-", "+"):
+            break
+        option, *words = words
+        if option == "--":
+            break
+        if option.startswith("--"):
+            if option in ("--rcfile", "--init-file", "--login"):
+                found.append(Script(SPLIT))
+            if option in ("--version", "--help"):
+                return []
+            continue
+        if "i" in option or "l" in option:
+            found.append(Script(SPLIT))  # It reads its start-up files first.
+        command = command or (option[0] == "-" and "c" in option)
+        from_input = from_input or "s" in option
+        if option[-1] in "oO":
+            words = words[1:]
+            if "O" in option:
+                found.append(Script(SPLIT))
+    if command:
+        return [*found, Script(words[0], arguments=tuple(words[1:]))] if words else []
+    if words and not from_input and words[0] not in ("-", "/dev/stdin", "/dev/fd/0"):
+        return [*found, Script(SPLIT, file=words[0])]
+    return [*found, Script(SPLIT if stdin is None else stdin)]
+
+
+_SPECIAL: dict[str, Callable[[list[str], str | None], list[Inner]]] = {
+    "xargs": _xargs,
+    "gxargs": _xargs,
+    "parallel": _parallel,
+    "find": _find,
+    "gfind": _find,
+    "fd": _fd,
+    "fdfind": _fd,
+    "eval": _eval,
+    "trap": _trap,
+    ".": _source,
+    "source": _source,
+    **dict.fromkeys(("bash", "sh", "dash", "zsh", "ksh", "mksh", "ash", "rbash"), _shell),
+}
+READS_INPUT = frozenset({"xargs", "gxargs", "parallel", ".", "source", "sh", "bash", "dash", "zsh",
+                         "ksh", "mksh", "ash", "rbash"})  # fmt: skip
+"""Those whose input is or becomes part of what they run."""

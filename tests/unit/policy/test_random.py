@@ -1,0 +1,59 @@
+"""Whatever it is given, the analysis ends, within its budget, and never raises."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox_server.policy.analyse import MAX_LENGTH, analyse
+from sandbox_server.policy.lexer import MAX_WORK
+from sandbox_server.policy.policy import Policy
+
+STRICT = Policy.read("strict")
+PIECES = st.sampled_from(
+    [
+        "rm", "-rf", "/", "echo", "x", "$x", "${x:-y}", "$(", ")", "`", "'", '"', "\\", "\n", " ",
+        ";", "|", "&", "&&", "||", "(", "((", "))", "{", "}", "[[", "]]", "if", "then", "else",
+        "fi", "for", "in", "do", "done", "while", "case", "esac", ";;", "<<E", "\nE\n", "<<<", ">",
+        "<(", "x=", "a=(", "$((", "f()", "function", "bash -c", "eval", "xargs", "find . -exec",
+        "env -S",
+        "{a,b}", "{1..9}", "*", "?", "[a]", "~", "#", "$'\\x41'", "!", "coproc", "time", "trap",
+        "alias x=", "set --", '"$@"', "${!x}", "${x@P}", "\0", "\r", "\ue000", "\udc80", "é",
+        "declare -a", "read", "printf", "| sh", "| base64 -d", "select", "until", "${", "[", "]",
+    ]
+)  # fmt: skip
+
+
+def check(source: str) -> None:
+    found = analyse(source)
+    assert found.work <= 2 * MAX_WORK
+    assert len(found.calls) <= 8000
+    ruling = STRICT.judge(source, stdin=source)
+    assert ruling.allowed or ruling.rejection
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_random_bytes(data: bytes) -> None:
+    check(data.decode("latin-1"))
+    check(data.decode("utf-8", "surrogateescape"))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PIECES, max_size=40), st.sampled_from(["", " "]))
+def test_random_bash(pieces: list[str], between: str) -> None:
+    check(between.join(pieces))
+
+
+@settings(max_examples=30, deadline=None)
+@given(PIECES, PIECES, st.integers(100, 600))
+def test_much_of_the_same(piece: str, other: str, count: int) -> None:
+    check(f"{piece} {other} " * count)
+    check(f"{piece}{other}" * count)
+
+
+def test_longer_than_is_looked_at() -> None:
+    found = analyse("true;" * MAX_LENGTH + "rm -rf /")
+    assert [doubt.value for doubt, _, _ in found.doubts] == ["too-much"]
+
+
+def test_values_that_double_stay_small() -> None:
+    check("".join(f"x{i}=$x{i - 1}$x{i - 1};" for i in range(1, 3000)))

@@ -1,0 +1,103 @@
+"""How well the built-in sets do: ordinary commands, and blocked ones in disguise."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sandbox_server.policy.policy import Policy
+from tests.unit.policy.corpus import ordinary
+from tests.unit.policy.disguises import BLOCKED, FAMILIES, mutants
+
+DOCS = Path(__file__).parents[3] / "docs" / "policy.md"
+DEFAULT = Policy.read("default")
+STRICT = Policy.read("strict")
+
+
+def test_default_rejects_no_ordinary_command() -> None:
+    commands = ordinary()
+    assert len(commands) >= 500
+    wrong = {
+        command: ruling.rejection.rule
+        for command in commands
+        if (ruling := DEFAULT.judge(command)).rejection
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("command", BLOCKED)
+def test_blocked_as_they_are(command: str) -> None:
+    assert not DEFAULT.judge(command).allowed
+    assert not STRICT.judge(command).allowed
+
+
+def test_no_disguise_passes_strict() -> None:
+    found = list(mutants())
+    assert len(found) >= 2000
+    assert [made for _, _, made in found if STRICT.judge(made).allowed] == []
+
+
+def test_disguises_that_pass_default_are_published() -> None:
+    """The table in docs/policy.md says what is so."""
+    total: Counter[str] = Counter()
+    passed: Counter[str] = Counter()
+    for family, _, made in mutants():
+        total[family] += 1
+        passed[family] += DEFAULT.judge(made).allowed
+    published = {
+        family: (int(count), int(passing))
+        for family, count, passing in re.findall(
+            r"^\| (\w+)[^|]*\| [^|]* \| (\d+) \| (\d+) \|", DOCS.read_text(), re.M
+        )
+    }
+    assert published == {family: (total[family], passed[family]) for family in total}
+    assert set(total) == {*FAMILIES, "combined"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls -la /workspace",
+        "cat a.txt | sort | uniq -c | head",
+        "grep -rn TODO src | cut -d: -f1",
+        "mkdir -p out && cp a.txt out/",
+        "find . -name '*.py' -exec wc -l {} +",
+        'for f in *.txt; do wc -l "$f"; done',
+        "x=3; echo $((x * 2))",
+        "timeout 5 sort big.txt > sorted.txt",
+        "if [ -f a ]; then cat a; else echo none; fi",
+        "bash -c 'ls | wc -l'",
+        "rm -rf build",
+        "cat > notes.md <<'EOF'\nrm -rf / is bad\nEOF",
+        'n=$(ls | wc -l); echo "$n files"',
+        "sed --sandbox 's/a/b/' file",
+        "jq .name package.json",
+    ],
+)
+def test_strict_allows_everyday_work(command: str) -> None:
+    ruling = STRICT.judge(command)
+    assert ruling.allowed, ruling.rejection
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 -c 'print(1)'", "awk '{print}' f", "git status", "tar xf a.tar", "vim f", "./ls",
+        "PATH=/tmp ls", "IFS=x; ls", "export LD_PRELOAD=x", "declare -n x=PATH", "x=1; $x",
+        "ls() { :; }", "alias ls=cat", "source f", "sort --compress-program=x f", "hash -p x ls",
+        "shopt -s extglob", "cat f | xargs sort", 'rm -rf "$x"', "sed 1e f", "echo $((x))",
+        "enable -f x y", "split --filter=x f", "mapfile -C x -c 1 y", "readonly x=/", "bash -i",
+        "bash -O extglob -c ls", "trap 'X=/' DEBUG; X=b; rm -rf \"$X\"",
+    ],
+)  # fmt: skip
+def test_strict_rejects_what_would_void_it(command: str) -> None:
+    assert not STRICT.judge(command).allowed
+
+
+def test_strict_minds_the_environment_of_the_request() -> None:
+    assert not STRICT.judge("ls", env={"LD_PRELOAD": "/workspace/x.so"}).allowed
+    assert STRICT.judge("ls", env={"NAME": "x"}).allowed
+    assert not STRICT.judge("bash", stdin="reboot").allowed
+    assert STRICT.judge("bash", stdin="ls").allowed
+    assert not STRICT.judge("bash", open_stdin=True).allowed
