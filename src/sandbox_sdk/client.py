@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from sandbox_sdk import transfer
-from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.backends.base import Sandboxes, closing
 from sandbox_sdk.connection import Connection, command_request
 from sandbox_sdk.errors import CommandFailed
 from sandbox_sdk.options import CommandOptions
-from sandbox_sdk.process import AsyncProcess, closing
+from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import (
     FileMissing,
     RuntimeUnavailable,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 
 import anyio
 
-from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.backends.base import Sandboxes, closing
 from sandbox_sdk.background import Background
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
@@ -17,18 +16,6 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
 )
-
-
-@contextlib.asynccontextmanager
-async def closing(
-    events: AsyncIterator[CommandEvent],
-) -> AsyncIterator[AsyncIterator[CommandEvent]]:
-    """Iterators of backends hold connections: whoever leaves one early closes it."""
-    try:
-        yield events
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
 
 
 class AsyncProcess:

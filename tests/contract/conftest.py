@@ -10,7 +10,7 @@ import pytest
 
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden.client import WardenClient
-from tests.contract.stand import make_runtime, sandboxes, stand, ways
+from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways
 
 __all__ = ["make_runtime", "sandboxes", "stand"]
 
@@ -22,7 +22,11 @@ MakeBox = Callable[..., Awaitable[Box]]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "way" in metafunc.fixturenames:
         marks = {mark.name for mark in metafunc.definition.iter_markers()}
-        found = ways(RUNTIMES, wire="wire" in marks, bash=bool(marks & {"wire", "bash"}))
+        found = (
+            fleet_way(RUNTIMES)
+            if "one_way" in marks
+            else ways(RUNTIMES, wire="wire" in marks, bash=bool(marks & {"wire", "bash"}))
+        )
         metafunc.parametrize("way", found, ids=str)
 
 

@@ -66,6 +66,12 @@ class Way:
         return f"{self.name}-{self.runtime}"
 
 
+def fleet_way(runtimes: list[str]) -> list[Way]:
+    """One that has everything between a client and a box: what is true of any way is tried once."""
+    servers = [name for name in ("bubblewrap", "docker") if name in runtimes]
+    return [Way(runtime, "routed") for runtime in servers[:1]]
+
+
 def ways(runtimes: list[str], *, wire: bool, bash: bool) -> list[Way]:
     """The ways a test is run over. What happens inside a box does not matter here, so gVisor is
     left out; the clients add nothing that depends on the runtime, so one is enough for them. What

@@ -1,10 +1,15 @@
 """Every way in passes the gate: no command reaches a box that the policy rejects."""
 
+import asyncio
+import json
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
 
+from sandbox_sdk import AsyncSandboxClient
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol import errors
@@ -12,7 +17,9 @@ from sandbox_sdk.protocol.models import ExecuteRequest, Target
 from sandbox_server.gate import Gate
 from sandbox_server.policy.policy import Policy
 from sandbox_server.service import SandboxService, ServiceFacts
-from tests.contract.stand import LIMITS, Stand, served
+from tests.contract.stand import LIMITS, RoutedStand, Stand, served
+
+pytestmark = pytest.mark.wire
 
 REJECTED = "touch ran; bash -c 'rm -rf /'"
 WayIn = Callable[[Stand, str], Awaitable[None]]
@@ -69,6 +76,47 @@ async def post(stand: Stand, body: dict[str, object], headers: dict[str, str]) -
         raise errors.SandboxError.from_wire(told["code"], told["message"], told["details"])
 
 
+async def by_coordinator(stand: Stand, command: str) -> None:
+    assert isinstance(stand, RoutedStand)
+    async with RemoteBackend(stand.coordinator_url) as remote:
+        await remote.execute(request(command))
+
+
+async def by_coordinator_stream(stand: Stand, command: str) -> None:
+    assert isinstance(stand, RoutedStand)
+    async with RemoteBackend(stand.coordinator_url) as remote:
+        async for _ in remote.stream(request(command)):
+            pass
+
+
+async def by_client(stand: Stand, command: str) -> None:
+    async with (
+        served(stand.service) as url,
+        AsyncSandboxClient("t", backend=RemoteBackend(url)) as client,
+    ):
+        await client.execute(command)
+
+
+async def by_background_process(stand: Stand, command: str) -> None:
+    async with (
+        served(stand.service) as url,
+        AsyncSandboxClient("t", backend=RemoteBackend(url)) as client,
+    ):
+        await client.start(command)
+
+
+async def by_command_line(stand: Stand, command: str) -> None:
+    async with served(stand.service) as url:
+        program = (str(Path(sys.executable).with_name("sandbox")), "run", "--json", "--thread", "t")
+        process = await asyncio.create_subprocess_exec(
+            *program, "--url", url, "--no-stdin", command, stdout=asyncio.subprocess.PIPE
+        )
+        told, _ = await process.communicate()
+    for line in told.splitlines():
+        if error := json.loads(line).get("error"):
+            raise errors.SandboxError.from_wire(error["code"], error["message"], error["details"])
+
+
 WAYS_IN: list[WayIn] = [
     by_service,
     by_service_stream,
@@ -78,9 +126,15 @@ WAYS_IN: list[WayIn] = [
     by_http,
     by_events,
     by_session_id,
+    by_coordinator,
+    by_coordinator_stream,
+    by_client,
+    by_background_process,
+    by_command_line,
 ]
 
 
+@pytest.mark.one_way
 @pytest.mark.parametrize("way_in", WAYS_IN)
 async def test_every_way_in_passes_the_gate(stand: Stand, way_in: WayIn) -> None:
     with pytest.raises(errors.CommandRejected) as caught:
@@ -128,6 +182,7 @@ def strict(stand: Stand) -> SandboxService:
     return SandboxService(stand.worker.table, facts, health=stand.worker.health, gate=gate)
 
 
+@pytest.mark.one_way
 async def test_under_a_whitelist_a_name_means_the_program(
     stand: Stand, strict: SandboxService
 ) -> None:

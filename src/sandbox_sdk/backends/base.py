@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from sandbox_sdk.protocol.errors import InvalidRequest
@@ -45,6 +45,18 @@ def to_run(request: ExecuteRequest) -> ExecuteRequest:
     if request.dry_run:
         raise InvalidRequest("a dry run is never run; ask check() what the policy says")
     return request
+
+
+@asynccontextmanager
+async def closing(
+    events: AsyncIterator[CommandEvent],
+) -> AsyncIterator[AsyncIterator[CommandEvent]]:
+    """Iterators of backends hold connections: whoever leaves one early closes it."""
+    try:
+        yield events
+    finally:
+        if isinstance(events, AsyncGenerator):
+            await events.aclose()
 
 
 class Sandboxes(ABC):

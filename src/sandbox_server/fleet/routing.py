@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 
-from sandbox_sdk.backends.base import Download, Sandboxes, to_run
+from sandbox_sdk.backends.base import Download, Sandboxes, closing, to_run
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.events import CommandEvent, GapEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import (
@@ -145,20 +145,21 @@ class RoutingBackend(Sandboxes):
         while True:
             worker = await self._router.worker_of(attempt)
             assert attempt.target is not None
-            events = opened(self._router.backend(worker, attempt.tenant), attempt.target)
+            backend = self._router.backend(worker, attempt.tenant)
             try:
-                async for event in events:
-                    attempt.progress()
-                    if isinstance(event, StartEvent):
-                        if command_id is not None:
-                            continue
-                        command_id = event.command_id
-                        attempt.target = Target(session_id=event.session_id)
-                        attempt.pinned = True
-                        opened = _going_on(command_id, 0, attempt.tenant)
-                    elif isinstance(event, OutputEvent | GapEvent) and command_id is not None:
-                        opened = _going_on(command_id, event.next_offset, attempt.tenant)
-                    yield event
+                async with closing(opened(backend, attempt.target)) as events:
+                    async for event in events:
+                        attempt.progress()
+                        if isinstance(event, StartEvent):
+                            if command_id is not None:
+                                continue
+                            command_id = event.command_id
+                            attempt.target = Target(session_id=event.session_id)
+                            attempt.pinned = True
+                            opened = _going_on(command_id, 0, attempt.tenant)
+                        elif isinstance(event, OutputEvent | GapEvent) and command_id is not None:
+                            opened = _going_on(command_id, event.next_offset, attempt.tenant)
+                        yield event
                 return
             except SandboxError as exc:
                 await self._router.after(exc, worker, attempt)
