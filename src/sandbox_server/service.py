@@ -46,6 +46,7 @@ from sandbox_server.runtime.warden.commands import RunOptions
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.table import Life, SessionTable
 from sandbox_server.wording import (
+    LOOKBACK,
     EventWording,
     at,
     command_info,
@@ -153,6 +154,7 @@ class SandboxService(Sandboxes):
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
         command_id = await session.warden.start(request.command, **self._options(request))
+        session.watch(command_id, clock=self._clock)
         about = session.warden.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
@@ -172,17 +174,24 @@ class SandboxService(Sandboxes):
         self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
     ) -> AsyncGenerator[CommandEvent]:
         session = await self._table.find(tenant, target)
-        events = session.warden.attach(command_id, offset=offset)
-        async for event in self._told(session, "live", events):
+        events = session.warden.attach(command_id, offset=max(offset - LOOKBACK, 0))
+        async for event in self._told(session, "live", events, offset=offset):
             yield event
 
     async def _told(
-        self, session: LiveSession, state: SessionState, events: AsyncGenerator[Event]
+        self,
+        session: LiveSession,
+        state: SessionState,
+        events: AsyncGenerator[Event],
+        *,
+        offset: int = 0,
     ) -> AsyncGenerator[CommandEvent]:
-        wording = EventWording(session, state, self._facts.limits.output_limit_bytes)
+        limit = self._facts.limits.output_limit_bytes
+        wording = EventWording(session, state, output_limit=limit, offset=offset)
         async with self._using(session), contextlib.aclosing(events):
             async for event in events:
-                yield wording.of(event)
+                for told in wording.of(event):
+                    yield told
 
     async def result(
         self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT

@@ -136,10 +136,9 @@ class Settings(BaseSettings):
     def name(self) -> str:
         return self.worker_id or f"{socket.gethostname()}-{self.port}"
 
-    def in_force(self) -> dict[str, str]:
-        """Every setting as text, with keys hidden."""
-        shown = {name: str(value) for name, value in sorted(vars(self).items())}
-        return {"version": __version__, **shown}
+    def in_force(self) -> dict[str, Any]:
+        """Every setting as JSON has it, with keys hidden."""
+        return {"version": __version__, **dict(sorted(self.model_dump(mode="json").items()))}
 
 
 def load(**overrides: Any) -> Settings:

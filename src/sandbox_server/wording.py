@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,35 +20,68 @@ from sandbox_sdk.protocol.models import (
     SessionState,
 )
 from sandbox_server.runtime.warden import CommandResult, Event, Exited, Gap, Output, Started
-from sandbox_server.runtime.warden.answers import CommandSummary
+from sandbox_server.runtime.warden.answers import CommandSummary, StreamName
 from sandbox_server.sessions.live import LiveSession
+
+LOOKBACK = 64 * 1024
 
 
 class EventWording:
-    """The events of one command. Characters that come in pieces are put together."""
+    """The events of one command, from an offset in its output on.
 
-    def __init__(self, session: LiveSession, state: SessionState, output_limit: int) -> None:
+    Characters that come in pieces are put together. One that was begun before the offset is told
+    as well, if what lies LOOKBACK before the offset has been heard.
+    """
+
+    def __init__(
+        self, session: LiveSession, state: SessionState, *, output_limit: int, offset: int = 0
+    ) -> None:
         self._life = life(session, state)
         self._output_limit = output_limit
+        self._offset = offset
         decoder = codecs.getincrementaldecoder("utf-8")
-        self._decoders = {name: decoder("replace") for name in ("stdout", "stderr")}
+        self._decoders: dict[StreamName, codecs.IncrementalDecoder] = {
+            "stdout": decoder("replace"),
+            "stderr": decoder("replace"),
+        }
 
-    def of(self, event: Event) -> CommandEvent:
+    def of(self, event: Event) -> Iterator[CommandEvent]:
         if isinstance(event, Started):
-            return StartEvent(command_id=event.command_id, **self._life)
-        if isinstance(event, Gap):
-            return GapEvent(offset=event.start, next_offset=event.end)
-        if isinstance(event, Exited):
-            result = event.result
-            truncated = result.output_bytes > self._output_limit
-            fields = result.model_dump(exclude={"state_saved"})
-            return ExitEvent(**fields, truncated=truncated, **self._life)
-        assert isinstance(event, Output)
-        text = self._decoders[event.stream].decode(event.data)
-        next_offset = event.offset + len(event.data)
-        return OutputEvent(
-            event=event.stream, data=text, offset=event.offset, next_offset=next_offset
-        )
+            yield StartEvent(command_id=event.command_id, **self._life)
+        elif isinstance(event, Output):
+            yield from self._output(event)
+        elif isinstance(event, Gap):
+            yield from self._gap(event)
+        else:
+            yield from self._exit(event)
+
+    def _output(self, piece: Output) -> Iterator[CommandEvent]:
+        early = max(self._offset - piece.offset, 0)
+        decoder = self._decoders[piece.stream]
+        decoder.decode(piece.data[:early])
+        if early < len(piece.data):
+            yield OutputEvent(
+                event=piece.stream,
+                data=decoder.decode(piece.data[early:]),
+                offset=piece.offset + early,
+                next_offset=piece.offset + len(piece.data),
+            )
+
+    def _gap(self, gap: Gap) -> Iterator[CommandEvent]:
+        for decoder in self._decoders.values():
+            decoder.reset()
+        if gap.end > self._offset:
+            yield GapEvent(offset=max(gap.start, self._offset), next_offset=gap.end)
+
+    def _exit(self, event: Exited) -> Iterator[CommandEvent]:
+        result = event.result
+        size = result.output_bytes
+        for name, decoder in self._decoders.items():
+            rest = decoder.decode(b"", final=True)
+            if rest and self._offset < size:
+                yield OutputEvent(event=name, data=rest, offset=size, next_offset=size)
+        fields = result.model_dump(exclude={"state_saved"})
+        yield ExitEvent(**fields, truncated=size > self._output_limit, **self._life)
 
 
 def execute_result(

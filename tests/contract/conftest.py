@@ -10,23 +10,20 @@ import pytest
 
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden.client import WardenClient
-from tests.contract.stand import sandboxes, stand
+from tests.contract.stand import make_runtime, sandboxes, stand, ways
 
-__all__ = ["sandboxes", "stand"]
+__all__ = ["make_runtime", "sandboxes", "stand"]
 
 RUNTIMES = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",") if name]
 
 MakeBox = Callable[..., Awaitable[Box]]
 
 
-def make_runtime(name: str, state_dir: Path) -> Runtime:
-    if name == "bubblewrap":
-        from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
-
-        return BubblewrapRuntime(state_dir=state_dir)
-    from sandbox_server.runtime.docker import DockerRuntime
-
-    return DockerRuntime(engine_runtime="runsc" if name == "gvisor" else None)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "way" in metafunc.fixturenames:
+        marks = {mark.name for mark in metafunc.definition.iter_markers()}
+        found = ways(RUNTIMES, wire="wire" in marks, bash=bool(marks & {"wire", "bash"}))
+        metafunc.parametrize("way", found, ids=str)
 
 
 @pytest.fixture(scope="session")
@@ -47,13 +44,6 @@ def runtime_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def runtime(runtime_name: str, state_dir: Path) -> AsyncIterator[Runtime]:
     async with make_runtime(runtime_name, state_dir) as made:
-        yield made
-
-
-@pytest.fixture(params=[name for name in RUNTIMES if name != "gvisor"])
-async def server_runtime(request: pytest.FixtureRequest, state_dir: Path) -> AsyncIterator[Runtime]:
-    """For what does not depend on what happens inside a box: gVisor is docker to a server."""
-    async with make_runtime(str(request.param), state_dir) as made:
         yield made
 
 

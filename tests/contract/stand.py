@@ -4,19 +4,24 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import uvicorn
 
-from sandbox_sdk.backends.base import Sandboxes
-from sandbox_sdk.backends.remote import RemoteBackend
-from sandbox_sdk.protocol.models import Limits
+from sandbox_sdk import LocalBackend, RemoteBackend, Sandboxes
+from sandbox_sdk.protocol.models import DEFAULT_TENANT, Limits, Target
+from sandbox_sdk.testing import FakeBackend
 from sandbox_server.api.app import create_app
 from sandbox_server.pool import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.service import SandboxService, ServiceFacts
+from sandbox_server.sessions.registry import SqliteRegistry
 from sandbox_server.worker import Worker
+from tests.contract.clients import through_client
+from tests.contract.scripted import write_script
 
 LIMITS = Limits(
     memory_bytes=512 << 20,
@@ -30,17 +35,52 @@ LIMITS = Limits(
 )
 
 
-class Stand:
-    """The server side of a test: what callers cannot do to it, the test can."""
+CAPACITY = 3
 
-    capacity = 3
+
+@dataclass(frozen=True)
+class Way:
+    """A way to reach sandboxes on a runtime."""
+
+    runtime: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.runtime}"
+
+
+def ways(runtimes: list[str], *, wire: bool, bash: bool) -> list[Way]:
+    """The ways a test is run over. What happens inside a box does not matter here, so gVisor is
+    left out; the clients add nothing that depends on the runtime, so one is enough for them. What
+    is about the wire itself does not concern clients, and what needs a shell not the fake."""
+    servers = [name for name in runtimes if name != "gvisor"]
+    found = [Way(runtime, name) for runtime in servers for name in ("service", "http")]
+    if not wire and servers:
+        fastest = "bubblewrap" if "bubblewrap" in servers else servers[0]
+        names = ("async-local", "sync-local", "async-remote", "sync-remote")
+        found += [Way(fastest, name) for name in names]
+    return found if bash else [*found, Way("memory", "fake")]
+
+
+class Place(Protocol):
+    """Where the sandboxes of a test are: what callers cannot do to it, the test can."""
+
+    capacity: int
+
+    async def lose_box(self, thread_id: str) -> None:
+        """What happens when an engine removes a box, or its machine dies."""
+
+
+class Stand:
+    """A server in the loop of the test."""
+
+    capacity = CAPACITY
 
     def __init__(self, worker: Worker, service: SandboxService) -> None:
         self.worker = worker
         self.service = service
 
     async def lose_box(self, thread_id: str) -> None:
-        """What happens when an engine removes a box, or its machine dies."""
         (session,) = [s for s in self.worker.table.sessions() if s.record.thread_id == thread_id]
         await session.box.destroy()
 
@@ -79,16 +119,92 @@ async def served(sandboxes: Sandboxes) -> AsyncIterator[str]:
         await serving
 
 
+class LocalStand:
+    """The service of this process, in its background loop."""
+
+    capacity = CAPACITY
+
+    def __init__(self, runtime: Runtime, state_dir: Path) -> None:
+        self.backend = LocalBackend(
+            runtime="bubblewrap" if runtime.name == "bubblewrap" else "docker",
+            state_dir=state_dir,
+            max_sessions=CAPACITY,
+            max_upload=LIMITS.upload_limit_bytes,
+        )
+        self._runtime = runtime
+        self._state_dir = state_dir
+
+    async def lose_box(self, thread_id: str) -> None:
+        (path,) = self._state_dir.glob("local-*.sqlite")
+        with contextlib.closing(SqliteRegistry(path)) as registry:
+            record = registry.newest(DEFAULT_TENANT, thread_id)
+        assert record is not None
+        boxes = await self._runtime.boxes(path.stem)
+        (box,) = [box for box in boxes if box.id == record.box_id]
+        await box.destroy()
+
+
+class FakeStand:
+    capacity = CAPACITY
+
+    def __init__(self) -> None:
+        limit = LIMITS.upload_limit_bytes
+        self.backend = FakeBackend(capacity=CAPACITY, upload_limit=limit)
+        write_script(self.backend)
+
+    async def lose_box(self, thread_id: str) -> None:
+        self.backend.lose(thread_id)
+
+
 @pytest.fixture
-async def stand(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Stand]:
-    async with open_stand(server_runtime, state_dir) as made:
-        yield made
-
-
-@pytest.fixture(params=["service", "http"])
-async def sandboxes(request: pytest.FixtureRequest, stand: Stand) -> AsyncIterator[Sandboxes]:
-    if request.param == "service":
-        yield stand.service
+async def stand(way: Way, state_dir: Path) -> AsyncIterator[Place]:
+    if way.name == "fake":
+        yield FakeStand()
         return
-    async with served(stand.service) as url, RemoteBackend(url) as remote:
-        yield remote
+    async with make_runtime(way.runtime, state_dir) as runtime:
+        if way.name.endswith("local"):
+            async with local_stand(runtime, state_dir / uuid.uuid4().hex[:8]) as made:
+                yield made
+        else:
+            async with open_stand(runtime, state_dir) as opened:
+                yield opened
+
+
+@contextlib.asynccontextmanager
+async def local_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[LocalStand]:
+    """Leaves no session, as a user's program would."""
+    if runtime.name == "bubblewrap":
+        runtime = make_runtime("bubblewrap", state_dir)
+    stand = LocalStand(runtime, state_dir)
+    async with stand.backend:
+        yield stand
+        for session in (await stand.backend.sessions()).sessions:
+            await stand.backend.cleanup(Target(session_id=session.session_id))
+
+
+@pytest.fixture
+async def sandboxes(way: Way, stand: Place) -> AsyncIterator[Sandboxes]:
+    client, _, where = way.name.partition("-")
+    async with contextlib.AsyncExitStack() as stack:
+        if isinstance(stand, Stand):
+            if way.name == "service":
+                yield stand.service
+                return
+            url = await stack.enter_async_context(served(stand.service))
+            backend: Sandboxes = await stack.enter_async_context(RemoteBackend(url, retry_for_s=4))
+        else:
+            assert isinstance(stand, LocalStand | FakeStand)
+            backend = stand.backend
+        if where:
+            backend = await stack.enter_async_context(through_client(client, backend))
+        yield backend
+
+
+def make_runtime(name: str, state_dir: Path) -> Runtime:
+    if name == "bubblewrap":
+        from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
+
+        return BubblewrapRuntime(state_dir=state_dir)
+    from sandbox_server.runtime.docker import DockerRuntime
+
+    return DockerRuntime(engine_runtime="runsc" if name == "gvisor" else None)

@@ -13,7 +13,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, ExecuteResult, Target
 
-from .stand import Stand
+from .stand import Place
 
 MIB = 1 << 20
 
@@ -120,7 +120,7 @@ async def test_cleanup_ends_a_session_and_the_thread_may_begin_anew(sandboxes: S
 
 
 async def test_a_lost_box_is_told_and_replaced_for_its_thread(
-    sandboxes: Sandboxes, stand: Stand
+    sandboxes: Sandboxes, stand: Place
 ) -> None:
     first = await run(sandboxes, "lost", "echo x > file")
     await stand.lose_box("lost")
@@ -131,7 +131,7 @@ async def test_a_lost_box_is_told_and_replaced_for_its_thread(
     assert (await run(sandboxes, "lost", "echo on")).session_state == "live"
 
 
-async def test_a_box_lost_in_the_middle_is_told(sandboxes: Sandboxes, stand: Stand) -> None:
+async def test_a_box_lost_in_the_middle_is_told(sandboxes: Sandboxes, stand: Place) -> None:
     await run(sandboxes, "mid", "true")
     running = asyncio.create_task(run(sandboxes, "mid", "sleep 60", timeout=90))
     await asyncio.sleep(0.3)
@@ -183,6 +183,7 @@ async def test_variables_given_at_creation(sandboxes: Sandboxes) -> None:
 # Commands
 
 
+@pytest.mark.bash
 async def test_state_output_and_exit(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "s", "cd /tmp; x=1; f() { echo f$x; }")
     result = await run(sandboxes, "s", "pwd; f; echo e >&2; exit 3")
@@ -191,6 +192,7 @@ async def test_state_output_and_exit(sandboxes: Sandboxes) -> None:
     assert result["output"] == result.output
 
 
+@pytest.mark.bash
 async def test_timeout_and_truncation(sandboxes: Sandboxes) -> None:
     result = await run(sandboxes, "t", "echo part; sleep 60", timeout=0.5)
     assert (result.exit_code, result.timed_out, result.output) == (124, True, "part\n")
@@ -222,6 +224,7 @@ async def test_overlap(sandboxes: Sandboxes) -> None:
     assert [result.output for result in results] == [f"{i}\n" for i in range(10)]
 
 
+@pytest.mark.bash
 async def test_threads_do_not_see_each_other(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "a", "echo secret > /workspace/f; echo secret > /tmp/f; x=1")
     result = await run(sandboxes, "b", "cat /workspace/f /tmp/f; echo [$x]")
@@ -269,6 +272,7 @@ async def test_a_command_in_the_background_can_be_followed(sandboxes: Sandboxes)
     assert isinstance(events[-1], ExitEvent)
 
 
+@pytest.mark.bash
 async def test_leaving_a_stream_does_not_end_the_command(sandboxes: Sandboxes) -> None:
     request = ExecuteRequest(thread_id="lv", command="echo a; sleep 0.5; echo b > done")
     stream = sandboxes.stream(request)
@@ -303,6 +307,7 @@ async def test_files(sandboxes: Sandboxes) -> None:
         assert len(b"".join([chunk async for chunk in download.chunks])) > len(data)
 
 
+@pytest.mark.bash
 async def test_file_errors(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "fe", "mkfifo pipe")
     for path, error in [
@@ -330,7 +335,7 @@ async def test_health(sandboxes: Sandboxes) -> None:
     assert health.checks["runtime"] == "ok"
 
 
-async def test_a_full_server_says_when_to_come_back(sandboxes: Sandboxes, stand: Stand) -> None:
+async def test_a_full_server_says_when_to_come_back(sandboxes: Sandboxes, stand: Place) -> None:
     for i in range(stand.capacity):
         await run(sandboxes, f"full-{i}", "true")
     with pytest.raises(errors.Capacity):

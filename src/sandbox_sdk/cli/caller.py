@@ -74,11 +74,12 @@ class Caller:
         print(json.dumps(document, ensure_ascii=False, indent=indent), flush=True)
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Rows below heads; without heads, rows alone."""
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(heads))
         for head in heads:
             table.add_column(head, overflow="fold")
         for row in rows:

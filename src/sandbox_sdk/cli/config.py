@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import SandboxError
@@ -25,7 +27,7 @@ def config(url: Url = None, api_key: ApiKey = None, as_json: Json = False) -> No
     print_settings(caller, server or {"server": "not installed: pip install agent-sandbox[server]"})
 
 
-def print_settings(caller: Caller, settings: dict[str, str]) -> None:
+def print_settings(caller: Caller, settings: dict[str, Any]) -> None:
     if caller.json:
         caller.tell(settings)
         return
@@ -33,7 +35,7 @@ def print_settings(caller: Caller, settings: dict[str, str]) -> None:
         print(f"{name} = {value}")
 
 
-def _server() -> dict[str, str] | None:
+def _server() -> dict[str, Any] | None:
     try:
         from sandbox_server.settings import load
     except ModuleNotFoundError:

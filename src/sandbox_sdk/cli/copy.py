@@ -69,7 +69,10 @@ async def _copy(caller: Caller, from_: Place, to: Place) -> None:
         async with caller.client(to.thread) as sandbox:
             told = await _upload(sandbox, Path(from_.path), to.path)
     else:
-        told = await _download(caller, from_, Path(to.path))
+        try:
+            told = await _download(caller, from_, Path(to.path))
+        except FileMissing as exc:
+            raise FileMissing(f"{from_.path} of thread {from_.thread}: {exc.message}") from exc
     if caller.json:
         caller.tell({"status": "copied", **told})
 
@@ -133,5 +136,8 @@ async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]
             return {"type": "file", "path": str(saved), "size": info.size, "sha256": info.sha256}
         with tempfile.TemporaryDirectory(prefix="sandbox-cp-") as folder:
             archive = await transfer.save(download, Path(folder, "folder.tar"))
-            unpack(archive, local)
-            return {"type": "directory", "path": str(local), "size": archive.stat().st_size}
+            left_out = unpack(archive, local)
+            size = archive.stat().st_size
+    for name in () if caller.json else left_out:
+        caller.complain(f"{name} was left out: it is no file, or a link that leads out")
+    return {"type": "directory", "path": str(local), "size": size, "left_out": left_out}

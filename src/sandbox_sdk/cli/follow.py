@@ -7,8 +7,9 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sandbox_sdk.protocol.errors import Capacity, Internal, SandboxError
 from sandbox_sdk.protocol.events import (
@@ -103,7 +104,7 @@ async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Even
         _note(f"the command could not be killed: {exc.message}")
 
 
-def _pass_on(stdin: int, process: AsyncProcess) -> None:
+def _pass_on(input_fd: int, process: AsyncProcess) -> None:
     """Send what is read, as it is read, until its end or the command's.
 
     Reading is left to a thread that nobody waits for: a pipe may stay silent for ever, after the
@@ -111,11 +112,18 @@ def _pass_on(stdin: int, process: AsyncProcess) -> None:
     """
     loop = asyncio.get_running_loop()
 
+    def wait_for(sending: Coroutine[Any, Any, object]) -> None:
+        try:
+            asyncio.run_coroutine_threadsafe(sending, loop).result()
+        finally:
+            sending.close()  # Where the loop has ended meanwhile, nobody else does.
+
     def read() -> None:
-        with contextlib.suppress(SandboxError, OSError, RuntimeError, asyncio.CancelledError):
-            while data := os.read(stdin, _PIECE):
-                asyncio.run_coroutine_threadsafe(_send(process, data), loop).result()
-            asyncio.run_coroutine_threadsafe(process.close_stdin(), loop).result()
+        over = (SandboxError, OSError, RuntimeError, CancelledError)
+        with contextlib.suppress(*over):
+            while data := os.read(input_fd, _PIECE):
+                wait_for(_send(process, data))
+            wait_for(process.close_stdin())
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
 
@@ -123,7 +131,8 @@ def _pass_on(stdin: int, process: AsyncProcess) -> None:
 async def _send(process: AsyncProcess, data: bytes) -> None:
     while True:
         try:
-            return await process.send_stdin(data)
+            await process.send_stdin(data)
+            return
         except Capacity:
             # It has not read yet what it was sent before.
             await asyncio.sleep(_READ_AGAIN_S)

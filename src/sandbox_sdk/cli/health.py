@@ -20,5 +20,5 @@ async def _health(caller: Caller) -> int:
     else:
         checks = {f"check: {name}": told for name, told in found.checks.items()}
         facts = {**found.model_dump(exclude={"checks"}), **checks}
-        caller.table(("", ""), ((name, str(value)) for name, value in facts.items()))
+        caller.table((), ((name, str(value)) for name, value in facts.items()))
     return 1 if found.status == "unhealthy" else 0

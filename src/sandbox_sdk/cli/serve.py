@@ -112,6 +112,7 @@ async def _warming(service: SandboxService, wanted: int) -> None:
 
 def greeting(url: str, service: SandboxService, settings: Settings) -> str:
     """What runs here, what it allows, and what to try next."""
+    snippet = 'print(SandboxClient("demo").execute("cat four greeting").output)'
     facts, idle_min = service.facts, settings.idle_timeout / 60
     lacks = "".join(f"\n    {name:<9}{why}" for name, why in facts.limits.not_enforced.items())
     keyed = bool(settings.api_keys.get_secret_value())
@@ -132,8 +133,7 @@ def greeting(url: str, service: SandboxService, settings: Settings) -> str:
 
     export SANDBOX_URL={url}
     {_program("sandbox")} run --thread demo 'ls -l; echo hello > greeting'
-    {_program("python")} -c 'from sandbox_sdk import SandboxClient; sandbox = SandboxClient("demo")
-    print(sandbox.execute("cat four greeting").output)'
+    {_program("python")} -c 'from sandbox_sdk import SandboxClient; {snippet}'
 """
 
 

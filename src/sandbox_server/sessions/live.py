@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
+from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.registry import Record, Status
@@ -21,6 +23,7 @@ class LiveSession:
     last_used: float
     """On the monotonic clock."""
     busy: int = 0
+    watches: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __repr__(self) -> str:
         record = self.record
@@ -35,6 +38,30 @@ class LiveSession:
             yield
         finally:
             self.busy -= 1
+
+    def watch(self, command_id: str, *, clock: Callable[[], float]) -> None:
+        """A command nobody waits for is use of the session too, until it ends."""
+
+        async def until_it_ends() -> None:
+            with suppress(SandboxError):
+                await self.warden.ended(command_id)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self.watches.discard(task)
+            self.busy -= 1
+            self.last_used = clock()
+
+        self.busy += 1
+        task = asyncio.create_task(until_it_ends())
+        self.watches.add(task)
+        task.add_done_callback(ended)
+
+    async def let_go(self) -> None:
+        """The session goes on without this server."""
+        for task in self.watches:
+            task.cancel()
+        await asyncio.gather(*self.watches, return_exceptions=True)
+        await self.warden.close()
 
     def idle_s(self, now: float) -> float:
         return 0.0 if self.busy else max(now - self.last_used, 0.0)

@@ -224,7 +224,7 @@ class SessionTable:
             self._registry.end(session.record, status, now=self._wall())
             log.info("session.ended", thread=session.record.thread_id, reason=status.value,
                      box=session.box.id, idle_s=round(session.idle_s(self._clock())))  # fmt: skip
-        await asyncio.shield(_discard(session.box, session.warden))
+        await asyncio.shield(_end_box(session))
 
     @contextlib.asynccontextmanager
     async def _locked(self, key: Key) -> AsyncIterator[None]:
@@ -251,6 +251,11 @@ def _missing(record: Record | None) -> SandboxError:
 
 def _key(session: LiveSession) -> Key:
     return session.record.tenant, session.record.thread_id
+
+
+async def _end_box(session: LiveSession) -> None:
+    await session.let_go()
+    await _discard(session.box, session.warden)
 
 
 async def _discard(box: Box, warden: WardenClient) -> None:

@@ -30,6 +30,8 @@ from .line import ANSWER_S, Line
 from .link import Channel, LinkLost
 
 OUTPUT_LIMIT = 1 << 20
+BEYOND = 1 << 62
+"""An offset no output reaches."""
 STDIN_PIECE = 256 * 1024
 UNREAD_S = 10.0
 """How long input may wait for a command that does not read, before its sender is told."""
@@ -115,6 +117,13 @@ class CommandCalls(Line):
                     raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
         raise AssertionError("unreachable")
 
+    async def ended(self, command_id: str) -> None:
+        """Wait for the end of a command, without its output."""
+        body = {"command_id": command_id, "follow": False, "offset": BEYOND}
+        async with contextlib.aclosing(self._follow(frames.ATTACH, body, {})) as events:
+            async for _ in events:
+                pass
+
     async def signal(self, command_id: str, number: int) -> CommandSummary:
         """Send a signal to everything a command has started; 9 ends all of it for sure."""
         body = {"command_id": command_id, "signal": number}
@@ -133,8 +142,10 @@ class CommandCalls(Line):
             async with asyncio.timeout(UNREAD_S):
                 return await self._send_stdin(command_id, data, offset=offset, end=end)
         except TimeoutError:
+            if offset is None:
+                raise _ambiguous("the command does not read what it has been sent") from None
             raise errors.Capacity(
-                "the command does not read what it has been sent; send the rest later",
+                "the command does not read what it has been sent; send this again later",
                 retry_after_s=1,
             ) from None
 
@@ -167,9 +178,7 @@ class CommandCalls(Line):
                     return checked(StdinReceived, reply_body(kind, payload)).received
             except LinkLost as exc:
                 if body["offset"] is None:
-                    raise errors.RuntimeUnavailable(
-                        "the input was cut off and may have come or not; send it with an offset"
-                    ) from exc
+                    raise _ambiguous("the input was cut off") from exc
 
     async def _follow(
         self, kind: int, body: dict[str, Any], options: RunOptions
@@ -216,6 +225,12 @@ class CommandCalls(Line):
         task = asyncio.create_task(feed())
         self._feeding.add(task)
         task.add_done_callback(self._feeding.discard)
+
+
+def _ambiguous(what: str) -> errors.RuntimeUnavailable:
+    return errors.RuntimeUnavailable(
+        f"{what}, and may have come or not; with an offset it could be sent again"
+    )
 
 
 async def _standing(channel: Channel) -> CommandResult:

@@ -1,0 +1,5 @@
+"""RemoteBackend: Sandboxes over HTTP. The only place that knows httpx."""
+
+from sandbox_sdk.backends.remote.backend import RemoteBackend
+
+__all__ = ["RemoteBackend"]

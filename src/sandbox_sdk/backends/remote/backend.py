@@ -1,0 +1,281 @@
+"""RemoteBackend itself: a line or two for every operation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import uuid
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from typing import Any, TypeVar
+
+from anyio.lowlevel import current_token
+from pydantic import ValidationError
+
+from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.backends.remote.events import events_of
+from sandbox_sdk.backends.remote.forms import (
+    UploadForm,
+    download_info,
+    stdin_pieces,
+    stdin_text,
+)
+from sandbox_sdk.backends.remote.patience import FIRST_CONTACT_S
+from sandbox_sdk.backends.remote.server import Call, Server
+from sandbox_sdk.protocol.errors import Internal
+from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.models import (
+    DEFAULT_TENANT,
+    WORKSPACE,
+    CleanupResult,
+    CommandInfo,
+    CommandList,
+    CreateSessionRequest,
+    ExecuteRequest,
+    ExecuteResult,
+    Health,
+    ListResult,
+    Model,
+    Request,
+    Session,
+    SessionInfo,
+    SessionList,
+    SignalName,
+    SignalRequest,
+    StdinReceipt,
+    StdinRequest,
+    Target,
+    UploadResult,
+)
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+_Answer = TypeVar("_Answer", bound=Model)
+
+
+class RemoteBackend(Sandboxes):
+    """A server somewhere else, `http(s)://…`, or on this machine, `unix:///path/of/its/socket`.
+
+    Use as an async context manager, or close it. Several may use one: the last closes it.
+
+    url and api_key: by default those in SANDBOX_URL and SANDBOX_API_KEY. The tenant is the one of
+    the key; the argument of the interface is not sent.
+
+    retry_for_s: how long a call is repeated while the server restarts, is full or wants to be asked
+    later, always in a way that nothing is done twice. 0: never. A server that has never answered is
+    given up sooner.
+
+    read_timeout_s: how long the server may take for an answer, beyond the timeout of a command.
+
+    verify: False trusts any certificate; a context of your own trusts what it says.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        api_key: str | None = None,
+        connect_timeout_s: float = 5.0,
+        read_timeout_s: float = 60.0,
+        retry_for_s: float = 30.0,
+        verify: bool | ssl.SSLContext = True,
+    ) -> None:
+        self._server = Server(
+            url or os.environ.get("SANDBOX_URL") or DEFAULT_URL,
+            api_key=api_key or os.environ.get("SANDBOX_API_KEY"),
+            connect_timeout_s=connect_timeout_s,
+            read_timeout_s=read_timeout_s,
+            retry_for_s=retry_for_s,
+            verify=verify,
+        )
+        self._health_for_s = min(retry_for_s, FIRST_CONTACT_S)
+        self._users: Counter[object] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<RemoteBackend {self._server.url}>"
+
+    async def __aenter__(self) -> RemoteBackend:
+        self._users[current_token()] += 1
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._users[current_token()] -= 1
+        if not self._users[current_token()]:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        self._users.pop(current_token(), None)
+        await self._server.close()
+
+    # Sessions
+
+    async def create_session(
+        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> Session:
+        repeatable = request.thread_id is not None
+        return await self._post("/create_session", request, Session, repeatable=repeatable)
+
+    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
+        return await self._get("/session", SessionInfo, target)
+
+    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+        return await self._get("/sessions", SessionList)
+
+    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
+        return await self._post("/cleanup", target, CleanupResult)
+
+    async def health(self) -> Health:
+        call = Call(method="GET", path="/health", repeatable=True, accepts=(503,))
+        return _checked(Health, await self._server.ask(call, retry_for_s=self._health_for_s))
+
+    # Commands
+
+    async def execute(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        work_s = 0.0 if request.background else request.timeout
+        return await self._post(
+            "/execute", _keyed(request), ExecuteResult, repeatable=True, work_s=work_s
+        )
+
+    def stream(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncGenerator[CommandEvent]:
+        return events_of(self._server, _body(_keyed(request)))
+
+    def follow(
+        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
+    ) -> AsyncGenerator[CommandEvent]:
+        return events_of(self._server, _body(target), command_id=command_id, offset=offset)
+
+    async def result(
+        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        return await self._get("/command", ExecuteResult, target, command_id=command_id)
+
+    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+        return await self._get("/commands", CommandList, target)
+
+    async def signal(
+        self,
+        target: Target,
+        command_id: str,
+        *,
+        signal: SignalName = "TERM",
+        tenant: str = DEFAULT_TENANT,
+    ) -> CommandInfo:
+        request = SignalRequest(**_body(target), command_id=command_id, signal=signal)
+        # A handler must not run twice. There is none for KILL.
+        repeatable = signal == "KILL"
+        return await self._post("/command/signal", request, CommandInfo, repeatable=repeatable)
+
+    async def send_stdin(
+        self,
+        target: Target,
+        command_id: str,
+        data: bytes,
+        *,
+        eof: bool = False,
+        offset: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> StdinReceipt:
+        pieces = stdin_pieces(data)
+        for number, piece in enumerate(pieces, start=1):
+            text, encoding = stdin_text(piece)
+            request = StdinRequest(
+                **_body(target),
+                command_id=command_id,
+                data=text,
+                encoding=encoding,
+                eof=eof and number == len(pieces),
+                offset=offset,
+            )
+            receipt = await self._post(
+                "/command/stdin", request, StdinReceipt, repeatable=offset is not None
+            )
+            offset = None if offset is None else offset + len(piece)
+        return receipt
+
+    # Files
+
+    async def upload_file(
+        self,
+        target: Target,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        tenant: str = DEFAULT_TENANT,
+    ) -> UploadResult:
+        form = UploadForm({**_body(target), "path": path}, chunks)
+        call = Call(
+            method="POST",
+            path="/upload_file",
+            headers={"content-type": form.content_type},
+            content=form.content,
+        )
+        return _checked(UploadResult, await self._server.ask(call))
+
+    @contextlib.asynccontextmanager
+    async def download_file(
+        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[Download]:
+        params = {**_body(target), "path": path}
+        call = Call(method="GET", path="/download_file", params=params, repeatable=True)
+        async with self._server.open(call) as answer:
+            chunks = self._server.chunks(call, answer)
+            yield Download(download_info(path, answer.headers), chunks)
+
+    async def list_files(
+        self,
+        target: Target,
+        *,
+        path: str = WORKSPACE,
+        recursive: bool = False,
+        limit: int = 1000,
+        tenant: str = DEFAULT_TENANT,
+    ) -> ListResult:
+        more = {"path": path, "recursive": recursive, "limit": limit}
+        return await self._get("/list_files", ListResult, target, **more)
+
+    # Together
+
+    async def _get(
+        self, route: str, model: type[_Answer], target: Target | None = None, **more: Any
+    ) -> _Answer:
+        params = {**(_body(target) if target else {}), **more}
+        call = Call(method="GET", path=route, params=params, repeatable=True)
+        return _checked(model, await self._server.ask(call))
+
+    async def _post(
+        self,
+        route: str,
+        request: Request,
+        model: type[_Answer],
+        *,
+        repeatable: bool = False,
+        work_s: float = 0.0,
+    ) -> _Answer:
+        call = Call(
+            method="POST", path=route, json=_body(request), repeatable=repeatable, work_s=work_s
+        )
+        return _checked(model, await self._server.ask(call))
+
+
+def _body(request: Request) -> dict[str, Any]:
+    return request.model_dump(mode="json", exclude_none=True)
+
+
+def _keyed(request: ExecuteRequest) -> ExecuteRequest:
+    """Under a key it may be asked for any number of times, and runs once."""
+    key = request.idempotency_key or uuid.uuid4().hex
+    return request.model_copy(update={"idempotency_key": key})
+
+
+def _checked(model: type[_Answer], body: bytes) -> _Answer:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as exc:
+        raise Internal(
+            f"the server's answer is not understood: {exc.error_count()} errors"
+        ) from exc

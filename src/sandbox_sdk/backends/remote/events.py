@@ -1,0 +1,105 @@
+"""The events of a command, through as many connections as it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import httpx
+from pydantic import TypeAdapter
+
+from sandbox_sdk.backends.remote.patience import HELD_S, Setback
+from sandbox_sdk.backends.remote.server import SILENCE_S, Call, Server
+from sandbox_sdk.protocol.errors import Internal, RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.events import (
+    CommandEvent,
+    ExitEvent,
+    GapEvent,
+    OutputEvent,
+    StartEvent,
+    event_id,
+)
+
+_EVENT: TypeAdapter[CommandEvent] = TypeAdapter(CommandEvent)
+
+
+async def events_of(
+    server: Server, body: dict[str, Any], *, command_id: str | None = None, offset: int = 0
+) -> AsyncGenerator[CommandEvent]:
+    """Run or follow a command, and go on where it was when the connection is cut: no event is lost
+    and none comes twice. A command that is run needs an idempotency key. Raises SandboxError."""
+    started = False
+    patience = server.patience()
+    while True:
+        connected = time.monotonic()
+        try:
+            async with contextlib.aclosing(_connection(server, body, command_id, offset)) as events:
+                async for event in events:
+                    if isinstance(event, StartEvent):
+                        # By its session: in another life of the thread it would not be found.
+                        body, command_id = {"session_id": event.session_id}, event.command_id
+                        if started:
+                            continue
+                        started = True
+                    elif isinstance(event, OutputEvent | GapEvent):
+                        offset = event.next_offset
+                    patience.start_over()
+                    yield event
+                    if isinstance(event, ExitEvent):
+                        return
+            raise Setback(_cut(server), repeatable=True)
+        except Setback as setback:
+            if time.monotonic() > connected + HELD_S:
+                patience.start_over()
+            # Nothing is run by asking once more, so being cut or silent is no reason to give up.
+            setback.repeatable = True
+            await server.pause(patience, setback)
+
+
+async def _connection(
+    server: Server, body: dict[str, Any], command_id: str | None, offset: int
+) -> AsyncGenerator[CommandEvent]:
+    headers = {"accept": "text/event-stream"}
+    if command_id is not None:
+        headers["last-event-id"] = event_id(command_id, offset)
+    call = Call(
+        method="POST", path="/execute", json=body, headers=headers, repeatable=True,
+        read_s=SILENCE_S,
+    )  # fmt: skip
+    async with server.open(call) as answer:
+        async for name, data in _parsed(answer):
+            yield _event(name, data)
+
+
+async def _parsed(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
+    """Name and data of every event that is there to its end."""
+    name, data = "", ""
+    async for line in answer.aiter_lines():
+        field, _, value = line.partition(": ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            data = value
+        elif not line and data:
+            yield name, data
+            name = data = ""
+
+
+def _event(name: str, data: str) -> CommandEvent:
+    try:
+        body = json.loads(data)
+        if name == "error":
+            body = body.get("error", body)
+            raise SandboxError.from_wire(
+                str(body["code"]), str(body["message"]), body.get("details")
+            )
+        return _EVENT.validate_python({"event": name, **body})
+    except (ValueError, KeyError, TypeError) as exc:
+        raise Internal("the server sent an event that is not understood") from exc
+
+
+def _cut(server: Server) -> RuntimeUnavailable:
+    return RuntimeUnavailable(f"the stream from {server.url} ended in the middle; follow it again")

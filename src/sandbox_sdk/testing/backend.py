@@ -1,0 +1,347 @@
+"""FakeBackend: sandboxes in memory, whose commands answer what they are told."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import posixpath
+import re
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from typing import Any
+
+import anyio
+
+from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.protocol.errors import FileTooLarge
+from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, StartEvent
+from sandbox_sdk.protocol.models import (
+    DEFAULT_TENANT,
+    WORKSPACE,
+    CleanupResult,
+    CommandInfo,
+    CommandList,
+    CreateSessionRequest,
+    DownloadInfo,
+    ExecuteRequest,
+    ExecuteResult,
+    Health,
+    Limits,
+    ListResult,
+    RunningCommand,
+    Session,
+    SessionInfo,
+    SessionList,
+    SessionState,
+    SessionUsage,
+    SignalName,
+    StdinReceipt,
+    Target,
+    UploadResult,
+)
+from sandbox_sdk.testing.answers import Answering, FakeAnswer, FakeCall, Script
+from sandbox_sdk.testing.commands import FakeCommand
+from sandbox_sdk.testing.files import FakeFiles, resolve
+from sandbox_sdk.testing.sessions import RUNTIME, WORKER, End, FakeSession, FakeSessions
+
+_CHUNK = 64 * 1024
+_LOOK_S = 0.005
+
+
+class FakeBackend(Sandboxes):
+    """A double for tests of programs that use sandboxes. Nothing is run, nothing leaves memory.
+
+    Sessions, generations, files, idempotency keys, timeouts and errors are as everywhere; what
+    commands do, you say:
+
+        >>> fake = FakeBackend()
+        >>> fake.on("pytest", output="3 passed", writes={"report.txt": "fine"})
+        >>> with SandboxClient("conv-1", backend=fake) as sandbox:
+        ...     sandbox.execute("pytest -q").output, sandbox.read_text("report.txt")
+        ('3 passed', 'fine')
+        >>> fake.ran
+        ['pytest -q']
+
+    A command that nobody has given an answer ends with 127, as one that bash does not find.
+    """
+
+    def __init__(
+        self, *, capacity: int = 100, idle_timeout_s: float = 1800.0, upload_limit: int = 100 << 20
+    ) -> None:
+        self.ran: list[str] = []
+        """Every command so far, oldest first."""
+        self._capacity = capacity
+        self._limits = Limits(
+            memory_bytes=512 << 20, cpus=0.5, pids=256, disk_bytes=1 << 30, command_timeout_s=30,
+            output_limit_bytes=1 << 20, upload_limit_bytes=upload_limit, network="none",
+        )  # fmt: skip
+        self._sessions = FakeSessions(capacity=capacity, idle_timeout_s=idle_timeout_s)
+        self._script = Script()
+
+    def __repr__(self) -> str:
+        return f"<FakeBackend {len(self._sessions.live())} live, {len(self.ran)} commands ran>"
+
+    # For the test
+
+    def on(
+        self,
+        command: str | re.Pattern[str],
+        answering: Answering | None = None,
+        *,
+        output: str = "",
+        stderr: str = "",
+        exit_code: int = 0,
+        takes_s: float = 0.0,
+        writes: Mapping[str, str | bytes] | None = None,
+    ) -> None:
+        """Give the answer to commands that begin with these words, or in which the pattern is
+        found; what is said later counts first. A function is asked for each of them anew."""
+        answer = FakeAnswer(
+            output=output, stderr=stderr, exit_code=exit_code, takes_s=takes_s, writes=writes or {}
+        )
+        self._script.add(command, answering or (lambda _: answer))
+
+    def files(self, thread_id: str) -> FakeFiles:
+        """The files of a thread, to look at and to change. Raises SessionNotFound."""
+        return self._sessions.find(DEFAULT_TENANT, Target(thread_id=thread_id)).files
+
+    def lose(self, thread_id: str) -> None:
+        """Do to a thread what happens when its machine dies. Raises SessionNotFound."""
+        self._sessions.find(DEFAULT_TENANT, Target(thread_id=thread_id)).ended = End.LOST
+
+    # Sessions
+
+    async def create_session(
+        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> Session:
+        own_id = str(uuid.uuid4())
+        session, state = self._sessions.open(
+            tenant,
+            Target(thread_id=request.thread_id or own_id),
+            env=request.env,
+            idle_timeout_s=request.idle_timeout_s,
+        )
+        if request.thread_id is None:
+            session.session_id = own_id
+        return self._told(session, "existing" if state == "live" else "created")
+
+    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
+        session = self._sessions.find(tenant, target)
+        running = [
+            RunningCommand(command_id=c.command_id, age_s=c.info().age_s, output_bytes=0)
+            for c in session.commands.running
+        ]
+        summary = session.summary(self._limits)
+        more = {
+            "state": summary.state,
+            "idle_s": 0 if running else summary.idle_s,
+            "last_used_at": session.created_at,
+            "commands": len(session.commands.all),
+            "running": running,
+            "usage": SessionUsage(cpu_s=0.0, memory_bytes=None, disk_bytes=None, pids=1),
+        }
+        return SessionInfo.model_validate({**dict(self._told(session, "existing")), **more})
+
+    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+        live = self._sessions.live(tenant)
+        return SessionList(sessions=[session.summary(self._limits) for session in live])
+
+    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
+        self._sessions.find(tenant, target).ended = End.CLEANED
+        return CleanupResult()
+
+    async def health(self) -> Health:
+        return Health(
+            status="healthy", role="fake", worker_id=WORKER, runtime=RUNTIME, pool_size=0,
+            active_sessions=len(self._sessions.live()), capacity=self._capacity, version="0",
+            uptime_s=0.0, checks={"runtime": "ok"},
+        )  # fmt: skip
+
+    def _told(self, session: FakeSession, status: str) -> Session:
+        return Session.model_validate({**session.told(self._limits), "status": status})
+
+    # Commands
+
+    async def execute(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        session, state = self._sessions.open(tenant, request)
+        command = self._started(session, request)
+        if not request.background:
+            await _ended(session, command)
+        return _result(session, state, command)
+
+    async def stream(
+        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncGenerator[CommandEvent]:
+        session, state = self._sessions.open(tenant, request)
+        command = self._started(session, request)
+        async for event in _events(session, state, command, offset=0):
+            yield event
+
+    async def follow(
+        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
+    ) -> AsyncGenerator[CommandEvent]:
+        session = self._sessions.find(tenant, target)
+        command = session.commands.find(command_id)
+        async for event in _events(session, "live", command, offset=offset):
+            yield event
+
+    async def result(
+        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
+    ) -> ExecuteResult:
+        session = self._sessions.find(tenant, target)
+        return _result(session, "live", session.commands.find(command_id))
+
+    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+        session = self._sessions.find(tenant, target)
+        return CommandList(commands=[command.info() for command in session.commands.all])
+
+    async def signal(
+        self,
+        target: Target,
+        command_id: str,
+        *,
+        signal: SignalName = "TERM",
+        tenant: str = DEFAULT_TENANT,
+    ) -> CommandInfo:
+        command = self._sessions.find(tenant, target).commands.find(command_id)
+        command.end(signal)
+        return command.info()
+
+    async def send_stdin(
+        self,
+        target: Target,
+        command_id: str,
+        data: bytes,
+        *,
+        eof: bool = False,
+        offset: int | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> StdinReceipt:
+        command = self._sessions.find(tenant, target).commands.find(command_id)
+        return command.take(data, eof=eof, offset=offset)
+
+    def _started(self, session: FakeSession, request: ExecuteRequest) -> FakeCommand:
+        session.use()
+        if (before := session.commands.joined(request)) is not None:
+            return before
+        self.ran.append(request.command)
+        call = FakeCall(
+            command=request.command,
+            thread_id=session.thread_id,
+            cwd=request.cwd or session.cwd,
+            env={**session.env, **request.env},
+            stdin=request.stdin or "",
+            files=session.files,
+        )
+        answer = self._script.answer(call)
+        session.files.update({path: _bytes(content) for path, content in answer.writes.items()})
+        command = FakeCommand(request, answer, call.cwd, stdin=call.stdin.encode())
+        command.stdin_open = request.stdin_open
+        session.commands.all.append(command)
+        return command
+
+    # Files
+
+    async def upload_file(
+        self,
+        target: Target,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        tenant: str = DEFAULT_TENANT,
+    ) -> UploadResult:
+        session, _ = self._sessions.open(tenant, target)
+        session.use()
+        data = bytearray()
+        async for chunk in chunks:
+            data += chunk
+            if len(data) > self._limits.upload_limit_bytes:
+                raise FileTooLarge(f"a file may have {self._limits.upload_limit_bytes} bytes")
+        session.files[path] = bytes(data)
+        real = resolve(path)
+        return UploadResult(
+            filename=posixpath.basename(real),
+            path=real,
+            size=len(data),
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
+
+    @contextlib.asynccontextmanager
+    async def download_file(
+        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[Download]:
+        session = self._sessions.find(tenant, target)
+        session.use()
+        entry, data = session.files.entry(path), session.files.read(path)
+        folder = entry.type == "directory"
+        info = DownloadInfo(
+            filename=entry.name,
+            path=entry.path,
+            type="directory" if folder else "file",
+            size=None if folder else len(data),
+            sha256=None if folder else hashlib.sha256(data).hexdigest(),
+            modified_at=entry.modified_at,
+        )
+        yield Download(info, _pieces(data))
+
+    async def list_files(
+        self,
+        target: Target,
+        *,
+        path: str = WORKSPACE,
+        recursive: bool = False,
+        limit: int = 1000,
+        tenant: str = DEFAULT_TENANT,
+    ) -> ListResult:
+        session, _ = self._sessions.open(tenant, target)
+        session.use()
+        found = session.files.list(path, recursive=recursive)
+        return ListResult(path=path, entries=found[:limit], truncated=len(found) > limit)
+
+
+async def _ended(session: FakeSession, command: FakeCommand) -> None:
+    """Wait for the end. Raises what became of the session meanwhile."""
+    while command.running:
+        session.check()
+        await anyio.sleep(_LOOK_S)
+    session.check()
+    session.use()
+
+
+def _life(session: FakeSession, state: SessionState) -> dict[str, Any]:
+    return {
+        "session_id": session.session_id,
+        "generation": session.generation,
+        "session_state": state,
+    }
+
+
+def _result(session: FakeSession, state: SessionState, command: FakeCommand) -> ExecuteResult:
+    return ExecuteResult(
+        output=command.stdout + command.stderr,
+        stdout=command.stdout,
+        stderr=command.stderr,
+        **command.facts(),
+        **_life(session, state),
+    )
+
+
+async def _events(
+    session: FakeSession, state: SessionState, command: FakeCommand, *, offset: int
+) -> AsyncGenerator[CommandEvent]:
+    yield StartEvent(command_id=command.command_id, **_life(session, state))
+    for event in command.events(offset):
+        yield event
+    await _ended(session, command)
+    yield ExitEvent(**command.facts(), **_life(session, state))
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), _CHUNK):
+        yield data[start : start + _CHUNK]

@@ -1,0 +1,139 @@
+"""The sessions of a fake backend: lives of threads, with their ends."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from sandbox_sdk.protocol.errors import Capacity, SandboxError, SessionLost, SessionNotFound
+from sandbox_sdk.protocol.models import WORKSPACE, Limits, SessionState, SessionSummary, Target
+from sandbox_sdk.testing.commands import FakeCommands
+from sandbox_sdk.testing.files import FakeFiles
+
+RUNTIME = WORKER = "fake"
+
+
+class End(Enum):
+    CLEANED = "cleaned"
+    EXPIRED = "expired"
+    LOST = "lost"
+
+
+@dataclass
+class FakeSession:
+    tenant: str
+    thread_id: str
+    session_id: str
+    generation: int
+    idle_timeout_s: float
+    env: Mapping[str, str]
+    cwd: str = WORKSPACE
+    files: FakeFiles = field(default_factory=FakeFiles)
+    commands: FakeCommands = field(default_factory=FakeCommands)
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    last_used: float = field(default_factory=time.monotonic)
+    ended: End | None = None
+
+    def use(self) -> None:
+        self.last_used = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        if self.commands.running:
+            self.use()
+        return time.monotonic() - self.last_used
+
+    @property
+    def live(self) -> bool:
+        if self.ended is None and self.idle_s > self.idle_timeout_s:
+            self.ended = End.EXPIRED
+        return self.ended is None
+
+    def check(self) -> None:
+        """Raises SessionNotFound, and SessionLost for one that was lost."""
+        if not self.live:
+            raise missing(self)
+
+    def told(self, limits: Limits) -> dict[str, Any]:
+        left = timedelta(seconds=max(self.idle_timeout_s - self.idle_s, 0))
+        return {
+            "session_id": self.session_id,
+            "thread_id": self.thread_id,
+            "generation": self.generation,
+            "worker": WORKER,
+            "runtime": RUNTIME,
+            "created_at": self.created_at,
+            "expires_at": datetime.now(UTC) + left,
+            "limits": limits,
+        }
+
+    def summary(self, limits: Limits) -> SessionSummary:
+        state = "busy" if self.commands.running else "idle"
+        told = {**self.told(limits), "idle_s": round(self.idle_s, 3), "state": state}
+        return SessionSummary.model_validate(told)
+
+
+class FakeSessions:
+    """At most one live session a thread."""
+
+    def __init__(self, *, capacity: int, idle_timeout_s: float) -> None:
+        self._capacity = capacity
+        self._idle_timeout_s = idle_timeout_s
+        self._all: list[FakeSession] = []
+
+    def live(self, tenant: str | None = None) -> list[FakeSession]:
+        return [s for s in self._all if tenant in (None, s.tenant) and s.live]
+
+    def newest(self, tenant: str, thread_id: str) -> FakeSession | None:
+        lives = [s for s in self._all if (s.tenant, s.thread_id) == (tenant, thread_id)]
+        return lives[-1] if lives else None
+
+    def find(self, tenant: str, target: Target) -> FakeSession:
+        """Raises SessionNotFound, SessionLost."""
+        if target.thread_id is not None:
+            found = self.newest(tenant, target.thread_id)
+        else:
+            mine = [s for s in self._all if s.tenant == tenant]
+            found = next((s for s in mine if s.session_id == target.session_id), None)
+        if found is None or not found.live:
+            raise missing(found)
+        return found
+
+    def open(
+        self,
+        tenant: str,
+        target: Target,
+        *,
+        env: Mapping[str, str] | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> tuple[FakeSession, SessionState]:
+        """By thread_id a session is made where there is none, by session_id it has to exist."""
+        if target.thread_id is None:
+            return self.find(tenant, target), "live"
+        before = self.newest(tenant, target.thread_id)
+        if before is not None and before.live:
+            return before, "live"
+        if len(self.live()) >= self._capacity:
+            raise Capacity(f"this server has its {self._capacity} sessions", retry_after_s=5)
+        session = FakeSession(
+            tenant=tenant,
+            thread_id=target.thread_id,
+            session_id=str(uuid.uuid4()),
+            generation=1 if before is None else before.generation + 1,
+            idle_timeout_s=idle_timeout_s or self._idle_timeout_s,
+            env=env or {},
+        )
+        self._all.append(session)
+        again = before is not None and before.ended in (End.LOST, End.EXPIRED)
+        return session, "recreated" if again else "created"
+
+
+def missing(session: FakeSession | None) -> SandboxError:
+    if session is not None and session.ended is End.LOST:
+        return SessionLost("the sandbox of this session is gone, with its files")
+    return SessionNotFound("no such session; create_session makes one")

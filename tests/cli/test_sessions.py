@@ -1,0 +1,111 @@
+"""ps, logs, kill, rm."""
+
+import json
+
+from tests.cli.program import Program
+
+
+def newest(sandbox: Program, thread: str) -> str:
+    return str(sandbox.json("ps", thread)["commands"][-1]["command_id"])
+
+
+def test_ps(sandbox: Program, thread: str) -> None:
+    sandbox.output("run", "-t", thread, "true")
+    (mine,) = [each for each in sandbox.json("ps")["sessions"] if each["thread_id"] == thread]
+    assert (mine["state"], mine["generation"], mine["runtime"]) == ("idle", 1, "bubblewrap")
+    table = sandbox.output("ps")
+    assert table.splitlines()[0].split()[:2] == ["THREAD", "STATE"]
+    assert [line for line in table.splitlines() if line.startswith(thread)]
+
+
+def test_ps_of_a_thread(sandbox: Program, thread: str) -> None:
+    sandbox("run", "-t", thread, "echo 1234; exit 5")
+    (command,) = sandbox.json("ps", thread)["commands"]
+    assert (command["running"], command["exit_code"], command["output_bytes"]) == (False, 5, 5)
+    assert f"{command['command_id']}  exit 5" in sandbox.output("ps", thread)
+
+
+def test_logs(sandbox: Program, thread: str) -> None:
+    sandbox("run", "-t", thread, "echo old")
+    old = newest(sandbox, thread)
+    sandbox("run", "-t", thread, "echo out; echo err >&2")
+    done = sandbox("logs", thread)
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 0)
+    assert sandbox("logs", thread, old).stdout == "old\n"
+    assert sandbox.json("logs", thread)["output"] == "out\nerr\n"
+
+
+def test_logs_that_are_followed(sandbox: Program, thread: str) -> None:
+    with sandbox.popen("run", "-t", thread, "echo one; read; echo two") as running:
+        assert running.stdout is not None
+        assert running.stdin is not None
+        assert running.stdout.readline() == "one\n"
+        with sandbox.popen("logs", thread, "--follow") as logs:
+            assert logs.stdout is not None
+            assert logs.stdout.readline() == "one\n"
+            running.stdin.write("\n")
+            running.stdin.flush()
+            assert logs.stdout.readline() == "two\n"
+            assert logs.wait(60) == 0
+        assert running.wait(60) == 0
+    events = [
+        json.loads(line) for line in sandbox("logs", thread, "-f", "--json").stdout.split("\n")[:-1]
+    ]
+    assert events[-1]["exit_code"] == 0
+
+
+def test_ctrl_c_leaves_the_command_alone(sandbox: Program, thread: str) -> None:
+    with sandbox.popen("run", "-t", thread, "echo one; read; echo two") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "one\n"
+        with sandbox.terminal("logs", thread, "--follow") as logs:
+            logs.expect("one")
+            logs.type("\x03")
+            assert logs.wait() == 130
+            assert "Traceback" not in logs.shown
+        running.communicate("\n", timeout=60)
+        assert running.returncode == 0
+
+
+def test_kill(sandbox: Program, thread: str) -> None:
+    with sandbox.popen("run", "-t", thread, "echo started; sleep 1000") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "started\n"
+        command_id = newest(sandbox, thread)
+        assert sandbox.json("kill", thread, command_id)["command_id"] == command_id
+        assert running.wait(60) == 137
+    assert sandbox("kill", thread, command_id).returncode == 0, "a second time is no error"
+    done = sandbox("kill", thread, command_id, "--signal", "NOPE")
+    assert done.returncode == 2
+    assert "TERM" in done.stderr
+
+
+def test_rm(sandbox: Program) -> None:
+    for name in ("rm-1", "rm-2"):
+        sandbox.output("run", "-t", name, "true")
+    done = sandbox("rm", "rm-1", "rm-none", "rm-2")
+    assert done.returncode == 125
+    assert done.stderr.startswith("sandbox: rm-none: ")
+    assert done.stderr.count("\n") == 1
+    left = {each["thread_id"] for each in sandbox.json("ps")["sessions"]}
+    assert not left & {"rm-1", "rm-2"}
+    sandbox.output("run", "-t", "rm-1", "true")
+    assert sandbox.json("rm", "rm-1") == {
+        "threads": [{"thread_id": "rm-1", "status": "cleaned up"}]
+    }
+
+
+def test_what_is_not_there(sandbox: Program, thread: str) -> None:
+    sandbox.output("run", "-t", thread, "true")
+    for args in (
+        ["ps", "none"],
+        ["logs", "none"],
+        ["logs", thread, "none"],
+        ["kill", thread, "none"],
+    ):
+        done = sandbox(*args)
+        assert (done.stdout, done.returncode) == ("", 125), args
+        assert done.stderr.startswith("sandbox: "), args
+        assert done.stderr.count("\n") == 1, args
+        told = json.loads(sandbox(*args, "--json").stdout)
+        assert told["error"]["code"].endswith("not_found"), args
