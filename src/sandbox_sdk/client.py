@@ -83,7 +83,7 @@ class AsyncSandboxClient:
         self._target: Target | None = None
         if not self._owned:
             self._target = _checked(Target, thread_id=thread_id, session_id=session_id)
-        self._backend = backend or _backend(server_url, api_key)
+        self._backend = backend or default_backend(server_url, api_key)
         self._stack = contextlib.AsyncExitStack()
         self._opening = anyio.Lock()
         self._opened = self._closed = False
@@ -317,7 +317,8 @@ class AsyncSandboxClient:
         return True
 
 
-def _backend(server_url: str | None, api_key: str | None) -> Sandboxes:
+def default_backend(server_url: str | None, api_key: str | None) -> Sandboxes:
+    """The server that is given or in SANDBOX_URL; else sandboxes of this process."""
     if url := server_url or os.environ.get("SANDBOX_URL"):
         from sandbox_sdk.backends.remote import RemoteBackend
 

@@ -1,0 +1,219 @@
+"""What each tool does in the sandbox of one thread."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64decode, b64encode
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.errors import FileTooLarge, InvalidPath, SandboxError, SessionNotFound
+from sandbox_sdk.integrations.arguments import (
+    Arguments,
+    Bash,
+    DownloadFile,
+    EditFile,
+    ListFiles,
+    ReadFile,
+    UploadFile,
+    WriteFile,
+)
+from sandbox_sdk.integrations.filing import EDIT_COMMAND, edited, listed, numbered
+from sandbox_sdk.integrations.presenting import (
+    OUTPUTS,
+    RESTARTED,
+    Presenting,
+    clean,
+    present,
+    shorten,
+)
+from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.process import closing
+from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
+from sandbox_sdk.protocol.models import ExecuteResult, Model
+
+MAX_READ = 10 << 20
+"""Larger files are not carried out of the box for a model to look at."""
+_THREADS_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a tool says to the model; `text` is all it needs to see."""
+
+    text: str
+    artifact: Model | None = None
+    """What the text was made from, for programs."""
+    error: SandboxError | None = None
+    """Why the call was not carried out, where the sandbox refused it."""
+    failed: bool = False
+    """Whether it was not carried out. A command that ends with 1 was."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Generations:
+    """The last known generation of each thread.
+
+    The server tells of a new sandbox once. Where it told a file tool, which has no words for it,
+    the next command brings it to the model.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def remember(self, thread_id: str | None, generation: int) -> None:
+        if thread_id is None:
+            return
+        self._known.pop(thread_id, None)
+        self._known[thread_id] = generation
+        if len(self._known) > _THREADS_REMEMBERED:
+            del self._known[next(iter(self._known))]
+
+    def told(self, thread_id: str | None, result: ExecuteResult) -> ExecuteResult:
+        """The result, with a change of generation in it that the model has not been told."""
+        known = self._known.get(thread_id or "", result.generation)
+        self.remember(thread_id, result.generation)
+        if known < result.generation and result.session_state == "live":
+            return result.model_copy(update={"session_state": "recreated"})
+        return result
+
+
+class Operations:
+    """The tools over one sandbox. Every method may raise any SandboxError."""
+
+    def __init__(
+        self, sandbox: AsyncSandboxClient, presenting: Presenting, generations: Generations
+    ) -> None:
+        self._sandbox = sandbox
+        self._presenting = presenting
+        self._generations = generations
+
+    async def call(self, call: Arguments, tool_call_id: str | None) -> Reply:
+        """Carry out a call; one that was carried out before under its tool_call_id is not again."""
+        match call:
+            case Bash():
+                return await self.bash(call, tool_call_id)
+            case EditFile():
+                return await self._edit(call, tool_call_id)
+            case ReadFile():
+                return await self._read(call)
+            case ListFiles():
+                listing = await self._sandbox.list_files(call.path, recursive=call.recursive)
+                return Reply(listed(listing), artifact=listing)
+            case WriteFile():
+                return await self._store(call.path, call.content.encode())
+            case UploadFile():
+                return await self._store(call.path, b64decode(call.data_base64))
+            case DownloadFile():
+                return Reply(b64encode(await self._content(call.path)).decode())
+        raise TypeError(f"no such tool: {call!r}")
+
+    async def bash(self, call: Bash, tool_call_id: str | None) -> Reply:
+        if call.restart:
+            await self._restart(tool_call_id)
+        if call.command is None:
+            return Reply(RESTARTED)
+        result = await self._sandbox.execute(call.command, **_options(call, tool_call_id))
+        return await self._told(call, result)
+
+    async def stream(self, call: Bash, tool_call_id: str | None) -> AsyncGenerator[str | Reply]:
+        """The output of a command as it comes, and then the reply."""
+        if call.restart:
+            await self._restart(tool_call_id)
+        if call.command is None:
+            yield Reply(RESTARTED)
+            return
+        events = self._sandbox.stream(call.command, **_options(call, tool_call_id))
+        async with closing(events) as following:
+            async for event in following:
+                if isinstance(event, OutputEvent):
+                    yield event.data
+                elif isinstance(event, ExitEvent):
+                    yield await self._told(call, await self._result(event))
+
+    async def _result(self, event: ExitEvent) -> ExecuteResult:
+        process = await self._sandbox.process(event.command_id)
+        result = await process.result()
+        return result.model_copy(update={"session_state": event.session_state})
+
+    async def _restart(self, tool_call_id: str | None) -> None:
+        """A new generation; not again where this very call has made it."""
+        key = _key(tool_call_id, "restart")
+        if key is not None and await self._remembers(key):
+            return
+        session = await self._sandbox.restart()
+        self._generations.remember(session.thread_id, session.generation)
+        if key is not None:
+            await self._sandbox.execute(":", idempotency_key=key)
+
+    async def _remembers(self, key: str) -> bool:
+        try:
+            known = await self._sandbox.commands()
+        except SessionNotFound:
+            return False
+        return any(command.idempotency_key == key for command in known.commands)
+
+    async def _told(self, call: Bash, result: ExecuteResult) -> Reply:
+        result = self._generations.told(self._sandbox.thread_id, result)
+        text = clean(result.output, self._presenting)
+        saved_as = None
+        if shorten(text, self._presenting.max_chars):
+            saved_as = await self._save(text, f"{OUTPUTS}/{result.command_id}.txt")
+        said = present(result, options=self._presenting, saved_as=saved_as)
+        return Reply(f"{RESTARTED}\n{said}" if call.restart else said, artifact=result)
+
+    async def _save(self, text: str, path: str) -> str | None:
+        """Keep an output in the box. Where that fails the result is none the worse."""
+        try:
+            return (await self._sandbox.write_text(path, text)).path
+        except SandboxError:
+            return None
+
+    async def _read(self, call: ReadFile) -> Reply:
+        data = await self._content(call.path)
+        text = numbered(
+            data, path=call.path, offset=call.offset, limit=call.limit, options=self._presenting
+        )
+        return Reply(text)
+
+    async def _content(self, path: str) -> bytes:
+        found = await self._sandbox.list_files(path, limit=1)
+        if not any(entry.path == found.path for entry in found.entries):
+            raise InvalidPath(f"{path} is a folder, not a file")
+        if found.entries[0].size > MAX_READ:
+            raise FileTooLarge(f"{path} has {found.entries[0].size:,} bytes; use grep, head or sed")
+        return await self._sandbox.download_bytes(path)
+
+    async def _store(self, path: str, data: bytes) -> Reply:
+        result = await self._sandbox.upload_bytes(data, path)
+        return Reply(f"Wrote {result.size:,} bytes to {result.path}", artifact=result)
+
+    async def _edit(self, call: EditFile, tool_call_id: str | None) -> Reply:
+        stdin = call.model_dump_json()
+        options = CommandOptions(stdin=stdin)
+        if key := _key(tool_call_id, stdin):
+            options["idempotency_key"] = key
+        result = await self._sandbox.execute(EDIT_COMMAND, **options)
+        came = edited(result, replace_all=call.replace_all)
+        return Reply(came.text, artifact=result, failed=not came.done)
+
+
+def _options(call: Bash, tool_call_id: str | None) -> CommandOptions:
+    options = CommandOptions()
+    if call.timeout is not None:
+        options["timeout"] = call.timeout
+    if key := _key(tool_call_id, call.command or ""):
+        options["idempotency_key"] = key
+    return options
+
+
+def _key(tool_call_id: str | None, what: str) -> str | None:
+    """The idempotency key of a call. A person may change the arguments of a call that waits for
+    approval, and its id stays: so what is to be done is part of the key."""
+    if not tool_call_id:
+        return None
+    digest = hashlib.sha256(f"{tool_call_id}\0{what}".encode()).hexdigest()[:32]
+    return f"{tool_call_id[:100]}:{digest}"
