@@ -7,6 +7,8 @@ from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from sandbox_sdk import transfer
+from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.errors import FileTooLarge, InvalidPath, SandboxError, SessionNotFound
 from sandbox_sdk.integrations.arguments import (
@@ -31,7 +33,7 @@ from sandbox_sdk.integrations.presenting import (
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.process import closing
 from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
-from sandbox_sdk.protocol.models import ExecuteResult, Model
+from sandbox_sdk.protocol.models import ExecuteResult, Model, Target
 
 MAX_READ = 10 << 20
 """Larger files are not carried out of the box for a model to look at."""
@@ -64,17 +66,15 @@ class Generations:
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
 
-    def remember(self, thread_id: str | None, generation: int) -> None:
-        if thread_id is None:
-            return
+    def remember(self, thread_id: str, generation: int) -> None:
         self._known.pop(thread_id, None)
         self._known[thread_id] = generation
         if len(self._known) > _THREADS_REMEMBERED:
             del self._known[next(iter(self._known))]
 
-    def told(self, thread_id: str | None, result: ExecuteResult) -> ExecuteResult:
+    def told(self, thread_id: str, result: ExecuteResult) -> ExecuteResult:
         """The result, with a change of generation in it that the model has not been told."""
-        known = self._known.get(thread_id or "", result.generation)
+        known = self._known.get(thread_id, result.generation)
         self.remember(thread_id, result.generation)
         if known < result.generation and result.session_state == "live":
             return result.model_copy(update={"session_state": "recreated"})
@@ -85,9 +85,17 @@ class Operations:
     """The tools over one sandbox. Every method may raise any SandboxError."""
 
     def __init__(
-        self, sandbox: AsyncSandboxClient, presenting: Presenting, generations: Generations
+        self,
+        sandbox: AsyncSandboxClient,
+        sandboxes: Sandboxes,
+        *,
+        thread_id: str,
+        presenting: Presenting,
+        generations: Generations,
     ) -> None:
         self._sandbox = sandbox
+        self._sandboxes = sandboxes
+        self._thread_id = thread_id
         self._presenting = presenting
         self._generations = generations
 
@@ -145,7 +153,7 @@ class Operations:
         if key is not None and await self._remembers(key):
             return
         session = await self._sandbox.restart()
-        self._generations.remember(session.thread_id, session.generation)
+        self._generations.remember(self._thread_id, session.generation)
         if key is not None:
             await self._sandbox.execute(":", idempotency_key=key)
 
@@ -157,7 +165,7 @@ class Operations:
         return any(command.idempotency_key == key for command in known.commands)
 
     async def _told(self, call: Bash, result: ExecuteResult) -> Reply:
-        result = self._generations.told(self._sandbox.thread_id, result)
+        result = self._generations.told(self._thread_id, result)
         text = clean(result.output, self._presenting)
         saved_as = None
         if shorten(text, self._presenting.max_chars):
@@ -180,12 +188,13 @@ class Operations:
         return Reply(text)
 
     async def _content(self, path: str) -> bytes:
-        found = await self._sandbox.list_files(path, limit=1)
-        if not any(entry.path == found.path for entry in found.entries):
-            raise InvalidPath(f"{path} is a folder, not a file")
-        if found.entries[0].size > MAX_READ:
-            raise FileTooLarge(f"{path} has {found.entries[0].size:,} bytes; use grep, head or sed")
-        return await self._sandbox.download_bytes(path)
+        target = Target(thread_id=self._thread_id)
+        async with self._sandboxes.download_file(target, path) as download:
+            if download.info.type == "directory":
+                raise InvalidPath(f"{path} is a folder, not a file")
+            if (size := download.info.size or 0) > MAX_READ:
+                raise FileTooLarge(f"{path} has {size:,} bytes; use grep, head or sed")
+            return await transfer.read(download)
 
     async def _store(self, path: str, data: bytes) -> Reply:
         result = await self._sandbox.upload_bytes(data, path)

@@ -103,7 +103,13 @@ class AsyncSandboxTools:
     async def operations(self, thread_id: str) -> AsyncIterator[Operations]:
         """The tools over one thread's sandbox, for integrations that need their own forms."""
         async with self.sandbox(thread_id) as sandbox:
-            yield Operations(sandbox, self._presenting, self._generations)
+            yield Operations(
+                sandbox,
+                self._backend,
+                thread_id=thread_id,
+                presenting=self._presenting,
+                generations=self._generations,
+            )
 
     async def dispatch(
         self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
