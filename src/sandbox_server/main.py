@@ -7,9 +7,11 @@ import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
+from starlette.routing import Route
 
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
@@ -21,6 +23,9 @@ from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.settings import Settings
 from sandbox_server.worker import Worker
+
+if TYPE_CHECKING:
+    from sandbox_sdk.integrations.mcp import McpEndpoint
 
 log = structlog.get_logger()
 
@@ -70,7 +75,13 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
     with _bound(settings.host, settings.port) as listener:
         async with open_service(settings) as service:
             keys = ApiKeys.parse(settings.api_keys.get_secret_value())
-            app = create_app(service, keys=keys, limits=ApiLimits(upload_bytes=settings.max_upload))
+            limits = ApiLimits(upload_bytes=settings.max_upload)
+            mcp = _mcp(service, keys, settings)
+            app = create_app(
+                service, keys=keys, limits=limits, lifespan=mcp.lifespan if mcp else None
+            )
+            if mcp is not None:
+                app.router.routes.append(Route("/mcp", mcp))
             config = uvicorn.Config(
                 app,
                 log_config=None,
@@ -80,6 +91,16 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
             url = _url(listener)
             server = _Server(config, lambda: on_listening(url, service))
             await server.serve([listener])
+
+
+def _mcp(service: SandboxService, keys: ApiKeys, settings: Settings) -> McpEndpoint | None:
+    """The tools over MCP, where that is installed."""
+    try:
+        from sandbox_sdk.integrations.mcp import McpEndpoint
+    except ModuleNotFoundError as exc:
+        log.info("mcp.not_served", why=f"pip install 'agent-sandbox[mcp]' ({exc})")
+        return None
+    return McpEndpoint(service, tenant=keys.tenant, loopback_only=settings.trusts_loopback())
 
 
 class _Server(uvicorn.Server):

@@ -102,6 +102,10 @@ class Settings(BaseSettings):
             )
         return self
 
+    def trusts_loopback(self) -> bool:
+        """Whether whoever is on this machine needs no key."""
+        return _is_loopback(self.host) and not self.api_keys.get_secret_value()
+
     def limits(self) -> Limits:
         return Limits(
             memory_bytes=self.memory_limit,

@@ -15,6 +15,7 @@ from sandbox_sdk.cli import (
     image,
     kill,
     logs,
+    mcp,
     ps,
     rm,
     run,
@@ -44,6 +45,7 @@ _COMMANDS: list[Callable[..., None]] = [
     copy.cp,
     health.health,
     serve.serve,
+    mcp.mcp,
     doctor.doctor,
     config.config,
 ]
