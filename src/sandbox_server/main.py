@@ -7,12 +7,13 @@ import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 from starlette.routing import Route
 
+from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.api.app import create_app
@@ -23,9 +24,6 @@ from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.settings import Settings
 from sandbox_server.worker import Worker
-
-if TYPE_CHECKING:
-    from sandbox_sdk.integrations.mcp import McpEndpoint
 
 log = structlog.get_logger()
 
@@ -74,16 +72,8 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
     with _bound(settings.host, settings.port) as listener:
         async with open_service(settings) as service:
-            keys = ApiKeys.parse(settings.api_keys.get_secret_value())
-            limits = ApiLimits(upload_bytes=settings.max_upload)
-            mcp = _mcp(service, keys, settings)
-            app = create_app(
-                service, keys=keys, limits=limits, lifespan=mcp.lifespan if mcp else None
-            )
-            if mcp is not None:
-                app.router.routes.append(Route("/mcp", mcp))
             config = uvicorn.Config(
-                app,
+                make_app(service, settings),
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=round(settings.drain_timeout),
@@ -93,14 +83,19 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
             await server.serve([listener])
 
 
-def _mcp(service: SandboxService, keys: ApiKeys, settings: Settings) -> McpEndpoint | None:
-    """The tools over MCP, where that is installed."""
+def make_app(sandboxes: Sandboxes, settings: Settings) -> FastAPI:
+    """What a server answers: the API, and the tools over MCP where that is installed."""
+    keys = ApiKeys.parse(settings.api_keys.get_secret_value())
+    limits = ApiLimits(upload_bytes=settings.max_upload)
     try:
         from sandbox_sdk.integrations.mcp import McpEndpoint
     except ModuleNotFoundError as exc:
         log.info("mcp.not_served", why=f"pip install 'agent-sandbox[mcp]' ({exc})")
-        return None
-    return McpEndpoint(service, tenant=keys.tenant, loopback_only=settings.trusts_loopback())
+        return create_app(sandboxes, keys=keys, limits=limits)
+    mcp = McpEndpoint(sandboxes, tenant=keys.tenant, loopback_only=settings.trusts_loopback())
+    app = create_app(sandboxes, keys=keys, limits=limits, lifespan=mcp.lifespan)
+    app.router.routes.append(Route("/mcp", mcp))
+    return app
 
 
 class _Server(uvicorn.Server):

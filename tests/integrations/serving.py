@@ -1,4 +1,4 @@
-"""A server in a process of its own, which can be stopped and started again."""
+"""Servers: in the loop of a test, and in a process that can be stopped and started again."""
 
 import asyncio
 import contextlib
@@ -10,10 +10,29 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import uvicorn
+from fastapi import FastAPI
+
 from tests.contract.stand import make_runtime
 
 
+@contextlib.asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """The url of an app on a real socket."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+
+
 class Server:
+    """A server in a process of its own."""
+
     def __init__(self, runtime: str, state_dir: Path, settings: dict[str, str]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -22,7 +41,7 @@ class Server:
         self.name = f"integrations-{port}"
         foreign = ("SANDBOX_", "REDIS_")
         own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        self._env = {
+        self.env = {
             **own,
             "SANDBOX_RUNTIME": runtime,
             "SANDBOX_STATE_DIR": str(state_dir),
@@ -41,7 +60,7 @@ class Server:
         command = [str(Path(sys.executable).with_name("sandbox")), "serve", "--json"]
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *command, env=self._env, stdout=asyncio.subprocess.PIPE, stderr=log
+                *command, env=self.env, stdout=asyncio.subprocess.PIPE, stderr=log
             )
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()

@@ -21,36 +21,44 @@ from mcp_types import (
 )
 
 from sandbox_sdk.integrations.arguments import ALL
+from sandbox_server.main import make_app
+from sandbox_server.settings import load
 from tests.contract.conftest import RUNTIMES
-from tests.integrations.serving import Server, running
+from tests.contract.stand import Stand
+from tests.integrations.serving import Server, running, served
 
+PROCESSES = pytest.mark.timeout(300)
+"""Starting programs takes long on a busy machine."""
 SANDBOX = str(Path(sys.executable).with_name("sandbox"))
 
 
-@pytest.fixture(params=[name for name in RUNTIMES if name != "gvisor"])
-async def server(request: pytest.FixtureRequest, state_dir: Path) -> AsyncIterator[Server]:
-    async with running(request.param, state_dir) as made:
-        yield made
+@pytest.fixture
+async def url(stand: Stand) -> AsyncIterator[str]:
+    async with served(make_app(stand.service, load())) as url:
+        yield url
 
 
 @contextlib.asynccontextmanager
 async def over_http(
-    server: Server, thread: str | None = None, *, mode: str = "auto", key: str | None = None
+    url: str, thread: str | None = None, *, mode: str = "auto", key: str | None = None
 ) -> AsyncIterator[Client]:
     headers = {"X-Sandbox-Thread": thread} if thread else {}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
-        Client(streamable_http_client(f"{server.url}/mcp", http_client=http), mode=mode) as client,
+        Client(streamable_http_client(f"{url}/mcp", http_client=http), mode=mode) as client,
     ):
         yield client
 
 
 @contextlib.asynccontextmanager
-async def over_stdio(server: Server, thread: str | None = None) -> AsyncIterator[Client]:
-    args = ["mcp", "--url", server.url, *(["--thread", thread] if thread else [])]
-    async with Client(StdioServerParameters(command=SANDBOX, args=args)) as client:
+async def over_stdio(
+    url: str | None, thread: str | None = None, *, env: dict[str, str] | None = None
+) -> AsyncIterator[Client]:
+    where = ["--url", url] if url else []
+    args = ["mcp", *where, *(["--thread", thread] if thread else [])]
+    async with Client(StdioServerParameters(command=SANDBOX, args=args, env=env)) as client:
         yield client
 
 
@@ -69,14 +77,16 @@ async def text(client: Client, tool: str, **arguments: Any) -> str:
     return content.text
 
 
+@PROCESSES
 @pytest.mark.parametrize("way", [over_http, over_stdio])
-async def test_a_conversation_outlives_the_server(server: Server, way: Any) -> None:
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
+async def test_a_conversation_outlives_the_server(runtime: str, state_dir: Path, way: Any) -> None:
     """Two at once: each writes a file in its first turn, edits it in the second after the server
     was restarted, and runs it in the third."""
 
     async def each(turn: Any) -> list[str]:
         async def one(name: str) -> str:
-            async with way(server, name) as client:
+            async with way(server.url, name) as client:
                 return str(await turn(client, name))
 
         return list(await asyncio.gather(one("ann"), one("bob")))
@@ -84,45 +94,65 @@ async def test_a_conversation_outlives_the_server(server: Server, way: Any) -> N
     async def write(client: Client, name: str) -> str:
         return await text(client, "write_file", path="hi.py", content=f"print('hi', '{name}')\n")
 
-    async def edit(client: Client, name: str) -> str:
+    async def edit(client: Client, _name: str) -> str:
         return await text(client, "edit_file", path="hi.py", old="'hi'", new="'hello'")
 
     async def run(client: Client, _name: str) -> str:
         return await text(client, "bash", command="python3 hi.py; ls")
 
-    await each(write)
-    await server.stop()
-    await server.start()
-    await each(edit)
-    assert await each(run) == [
-        "hello ann\nhi.py\n[exit code 0]",
-        "hello bob\nhi.py\n[exit code 0]",
-    ]
+    async with running(runtime, state_dir) as server:
+        await each(write)
+        await server.stop()
+        await server.start()
+        await each(edit)
+        assert await each(run) == [
+            "hello ann\nhi.py\n[exit code 0]",
+            "hello bob\nhi.py\n[exit code 0]",
+        ]
 
 
-async def test_a_client_that_stays_is_served_again_after_a_restart(server: Server) -> None:
-    async with over_http(server, "a") as client:
+@PROCESSES
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name == "bubblewrap"])
+async def test_a_client_that_stays_is_served_again_after_a_restart(
+    runtime: str, state_dir: Path
+) -> None:
+    async with running(runtime, state_dir) as server, over_http(server.url, "a") as client:
         await text(client, "bash", command="echo kept > file")
         await server.stop()
         await server.start()
         assert await text(client, "bash", command="cat file") == "kept\n[exit code 0]"
 
 
-async def test_without_a_name_the_session_is_the_conversation(server: Server) -> None:
-    for mode in ("auto", "legacy"):
-        async with over_http(server, mode=mode) as one, over_http(server, mode=mode) as other:
-            await text(one, "bash", command="echo mine > file")
-            assert await text(one, "bash", command="cat file") == "mine\n[exit code 0]"
-            assert "No such file" in await text(other, "bash", command="cat file")
-    async with over_http(server, mode="2026-07-28") as nobody:
+@PROCESSES
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name == "bubblewrap"])
+async def test_without_a_server(runtime: str, state_dir: Path) -> None:
+    env = Server(runtime, state_dir / "alone", {}).env
+    async with over_stdio(None, "a", env=env) as client:
+        await text(client, "bash", command="echo kept > file")
+    async with over_stdio(None, "a", env=env) as client:
+        assert await text(client, "bash", command="cat file") == "kept\n[exit code 0]"
+    ended = await asyncio.create_subprocess_exec(SANDBOX, "rm", "a", env=env)
+    assert await ended.wait() == 0
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_without_a_name_the_session_is_the_conversation(url: str, mode: str) -> None:
+    async with over_http(url, mode=mode) as one, over_http(url, mode=mode) as other:
+        await text(one, "bash", command="echo mine > file")
+        assert await text(one, "bash", command="cat file") == "mine\n[exit code 0]"
+        assert "No such file" in await text(other, "bash", command="cat file")
+
+
+async def test_without_a_name_or_a_session_there_is_no_conversation(url: str) -> None:
+    async with over_http(url, mode="2026-07-28") as nobody:
         refused = await called(nobody, "bash", command="true")
-        assert refused.is_error
-        assert "X-Sandbox-Thread" in str(refused.content)
+    assert refused.is_error
+    assert "X-Sandbox-Thread" in str(refused.content)
 
 
-async def test_ten_calls_at_once(server: Server) -> None:
+async def test_ten_calls_at_once(url: str) -> None:
     for way in (over_http, over_stdio):
-        async with way(server, "a") as client:
+        async with way(url, "a") as client:
             await text(client, "bash", command="rm -rf /tmp/here; mkdir /tmp/here")
             # Each waits for all the others: one after the other, none would ever end.
             wait = "until [ $(ls /tmp/here | wc -l) = 10 ]; do sleep 0.05; done"
@@ -135,8 +165,8 @@ async def test_ten_calls_at_once(server: Server) -> None:
             assert said == [f"{n}\n[exit code 0]" for n in range(10)]
 
 
-async def test_every_tool(server: Server) -> None:
-    async with over_http(server, "a") as client:
+async def test_every_tool(url: str) -> None:
+    async with over_http(url, "a") as client:
         offered = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(offered) == list(ALL)
         assert offered["bash"].description
@@ -167,14 +197,14 @@ async def test_every_tool(server: Server) -> None:
 
 
 @pytest.mark.parametrize("way", [over_http, over_stdio])
-async def test_output_is_told_as_it_comes(server: Server, way: Any) -> None:
+async def test_output_is_told_as_it_comes(url: str, way: Any) -> None:
     came, first = [], asyncio.Event()
 
     async def progress(done: float, _total: float | None, message: str | None) -> None:
         came.append(message)
         first.set()
 
-    async with way(server, "a") as client:
+    async with way(url, "a") as client:
         running = asyncio.create_task(
             client.call_tool(
                 "bash",
@@ -189,35 +219,31 @@ async def test_output_is_told_as_it_comes(server: Server, way: Any) -> None:
         assert came[0] == "one\n"
 
 
-async def test_a_key_is_asked_for_and_tells_the_tenant(state_dir: Path) -> None:
-    for runtime in [name for name in RUNTIMES if name == "bubblewrap"]:
-        async with running(runtime, state_dir, SANDBOX_API_KEYS="x:one,y:two") as server:
-            async with httpx2.AsyncClient() as http:
-                refused = await http.post(f"{server.url}/mcp", json={})
-            assert refused.status_code == 401
-            assert refused.json()["error"]["code"] == "unauthorized"
-            async with (
-                over_http(server, "a", key="one") as one,
-                over_http(server, "a", key="two") as two,
-            ):
-                await text(one, "bash", command="echo mine > file")
-                assert "No such file" in await text(two, "bash", command="cat file")
-                assert await text(one, "bash", command="cat file") == "mine\n[exit code 0]"
+async def test_a_key_is_asked_for_and_tells_the_tenant(stand: Stand) -> None:
+    async with served(make_app(stand.service, load(api_keys="x:one,y:two"))) as url:
+        async with httpx2.AsyncClient() as http:
+            refused = await http.post(f"{url}/mcp", json={})
+        assert refused.status_code == 401
+        assert refused.json()["error"]["code"] == "unauthorized"
+        async with over_http(url, "a", key="one") as one, over_http(url, "a", key="two") as two:
+            await text(one, "bash", command="echo mine > file")
+            assert "No such file" in await text(two, "bash", command="cat file")
+            assert await text(one, "bash", command="cat file") == "mine\n[exit code 0]"
 
 
-async def test_a_foreign_name_of_this_machine_is_refused(server: Server) -> None:
+async def test_a_foreign_name_of_this_machine_is_refused(url: str) -> None:
     async with httpx2.AsyncClient() as http:
         answer = await http.post(
-            f"{server.url}/mcp", json={}, headers={"Host": "evil.example", "Accept": "*/*"}
+            f"{url}/mcp", json={}, headers={"Host": "evil.example", "Accept": "*/*"}
         )
     assert answer.status_code == 421
 
 
-async def test_stdio_without_a_thread_leaves_nothing(server: Server) -> None:
-    async with over_stdio(server) as client:
+async def test_stdio_without_a_thread_leaves_nothing(url: str) -> None:
+    async with over_stdio(url) as client:
         assert await text(client, "bash", command="echo $((6 * 7))") == "42\n[exit code 0]"
     async with httpx2.AsyncClient() as http:
         deadline = asyncio.get_running_loop().time() + 30
-        while (await http.get(f"{server.url}/sessions")).json()["sessions"]:
+        while (await http.get(f"{url}/sessions")).json()["sessions"]:
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.05)
