@@ -6,6 +6,7 @@ import hashlib
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Unpack
 
 from sandbox_sdk import transfer
 from sandbox_sdk.backends.base import Sandboxes
@@ -72,6 +73,11 @@ class Generations:
         if len(self._known) > _THREADS_REMEMBERED:
             del self._known[next(iter(self._known))]
 
+    def notice(self, thread_id: str, generation: int) -> None:
+        """A generation the model is not told of: news only where nothing was known."""
+        if thread_id not in self._known:
+            self.remember(thread_id, generation)
+
     def told(self, thread_id: str, result: ExecuteResult) -> ExecuteResult:
         """The result, with a change of generation in it that the model has not been told."""
         known = self._known.get(thread_id, result.generation)
@@ -93,7 +99,7 @@ class Operations:
         presenting: Presenting,
         generations: Generations,
     ) -> None:
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self._sandboxes = sandboxes
         self._thread_id = thread_id
         self._presenting = presenting
@@ -109,22 +115,28 @@ class Operations:
             case ReadFile():
                 return await self._read(call)
             case ListFiles():
-                listing = await self._sandbox.list_files(call.path, recursive=call.recursive)
+                listing = await self.sandbox.list_files(call.path, recursive=call.recursive)
                 return Reply(listed(listing), artifact=listing)
             case WriteFile():
                 return await self._store(call.path, call.content.encode())
             case UploadFile():
                 return await self._store(call.path, b64decode(call.data_base64))
             case DownloadFile():
-                return Reply(b64encode(await self._content(call.path)).decode())
+                return Reply(b64encode(await self.content(call.path)).decode())
         raise TypeError(f"no such tool: {call!r}")
+
+    async def quietly(self, command: str, **options: Unpack[CommandOptions]) -> ExecuteResult:
+        """Run a command that the model does not see. What it should be told comes later."""
+        result = await self.sandbox.execute(command, **options)
+        self._generations.notice(self._thread_id, result.generation)
+        return result
 
     async def bash(self, call: Bash, tool_call_id: str | None) -> Reply:
         if call.restart:
             await self._restart(tool_call_id)
         if call.command is None:
             return Reply(RESTARTED)
-        result = await self._sandbox.execute(call.command, **_options(call, tool_call_id))
+        result = await self.sandbox.execute(call.command, **_options(call, tool_call_id))
         return await self._told(call, result)
 
     async def stream(self, call: Bash, tool_call_id: str | None) -> AsyncGenerator[str | Reply]:
@@ -134,7 +146,7 @@ class Operations:
         if call.command is None:
             yield Reply(RESTARTED)
             return
-        events = self._sandbox.stream(call.command, **_options(call, tool_call_id))
+        events = self.sandbox.stream(call.command, **_options(call, tool_call_id))
         async with closing(events) as following:
             async for event in following:
                 if isinstance(event, OutputEvent):
@@ -143,7 +155,7 @@ class Operations:
                     yield await self._told(call, await self._result(event))
 
     async def _result(self, event: ExitEvent) -> ExecuteResult:
-        process = await self._sandbox.process(event.command_id)
+        process = await self.sandbox.process(event.command_id)
         result = await process.result()
         return result.model_copy(update={"session_state": event.session_state})
 
@@ -152,14 +164,14 @@ class Operations:
         key = _key(tool_call_id, "restart")
         if key is not None and await self._remembers(key):
             return
-        session = await self._sandbox.restart()
+        session = await self.sandbox.restart()
         self._generations.remember(self._thread_id, session.generation)
         if key is not None:
-            await self._sandbox.execute(":", idempotency_key=key)
+            await self.sandbox.execute(":", idempotency_key=key)
 
     async def _remembers(self, key: str) -> bool:
         try:
-            known = await self._sandbox.commands()
+            known = await self.sandbox.commands()
         except SessionNotFound:
             return False
         return any(command.idempotency_key == key for command in known.commands)
@@ -176,28 +188,29 @@ class Operations:
     async def _save(self, text: str, path: str) -> str | None:
         """Keep an output in the box. Where that fails the result is none the worse."""
         try:
-            return (await self._sandbox.write_text(path, text)).path
+            return (await self.sandbox.write_text(path, text)).path
         except SandboxError:
             return None
 
     async def _read(self, call: ReadFile) -> Reply:
-        data = await self._content(call.path)
+        data = await self.content(call.path)
         text = numbered(
             data, path=call.path, offset=call.offset, limit=call.limit, options=self._presenting
         )
         return Reply(text)
 
-    async def _content(self, path: str) -> bytes:
+    async def content(self, path: str, *, max_bytes: int = MAX_READ) -> bytes:
+        """The bytes of a file. Raises InvalidPath for a folder, FileTooLarge."""
         target = Target(thread_id=self._thread_id)
         async with self._sandboxes.download_file(target, path) as download:
             if download.info.type == "directory":
                 raise InvalidPath(f"{path} is a folder, not a file")
-            if (size := download.info.size or 0) > MAX_READ:
+            if (size := download.info.size or 0) > max_bytes:
                 raise FileTooLarge(f"{path} has {size:,} bytes; use grep, head or sed")
             return await transfer.read(download)
 
     async def _store(self, path: str, data: bytes) -> Reply:
-        result = await self._sandbox.upload_bytes(data, path)
+        result = await self.sandbox.upload_bytes(data, path)
         return Reply(f"Wrote {result.size:,} bytes to {result.path}", artifact=result)
 
     async def _edit(self, call: EditFile, tool_call_id: str | None) -> Reply:
@@ -205,7 +218,7 @@ class Operations:
         options = CommandOptions(stdin=stdin)
         if key := _key(tool_call_id, stdin):
             options["idempotency_key"] = key
-        result = await self._sandbox.execute(EDIT_COMMAND, **options)
+        result = await self.quietly(EDIT_COMMAND, **options)
         came = edited(result, replace_all=call.replace_all)
         return Reply(came.text, artifact=result, failed=not came.done)
 

@@ -13,9 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import anyio
 from pydantic import ValidationError
@@ -29,6 +37,8 @@ from sandbox_sdk.integrations.operations import Generations, Operations, Reply
 from sandbox_sdk.integrations.presenting import Presenting, explain, system_prompt
 
 __all__ = ["AsyncSandboxTools", "Reply", "SandboxTools", "schemas"]
+
+_Result = TypeVar("_Result")
 
 Given = str | Mapping[str, Any]
 """The arguments of a call: as an object, or as JSON the way a model writes it."""
@@ -111,6 +121,13 @@ class AsyncSandboxTools:
                 generations=self._generations,
             )
 
+    async def use(
+        self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
+    ) -> _Result:
+        """Do work in the sandbox of a thread. Raises what it raises."""
+        async with self.operations(thread_id) as operations:
+            return await work(operations)
+
     async def dispatch(
         self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> Reply:
@@ -121,8 +138,7 @@ class AsyncSandboxTools:
         """
         try:
             call = _parsed(name, arguments)
-            async with self.operations(thread_id) as operations:
-                return await operations.call(call, tool_call_id)
+            return await self.use(thread_id, lambda tools: tools.call(call, tool_call_id))
         except (SandboxError, ValueError) as error:
             return _failure(error)
 
@@ -225,6 +241,17 @@ class SandboxTools:
         return self._background.cross_each(
             lambda: self._tools.stream(arguments, thread_id=thread_id, tool_call_id=tool_call_id)
         )
+
+    def use(self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]) -> _Result:
+        """Do work in the sandbox of a thread. Raises what it raises."""
+        self._background.at_exit(self, self.close)
+        return self._background.run(lambda: self._tools.use(thread_id, work))
+
+    async def ause(
+        self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
+    ) -> _Result:
+        self._background.at_exit(self, self.close)
+        return await self._background.cross(lambda: self._tools.use(thread_id, work))
 
     def system_prompt(self, thread_id: str) -> str:
         self._background.at_exit(self, self.close)
