@@ -6,6 +6,7 @@ PYTEST_ARGS ?=
 JOBS ?= 3
 BIN := .venv/bin
 STAMP := .venv/.installed
+SERVES := .venv/.serves
 
 .DEFAULT_GOAL := help
 .PHONY: help setup serve image test check bench clean
@@ -16,13 +17,18 @@ help: ## list these targets
 setup: $(STAMP) ## make .venv with everything in it (the other targets do so by themselves)
 
 $(STAMP): pyproject.toml constraints.txt scripts/venv.sh
-	@PYTHON=$(PYTHON) scripts/venv.sh
+	@PYTHON=$(PYTHON) scripts/venv.sh dev
+	@touch $@ $(SERVES)
+
+# Who only wants a server does not wait for the tools of contributors.
+$(SERVES): pyproject.toml constraints.txt scripts/venv.sh
+	@PYTHON=$(PYTHON) scripts/venv.sh server
 	@touch $@
 
-serve: $(STAMP) ## run the server
+serve: $(SERVES) ## run the server
 	@$(BIN)/sandbox serve
 
-image: $(STAMP) ## build the image of Docker boxes
+image: $(SERVES) ## build the image of Docker boxes
 	@$(BIN)/sandbox image build
 
 test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST_ARGS="-k name -x"

@@ -20,11 +20,12 @@ from bench.memory import measure_memory
 from bench.plot import draw_latency
 from bench.report import Run
 from bench.results import Results
+from bench.sdk import measure_sdk
 from bench.stage import Stage, open_stage
 from bench.throughput import measure_stdout
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
-PARTS = ("commands", "stdout", "files", "start", "memory")
+PARTS = ("commands", "stdout", "files", "start", "memory", "sdk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,7 @@ def _parts(stage: Stage, found: Results, e: Effort) -> dict[str, Callable[[], Aw
         "files": lambda: measure_files(stage, found, count=e.transfers),
         "start": lambda: measure_starts(stage, found, count=e.starts),
         "memory": lambda: measure_memory(stage, found, rounds=e.crowds, count=e.boxes),
+        "sdk": lambda: measure_sdk(stage, found, imports=e.starts, commands=e.rounds * e.batch),
     }
 
 

@@ -12,6 +12,7 @@ SLOWER_THAN_HOST = 3.0
 FASTER_THAN_EXEC = 15.0
 SHARE_OF_DOCKER = 0.5
 MEMORY_MB = 20.0
+IMPORT_MS = 300.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Goal:
 
 
 def goals(found: Results) -> list[Goal]:
-    return [*_commands(found), *_throughput(found), *_memory(found)]
+    return [*_commands(found), *_throughput(found), *_memory(found), _import(found)]
 
 
 def _commands(found: Results) -> list[Goal]:
@@ -73,6 +74,11 @@ def _memory(found: Results) -> list[Goal]:
         Goal(f"{r.RUNC}: idle box, its control group", of_box, MEMORY_MB, "at most", " MB"),
         Goal(f"{r.RUNC}: idle box, all the host gives up", of_host, MEMORY_MB, "at most", " MB"),
     ]
+
+
+def _import(found: Results) -> Goal:
+    took_ms = found.p50(r.IMPORT, r.IMPORT_REMOTE)
+    return Goal("Import of the SDK for remote use", took_ms, IMPORT_MS, "at most", " ms")
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

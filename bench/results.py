@@ -14,6 +14,8 @@ EXEC_API = "docker exec (aiodocker)"
 COPY = "docker cp"
 RUN = "docker run (CLI)"
 CONTAINER = "plain container"
+IMPORT_CLIENTS = "the clients"
+IMPORT_REMOTE = "the clients and RemoteBackend"
 
 
 def box(runtime: str, *, note: str = "") -> str:
@@ -45,7 +47,11 @@ DOWNLOAD = Section("download", "Download of 100 MiB", "MB/s")
 START = Section("start", "From nothing to the first answer", "ms")
 MEMORY_BOX = Section("memory_box", "Memory of an idle box: its control group or its PSS", "MB")
 MEMORY_HOST = Section("memory_host", "Memory of an idle box: what the host has less of", "MB")
-SECTIONS = (TIGHT, PACED, STDOUT, UPLOAD, DOWNLOAD, START, MEMORY_BOX, MEMORY_HOST)
+IMPORT = Section("import", "Import of the SDK in a new process", "ms")
+CLIENT = Section("client", "A command through a client, bubblewrap, in-process", "ms")
+SECTIONS = (
+    TIGHT, PACED, STDOUT, UPLOAD, DOWNLOAD, START, MEMORY_BOX, MEMORY_HOST, IMPORT, CLIENT
+)  # fmt: skip
 
 
 @dataclass

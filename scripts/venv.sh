@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Makes .venv and installs the project with its development tools into it, at the pinned versions.
+# Makes .venv and installs the project into it, at the pinned versions.
+#
+#   venv.sh server    what a server needs
+#   venv.sh dev       that, and the tools of contributors
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
+extra=${1:-dev}
 
 fail() {
     echo "setup: $*" >&2
@@ -27,4 +31,4 @@ fi
 .venv/bin/python -m pip --version >/dev/null 2>&1 || { rm -rf .venv && "$python" -m venv .venv; }
 
 echo "setup: installing into .venv …"
-.venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+.venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$extra]"

@@ -66,6 +66,7 @@ from sandbox_sdk.protocol.models import (
     SessionList,
     SessionSummary,
     SessionUsage,
+    StdinReceipt,
     UploadResult,
 )
 from sandbox_sdk.sync import SandboxClient
@@ -126,6 +127,7 @@ __all__ = [
     "SessionUsage",
     "StartEvent",
     "StdinClosed",
+    "StdinReceipt",
     "TransferCorrupted",
     "Unauthorized",
     "Unavailable",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import threading
 from collections.abc import (
@@ -19,9 +20,14 @@ from collections.abc import (
     Callable,
     Generator,
 )
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+GIVE_UP_S = 5.0
+"""How long work may take to stop that nobody waits for any more."""
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
@@ -36,6 +42,7 @@ class Background:
         self._portal: BlockingPortal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
+        self._ended = False
         self._open: dict[object, Callable[[], object]] = {}
         self._open_last: dict[object, Callable[[], object]] = {}
 
@@ -45,11 +52,12 @@ class Background:
 
     def run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
         """Do work in the loop and wait for it. Who is interrupted meanwhile gives it up."""
-        future = self._started().start_task_soon(work)
+        future, ended = self._start(work)
         try:
             return future.result()
         except BaseException:
-            future.cancel()
+            if future.cancel():
+                wait([ended], timeout=GIVE_UP_S)
             raise
 
     def iterate(self, make: Callable[[], AsyncGenerator[_Item]]) -> Generator[_Item]:
@@ -62,14 +70,21 @@ class Background:
                 except StopAsyncIteration:
                     return
         finally:
-            self.run(items.aclose)
+            if not self._ended:
+                self.run(items.aclose)
 
     async def cross(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Do work in the loop, for a task of any other loop or of this one."""
-        portal = self._started()
+        """Do work in the loop, for a task of any other loop or of this one. Where that task is
+        cancelled, the work is too, and it is waited for."""
         if asyncio.get_running_loop() is self._loop:
             return await work()
-        return await asyncio.wrap_future(portal.start_task_soon(work))
+        future, ended = self._start(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([asyncio.wrap_future(ended)], timeout=GIVE_UP_S)
+            raise
 
     async def cross_each(self, make: Callable[[], AsyncGenerator[_Item]]) -> AsyncGenerator[_Item]:
         """What an iterator of the loop yields, for a task of any other loop or of this one."""
@@ -84,6 +99,21 @@ class Background:
         finally:
             await self.cross(items.aclose)
 
+    def _start(
+        self, work: Callable[[], Awaitable[_Result]]
+    ) -> tuple[Future[_Result], Future[None]]:
+        """The result, and the end: work that is given up has no result, but an end all the same,
+        and an iterator must not be closed before it."""
+        ended: Future[None] = Future()
+
+        async def whole() -> _Result:
+            try:
+                return await work()
+            finally:
+                ended.set_result(None)
+
+        return self._started().start_task_soon(whole), ended
+
     def at_exit(self, owner: object, close: Callable[[], object], *, last: bool = False) -> None:
         """Close owner at the end of the process, unless it is forgotten before; what others need
         for their own closing comes last."""
@@ -96,12 +126,16 @@ class Background:
     def _started(self) -> BlockingPortal:
         if os.getpid() != self._pid:
             raise RuntimeError("this client was made before a fork; make another one in the child")
+        if self._ended:
+            raise RuntimeError("this process is about to end")
         if self._portal is not None:
             return self._portal
         with self._starting:
             if self._portal is None:
                 # Not atexit: that comes after the interpreter has ended all use of thread pools,
-                # and closing boxes needs them.
+                # and closing boxes needs them. The pools' own end is registered by their import,
+                # and what was registered last comes first.
+                importlib.import_module("concurrent.futures.thread")
                 threading._register_atexit(self._end)  # type: ignore[attr-defined]
                 portal = self._stack.enter_context(start_blocking_portal(name="sandbox"))
                 self._loop = portal.call(asyncio.get_running_loop)
@@ -114,6 +148,7 @@ class Background:
                 _, close = group.popitem()
                 with contextlib.suppress(Exception):
                     close()
+        self._ended = True
         self._stack.close()
 
 

@@ -43,15 +43,10 @@ class AsyncProcess:
         sandboxes: Sandboxes,
         target: Target,
         command_id: str,
-        *,
-        stdin_sent: int | None = None,
     ) -> None:
         self.command_id = command_id
         self._sandboxes = sandboxes
         self._target = target
-        self._sending = anyio.Lock()
-        self._stdin_sent = stdin_sent
-        """How much input it was sent; None where somebody else may have sent some."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.command_id}>"
@@ -91,19 +86,12 @@ class AsyncProcess:
 
     async def send_stdin(self, data: str | bytes) -> StdinReceipt:
         """Input for a command that was started with `stdin_open`. Raises StdinClosed."""
-        return await self._send(data.encode() if isinstance(data, str) else data)
+        data = data.encode() if isinstance(data, str) else data
+        return await self._sandboxes.send_stdin(self._target, self.command_id, data)
 
     async def close_stdin(self) -> StdinReceipt:
         """The end of its input."""
-        return await self._send(b"", eof=True)
-
-    async def _send(self, data: bytes, *, eof: bool = False) -> StdinReceipt:
-        async with self._sending:
-            receipt = await self._sandboxes.send_stdin(
-                self._target, self.command_id, data, eof=eof, offset=self._stdin_sent
-            )
-            self._stdin_sent = receipt.received
-        return receipt
+        return await self._sandboxes.send_stdin(self._target, self.command_id, b"", eof=True)
 
 
 class Process:

@@ -198,7 +198,9 @@ class SandboxService(Sandboxes):
     ) -> ExecuteResult:
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
-            return execute_result(await session.warden.result(command_id), session, "live")
+            limit = self._facts.limits.output_limit_bytes
+            found = await session.warden.result(command_id, output_limit=limit)
+        return execute_result(found, session, "live")
 
     async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
         session = await self._table.find(tenant, target)

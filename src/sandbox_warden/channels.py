@@ -45,7 +45,10 @@ class Following(Source):
         self._command = command
         self._credit = WINDOW
         self._told = False
-        self._until = command.log.size if at_once else None
+        self._until: Optional[int] = None
+        if at_once:
+            command.log.settle()
+            self._until = command.log.size
         self._follower = Follower(command, offset, live, connection.pump)
         command.followers.add(self._follower)
 

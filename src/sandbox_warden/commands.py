@@ -295,7 +295,7 @@ class Commands:
         state_saved: bool = False,
     ) -> None:
         self.finished_at = time.monotonic()
-        command.log.seal()
+        command.log.settle()
         command.result = {
             "command_id": command.ident,
             "exit_code": exit_code,

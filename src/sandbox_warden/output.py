@@ -68,8 +68,8 @@ class OutputLog:
         self._marks = array("Q")
         self._tail_start = self.size
 
-    def seal(self) -> None:
-        """The command has ended: settle at what is promised to be kept."""
+    def settle(self) -> None:
+        """Keep what is promised, and no more. Whoever reads along is not further behind."""
         self._trim()
 
     def read(self, offset: int, most: int) -> Optional[Tuple[int, int, bytes]]:

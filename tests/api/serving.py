@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import uvicorn
@@ -36,7 +37,13 @@ def eventually(condition: Callable[[], object], *, within_s: float = 5.0) -> Non
 
 
 @contextmanager
-def served(*, keys: ApiKeys | None = None, limits: ApiLimits | None = None) -> Iterator[Served]:
+def served(
+    *,
+    keys: ApiKeys | None = None,
+    limits: ApiLimits | None = None,
+    certificate: tuple[Path, Path] | None = None,
+) -> Iterator[Served]:
+    """certificate: the files of its key and of itself, for TLS."""
     fake = FakeSandboxes()
     app = create_app(fake, keys=keys, limits=limits or ApiLimits())
     # Named as TCP: asyncio turns off Nagle's algorithm only for sockets that say so.
@@ -44,6 +51,8 @@ def served(*, keys: ApiKeys | None = None, limits: ApiLimits | None = None) -> I
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    if certificate is not None:
+        config.ssl_keyfile, config.ssl_certfile = certificate
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -45,6 +45,11 @@ def test_without_a_good_key(keyed: Served, headers: dict[str, str]) -> None:
         ("GET", "/list_files"),
         ("GET", "/session"),
         ("POST", "/cleanup"),
+        ("GET", "/command"),
+        ("GET", "/commands"),
+        ("POST", "/command/signal"),
+        ("POST", "/command/stdin"),
+        ("GET", "/sessions"),
     ]:
         # Whatever else is wrong with the request is not told.
         answer = keyed.http.request(method, path, content=b"{", headers=sent)
@@ -68,8 +73,11 @@ def test_tenants_do_not_meet(keyed: Served) -> None:
     assert foreign.status_code == missing.status_code == 404
     bodies = [{**answer.json()["error"], "request_id": ""} for answer in (foreign, missing)]
     assert bodies[0] == bodies[1]
+    assert keyed.http.get("/sessions", headers=globex).json() == {"sessions": []}
     other = keyed.http.post("/create_session", json={"thread_id": "t"}, headers=globex)
     assert other.status_code == 201
+    (listed,) = keyed.http.get("/sessions", headers=globex).json()["sessions"]
+    assert listed["session_id"] == other.json()["session_id"]
 
 
 def test_keys_are_not_kept() -> None:

@@ -22,6 +22,13 @@ EIGHT = [
     ("post", "/cleanup"),
     ("get", "/health"),
 ]
+FURTHER = [
+    ("get", "/command", "commands"),
+    ("get", "/commands", "commands"),
+    ("post", "/command/signal", "commands"),
+    ("post", "/command/stdin", "commands"),
+    ("get", "/sessions", "sessions"),
+]
 
 
 @pytest.mark.parametrize("page", ["/docs", "/redoc"])
@@ -60,8 +67,20 @@ def test_the_eight_come_first(document: dict[str, Any]) -> None:
         assert operation["description"]
 
 
+def test_further_routes_have_tags_of_their_own(document: dict[str, Any]) -> None:
+    routes = [(method, path) for path, ops in document["paths"].items() for method in ops]
+    assert routes[8:] == [(method, path) for method, path, _ in FURTHER]
+    for method, path, tag in FURTHER:
+        operation = document["paths"][path][method]
+        assert operation["tags"] == [tag]
+        assert operation["summary"]
+        assert operation["description"]
+        assert operation["security"]
+    assert [tag["name"] for tag in document["tags"]] == ["sandboxes", "commands", "sessions"]
+
+
 def test_every_answer_has_an_example(document: dict[str, Any]) -> None:
-    for method, path in EIGHT:
+    for method, path in [*EIGHT, *(further[:2] for further in FURTHER)]:
         for status, answer in document["paths"][path][method]["responses"].items():
             for content in answer.get("content", {}).values():
                 shown = "example" in content or "examples" in content
@@ -83,6 +102,10 @@ def test_keys_are_documented(document: dict[str, Any]) -> None:
         (models.ListResult, examples.LIST_RESULT),
         (models.CleanupResult, examples.CLEANUP_RESULT),
         (models.Health, examples.HEALTH),
+        (models.CommandInfo, examples.COMMAND_INFO),
+        (models.CommandList, examples.COMMAND_LIST),
+        (models.StdinReceipt, examples.STDIN_RECEIPT),
+        (models.SessionList, examples.SESSION_LIST),
     ],
 )
 def test_examples_are_what_is_sent(model: type[BaseModel], example: dict[str, Any]) -> None:
@@ -90,6 +113,6 @@ def test_examples_are_what_is_sent(model: type[BaseModel], example: dict[str, An
 
 
 def test_example_bodies_are_accepted(server: Served) -> None:
-    for name in ("run", "once"):
+    for name in ("run", "once", "background"):
         body = examples.EXECUTE_BODIES[name]["value"]
         assert server.http.post("/execute", json=body).status_code == 200

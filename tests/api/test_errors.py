@@ -77,6 +77,10 @@ def test_bad_thread_ids(server: Served, thread_id: str) -> None:
         server.http.get("/list_files", params=body),
         server.http.get("/download_file", params={**body, "path": "x"}),
         server.http.post("/upload_file", params=body, files={"file": ("f", b"1")}),
+        server.http.get("/command", params={**body, "command_id": "c"}),
+        server.http.get("/commands", params=body),
+        server.http.post("/command/signal", json={**body, "command_id": "c"}),
+        server.http.post("/command/stdin", json={**body, "command_id": "c"}),
     ]
     if len(thread_id) < 8000:
         calls.append(server.http.post("/upload_file", data=body, files={"file": ("f", b"1")}))
@@ -94,6 +98,10 @@ def test_exactly_one_target(server: Served, target: dict[str, str]) -> None:
         server.http.get("/list_files", params=target),
         server.http.get("/download_file", params={**target, "path": "x"}),
         server.http.post("/upload_file", data=target, files={"file": ("f", b"1")}),
+        server.http.get("/command", params={**target, "command_id": "c"}),
+        server.http.get("/commands", params=target),
+        server.http.post("/command/signal", json={**target, "command_id": "c"}),
+        server.http.post("/command/stdin", json={**target, "command_id": "c"}),
     ):
         checked(answer, 422, "invalid_request")
         assert "exactly one" in answer.json()["error"]["message"]

@@ -14,6 +14,7 @@ import pytest
 
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
 from sandbox_sdk.protocol.models import ExecuteRequest, ExecuteResult, Target
 from tests.contract.conftest import RUNTIMES, make_runtime
 
@@ -143,6 +144,33 @@ async def test_a_server_told_so_takes_its_boxes_along(runtime: str, state_dir: P
         async with make_runtime(runtime, state_dir) as boxes:
             assert await boxes.boxes(server.name) == []
         await server.start()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda how: how.name)
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
+async def test_a_stream_goes_on_with_the_next_server(
+    runtime: str, state_dir: Path, how: signal.Signals
+) -> None:
+    command = "echo x >> runs; for i in $(seq 250); do echo line $i; sleep 0.02; done; cat runs"
+    request = ExecuteRequest(thread_id="t", command=command, timeout=120)
+    async with (
+        running(runtime, state_dir, SANDBOX_DRAIN_TIMEOUT="1") as server,
+        RemoteBackend(url(server), retry_for_s=120) as client,
+    ):
+        await insist(client, ExecuteRequest(thread_id="t", command="true"))
+        text, restarts, reached = "", 0, 0
+        async for event in client.stream(request):
+            if isinstance(event, OutputEvent):
+                assert event.offset == reached
+                text, reached = text + event.data, event.next_offset
+                if restarts < 2 and text.count("\n") > 60 * (restarts + 1):
+                    restarts += 1
+                    await server.stop(how)
+                    await server.start()
+        assert restarts == 2
+        assert text == "".join(f"line {i}\n" for i in range(1, 251)) + "x\n"
+        assert isinstance(event, ExitEvent)
+        assert (event.exit_code, event.generation) == (0, 1)
 
 
 def url(server: Server) -> str:

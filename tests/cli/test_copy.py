@@ -3,7 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.cli.program import Program
+
+pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
 
 
 def test_a_file_there_and_back(sandbox: Program, thread: str) -> None:

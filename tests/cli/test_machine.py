@@ -13,8 +13,10 @@ import pytest
 from tests.cli.program import SANDBOX, Program
 from tests.contract.conftest import RUNTIMES
 
-NAMES = ("run", "shell", "ps", "cp", "logs", "rm", "kill", "health", "serve", "doctor", "config")
-NAMES += ("image",)
+pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
+
+CLIENT = ("run", "shell", "ps", "cp", "logs", "rm", "kill", "health")
+NAMES = (*CLIENT, "serve", "doctor", "config", "image")
 
 
 def test_health(sandbox: Program) -> None:
@@ -81,6 +83,14 @@ def test_serve_and_what_it_says(alone: Program) -> None:
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
         server.stderr.close()
+
+
+def test_serve_in_a_terminal(alone: Program) -> None:
+    with alone.terminal("serve", "--port", "0", "--destroy-on-exit") as terminal:
+        terminal.expect("Sandboxes at http://127.0.0.1:")
+        terminal.expect("are warm")
+        terminal.type("\x03")
+        assert terminal.wait() == 0
 
 
 def test_python_m_sandbox_server_is_the_same(alone: Program) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.program import SANDBOX, Program
 
+pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
+
 
 def test_streams_and_exit_code(sandbox: Program) -> None:
     done = sandbox("run", "echo out; echo err >&2; exit 3")
@@ -138,8 +140,11 @@ def test_whoever_reads_may_leave(sandbox: Program) -> None:
 
 
 def test_in_this_process(alone: Program) -> None:
-    assert alone.output("run", "whoami", stdin="") == "sandboxuser\n"
-    assert alone("run", "exit 7").returncode == 7
+    done = alone("run", "whoami; exit 7")
+    assert (done.stdout, done.stderr, done.returncode) == ("sandboxuser\n", "", 7)
+
+
+def test_a_thread_in_this_process(alone: Program) -> None:
     try:
         alone.output("run", "-t", "kept", "echo 1 > file")
         assert alone.output("run", "-t", "kept", "cat file") == "1\n"
@@ -149,11 +154,19 @@ def test_in_this_process(alone: Program) -> None:
 
 
 def test_ctrl_c_in_this_process(alone: Program) -> None:
-    with alone.terminal("run", "echo run''ning; sleep 1000") as terminal:
-        terminal.expect("running")
-        terminal.type("\x03")
-        assert terminal.wait() == 130
-    assert alone.json("ps")["sessions"] == []
+    """The terminal tells every process of ours; boxes that are to stay do not listen."""
+    try:
+        with alone.terminal(
+            "run", "-t", "kept", "echo 1 > file; echo run''ning; sleep 1001"
+        ) as here:
+            here.expect("running")
+            here.type("\x03")
+            assert here.wait() == 130
+            assert "Traceback" not in here.shown
+        left = alone.output("run", "-t", "kept", "cat file; pgrep -f 'sleep 100[1]' || echo none")
+        assert left == "1\nnone\n"
+    finally:
+        assert alone("rm", "kept").returncode == 0
 
 
 def test_the_local_file_is_not_there(sandbox: Program) -> None:

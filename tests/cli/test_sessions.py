@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
 from tests.cli.program import Program
+
+pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
 
 
 def newest(sandbox: Program, thread: str) -> str:

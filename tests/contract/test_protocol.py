@@ -248,3 +248,35 @@ def test_fuzz_the_listener(lies: list[bytes]) -> None:
             await link.close()
 
     asyncio.run(listen())
+
+
+class Flood(Liar):
+    """Greets, and answers the first request without end."""
+
+    def __init__(self, hello: Liar, piece: bytes) -> None:
+        self._hello = hello
+        self._piece = piece
+        self._written = 0
+        self._asked = asyncio.Event()
+
+    async def write(self, data: bytes) -> None:
+        self._written += 1
+        if self._written == 2:
+            self._asked.set()
+
+    async def read(self) -> bytes:
+        if not self._asked.is_set() and self._hello._lies:
+            return await self._hello.read()
+        await self._asked.wait()
+        await asyncio.sleep(0)
+        return self._piece
+
+
+@pytest.mark.parametrize("size", [0, 60_000])
+async def test_a_warden_that_never_stops_sending_is_not_listened_to(size: int) -> None:
+    box = LyingBox()
+    piece = frames.encode_at(frames.STDOUT, 2, 0, b"x" * size)
+    box._streams = [Flood(box._streams[0], piece)]
+    async with WardenClient(box) as client:
+        with pytest.raises(errors.RuntimeUnavailable, match="more than it may keep"):
+            await client.run("echo", output_limit=4096)

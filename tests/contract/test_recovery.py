@@ -126,6 +126,26 @@ async def test_a_box_that_goes_in_the_middle_of_a_command_is_told(
         await running
 
 
+async def test_a_box_that_goes_while_it_is_asked_is_told(make_box: MakeBox) -> None:
+    """Whatever an engine says of a container that it can no longer enter, a loss is a loss."""
+
+    async def ask(box: Box) -> None:
+        async with WardenClient(box) as client:
+            await client.run("sleep 100", timeout_s=120)
+
+    for delay_s in (0.0, 0.02, 0.05, 0.1):
+        box = await make_box()
+        async with WardenClient(box):
+            pass
+        asking = [asyncio.create_task(ask(box)) for _ in range(4)]
+        await asyncio.sleep(delay_s)
+        ending = asyncio.create_task(box.destroy())
+        asking += [asyncio.create_task(ask(box)) for _ in range(4)]
+        for error in await asyncio.gather(*asking, return_exceptions=True):
+            assert isinstance(error, errors.SessionLost | errors.RuntimeUnavailable)
+        await ending
+
+
 async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None:
     box = await make_box(deadman_s=2, owner="deadman" + OWN)
     client = WardenClient(box)

@@ -18,7 +18,6 @@ OPERATIONS = {
     f"{method.upper()} {path}": operation
     for path, methods in DOCUMENT["paths"].items()
     for method, operation in methods.items()
-    if "sandboxes" in operation["tags"]
 }
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", REFERENCE, re.M | re.S))
 

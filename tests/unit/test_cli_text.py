@@ -145,6 +145,27 @@ def test_what_is_left_out(tmp_path: Path) -> None:
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     """A link comes first and a file below it second: the file gets a folder of its own."""
     members = [member("l", type=LINK, linkname="d"), member("d/x", size=1), member("l/y", size=1)]
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(InvalidPath):
         unpack(packed(tmp_path / "a.tar", *members), tmp_path / "here")
     assert not (tmp_path / "here").exists()
+
+
+def test_links_that_lead_out_by_way_of_others(tmp_path: Path) -> None:
+    members = [
+        member("out", type=LINK, linkname="a/b/c/../../../x"),
+        member("a/b/c", type=LINK, linkname="../../s"),
+        member("round", type=LINK, linkname="round"),
+        member("nowhere", type=LINK, linkname="nothing/here"),
+        member("s", type=tarfile.DIRTYPE, mode=0o755),
+    ]
+    here = tmp_path / "here"
+    assert sorted(unpack(packed(tmp_path / "a.tar", *members), here)) == ["out", "round"]
+    assert sorted(os.listdir(here)) == ["a", "nowhere", "s"]
+
+
+def test_a_folder_that_is_there_is_filled(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "old").write_text("old")
+    unpack(packed(tmp_path / "a.tar", member("new", size=1)), here)
+    assert sorted(os.listdir(here)) == ["new", "old"]

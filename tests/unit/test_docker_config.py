@@ -1,7 +1,9 @@
 """What the engine is told about a box, line by line, and what it answers."""
 
+import asyncio
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_sdk.protocol.errors import SessionLost
+from sandbox_server.runtime.base import Box, BoxSpec, Limits
 from sandbox_server.runtime.docker import prepare
 from sandbox_server.runtime.docker.config import (
     PYTHON,
@@ -21,7 +24,8 @@ from sandbox_server.runtime.docker.config import (
     relay_command,
 )
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
-from sandbox_server.runtime.docker.stream import Demultiplexer
+from sandbox_server.runtime.docker.stream import Demultiplexer, ExecStream
+from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.zipapp import warden_zipapp
 
 IMAGE = BoxImage(name="sandbox-box:abc", hosts_file="/layer/usr/lib/sandbox/hosts")
@@ -182,6 +186,36 @@ def test_frames_arrive_in_any_pieces(size):
     out = b"".join(demultiplexer.feed(data[i : i + size]) for i in range(0, len(data), size))
     assert out == b"one" + b"t" * 300 + b"end"
     assert demultiplexer.stderr == b"oops"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"OCI runtime exec failed: exec failed\r\n", b"container is not running\r\n", b"task 1"],
+)
+@pytest.mark.parametrize("framed", [True, False])
+async def test_what_an_engine_says_in_place_of_the_relay_ends_the_stream(text, framed):
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    with theirs:
+        theirs.sendall(struct.pack(">BxxxI", 1, len(text)) + text if framed else text)
+    client = WardenClient(DyingBox(ExecStream(reader, writer)))
+    with pytest.raises(SessionLost):
+        await client.run("true")
+
+
+class DyingBox(Box):
+    def __init__(self, stream):
+        super().__init__("b", runtime="docker", labels={}, created_at=0.0)
+        self._stream = stream
+
+    async def open_stream(self):
+        return self._stream
+
+    async def is_alive(self):
+        return False
+
+    async def destroy(self):
+        pass
 
 
 INFO = {

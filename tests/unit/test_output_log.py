@@ -23,7 +23,7 @@ def fill(limit: int, written: list[tuple[int, bytes]]) -> tuple[OutputLog, list[
     for stream, data in written:
         log.append(stream, data)
         model += [(stream, byte) for byte in data]
-    log.seal()
+    log.settle()
     return log, model
 
 

@@ -164,4 +164,4 @@ class Sandboxes(ABC):
 
     @abstractmethod
     async def health(self) -> Health:
-        """How the whole is doing. Never raises."""
+        """How the whole is doing. Raises RuntimeUnavailable where there is nobody to ask."""

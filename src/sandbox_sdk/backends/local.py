@@ -128,7 +128,10 @@ class _Shared:
         _open.pop((os.getpid(), self._settings.name()), None)
         background().forget(self)
         self._closing.set()
-        await asyncio.shield(self._life)
+        if not self._found.done():
+            self._found.cancel()
+            self._life.cancel()
+        await asyncio.wait([self._life])
 
     async def _live(self) -> None:
         try:

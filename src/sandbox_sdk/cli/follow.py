@@ -7,9 +7,8 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
 
 from sandbox_sdk.protocol.errors import Capacity, Internal, SandboxError
 from sandbox_sdk.protocol.events import (
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 Show = Callable[[CommandEvent], None]
 
 _PIECE = 64 * 1024
-_READ_AGAIN_S = 0.2
+_READ_AHEAD = 4
+_SEND_AGAIN_S = 0.2
 
 
 def show_text(event: CommandEvent) -> None:
@@ -75,24 +75,26 @@ async def run_command(
     Once interrupted is set, the command and everything it has started is killed; that is an end
     like any other. What can be read from input_fd is passed on to it.
     """
+    beside: list[asyncio.Task[None]] = []
     if input_fd is None:
         events = sandbox.stream(command, **options)
     else:
         process = await sandbox.start(command, stdin_open=True, **options)
         events = process.stream()
-        _pass_on(input_fd, process)
-    killing: asyncio.Task[None] | None = None
+        beside.append(asyncio.create_task(_pass_on(input_fd, process)))
     try:
         async with contextlib.aclosing(events):
             async for event in events:
                 show(event)
-                if isinstance(event, StartEvent) and killing is None:
-                    killing = asyncio.create_task(_kill(sandbox, event.command_id, interrupted))
+                if isinstance(event, StartEvent):
+                    killing = _kill(sandbox, event.command_id, interrupted)
+                    beside.append(asyncio.create_task(killing))
                 if isinstance(event, ExitEvent):
                     return event
     finally:
-        if killing is not None:
-            killing.cancel()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
     raise Internal("the server told no end of the command")
 
 
@@ -104,28 +106,30 @@ async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Even
         _note(f"the command could not be killed: {exc.message}")
 
 
-def _pass_on(input_fd: int, process: AsyncProcess) -> None:
+async def _pass_on(input_fd: int, process: AsyncProcess) -> None:
     """Send what is read, as it is read, until its end or the command's.
 
     Reading is left to a thread that nobody waits for: a pipe may stay silent for ever, after the
     command has ended.
     """
     loop = asyncio.get_running_loop()
-
-    def wait_for(sending: Coroutine[Any, Any, object]) -> None:
-        try:
-            asyncio.run_coroutine_threadsafe(sending, loop).result()
-        finally:
-            sending.close()  # Where the loop has ended meanwhile, nobody else does.
+    pieces: asyncio.Queue[bytes] = asyncio.Queue()
+    room = threading.Semaphore(_READ_AHEAD)
 
     def read() -> None:
-        over = (SandboxError, OSError, RuntimeError, CancelledError)
-        with contextlib.suppress(*over):
-            while data := os.read(input_fd, _PIECE):
-                wait_for(_send(process, data))
-            wait_for(process.close_stdin())
+        with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: the loop has ended.
+            data = b"-"
+            while data:
+                room.acquire()
+                data = os.read(input_fd, _PIECE)
+                loop.call_soon_threadsafe(pieces.put_nowait, data)
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
+    with contextlib.suppress(SandboxError):  # It has ended, or takes no more.
+        while data := await pieces.get():
+            await _send(process, data)
+            room.release()
+        await process.close_stdin()
 
 
 async def _send(process: AsyncProcess, data: bytes) -> None:
@@ -135,4 +139,4 @@ async def _send(process: AsyncProcess, data: bytes) -> None:
             return
         except Capacity:
             # It has not read yet what it was sent before.
-            await asyncio.sleep(_READ_AGAIN_S)
+            await asyncio.sleep(_SEND_AGAIN_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -114,14 +115,16 @@ def greeting(url: str, service: SandboxService, settings: Settings) -> str:
     """What runs here, what it allows, and what to try next."""
     snippet = 'print(SandboxClient("demo").execute("cat four greeting").output)'
     facts, idle_min = service.facts, settings.idle_timeout / 60
-    lacks = "".join(f"\n    {name:<9}{why}" for name, why in facts.limits.not_enforced.items())
+    lacks = "".join(
+        f"\n    {name:<9}{_wrapped(why)}" for name, why in facts.limits.not_enforced.items()
+    )
     keyed = bool(settings.api_keys.get_secret_value())
     header = ' -H "authorization: Bearer $SANDBOX_API_KEY"' if keyed else ""
     needs_key = "\n  (set SANDBOX_API_KEY to one of the keys first)" if keyed else ""
     return f"""
   Sandboxes at {url}, reference at {url}/docs
 
-  runtime    {facts.why}
+  runtime    {_wrapped(facts.why)}
   each box   {_limits(facts.limits)}
   sessions   {settings.max_sessions} at most; idle for {idle_min:g} min, a session ends
   not enforced on this machine:{lacks or " nothing, all limits hold"}
@@ -135,6 +138,10 @@ def greeting(url: str, service: SandboxService, settings: Settings) -> str:
     {_program("sandbox")} run --thread demo 'ls -l; echo hello > greeting'
     {_program("python")} -c 'from sandbox_sdk import SandboxClient; {snippet}'
 """
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 84, subsequent_indent=" " * 13, break_on_hyphens=False)
 
 
 def _limits(limits: Limits) -> str:

@@ -43,12 +43,35 @@ def _extract(tar: tarfile.TarFile, fresh: Path) -> list[str]:
             tar.extract(member, fresh, filter="data")
         else:
             left_out.append(member.name)
+    made = []
     for link in links:
-        behind_link = any(place.is_symlink() for place in (fresh / link.name).parents)
         try:
-            if behind_link:
-                raise tarfile.OutsideDestinationError(link, str(fresh))
-            tar.extract(link, fresh, filter="data")
+            made.append(_make_link(link, fresh))
         except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
             left_out.append(link.name)
+    # Only when all are there can it be told where one leads by way of others.
+    for place in made:
+        if not _leads_inside(place, fresh):
+            place.unlink()
+            left_out.append(str(place.relative_to(fresh)))
     return left_out
+
+
+def _make_link(link: tarfile.TarInfo, fresh: Path) -> Path:
+    """Not left to tarfile, which may make something else where a link cannot be made."""
+    link = tarfile.data_filter(link, str(fresh))
+    place = fresh / link.name
+    if place.exists() or any(each.is_symlink() for each in (place, *place.parents)):
+        raise tarfile.OutsideDestinationError(link, str(place))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(link.linkname)
+    return place
+
+
+def _leads_inside(place: Path, fresh: Path) -> bool:
+    try:
+        return place.resolve(strict=True).is_relative_to(fresh.resolve())
+    except FileNotFoundError:
+        return place.resolve().is_relative_to(fresh.resolve())
+    except (OSError, RuntimeError):  # A circle, or a path too long to be followed.
+        return False

@@ -36,6 +36,12 @@ def check_thread_id(thread_id: str) -> str:
 class Model(BaseModel):
     model_config = ConfigDict(frozen=True)
 
+    def __getitem__(self, name: str) -> Any:
+        """`result["output"]`, as callers of older clients write it."""
+        if name not in type(self).model_fields:
+            raise KeyError(name)
+        return getattr(self, name)
+
 
 class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -204,10 +210,6 @@ class ExecuteResult(Model):
     session_id: str
     generation: int
     session_state: SessionState
-
-    def __getitem__(self, name: str) -> Any:
-        """`result["output"]`, as callers of older clients write it."""
-        return getattr(self, name)
 
 
 class CommandInfo(Model):

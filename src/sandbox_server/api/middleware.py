@@ -12,7 +12,13 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandbox_sdk.protocol.errors import FileTooLarge, Internal, RequestTimeout
+from sandbox_sdk.protocol.errors import (
+    FileTooLarge,
+    Internal,
+    RequestTimeout,
+    RuntimeUnavailable,
+    SandboxError,
+)
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.failures import log_failure
 from sandbox_server.api.limits import ApiLimits
@@ -42,9 +48,15 @@ class RequestLog:
         started, answer = time.perf_counter(), _Answer(scope["state"]["request_id"], send)
         try:
             await self._app(scope, receive, answer.send)
+        except asyncio.CancelledError:  # A server that stops does not wait for everybody.
+            if answer.status is not None:
+                raise
+            stopping = RuntimeUnavailable("the server is about to stop; try again")
+            await answer.fail(stopping, scope, receive)
         except Exception as error:
             log_failure(error, request_id=answer.request_id)
-            await answer.fail(scope, receive)
+            broken = Internal("something went wrong here; try again, and report the request_id")
+            await answer.fail(broken, scope, receive)
         finally:
             log.info(
                 "request",
@@ -74,10 +86,9 @@ class _Answer:
             MutableHeaders(scope=message)["X-Request-ID"] = self.request_id
         await self._send(message)
 
-    async def fail(self, scope: Scope, receive: Receive) -> None:
+    async def fail(self, error: SandboxError, scope: Scope, receive: Receive) -> None:
         """An answer that has begun is left unfinished, so the client sees that it was cut."""
         if self.status is None:
-            error = Internal("something went wrong here; try again, and report the request_id")
             await error_response(error, self.request_id)(scope, receive, self.send)
 
 

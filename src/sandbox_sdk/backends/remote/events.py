@@ -54,8 +54,6 @@ async def events_of(
         except Setback as setback:
             if time.monotonic() > connected + HELD_S:
                 patience.start_over()
-            # Nothing is run by asking once more, so being cut or silent is no reason to give up.
-            setback.repeatable = True
             await server.pause(patience, setback)
 
 
@@ -67,7 +65,7 @@ async def _connection(
         headers["last-event-id"] = event_id(command_id, offset)
     call = Call(
         method="POST", path="/execute", json=body, headers=headers, repeatable=True,
-        read_s=SILENCE_S,
+        silence_s=SILENCE_S,
     )  # fmt: skip
     async with server.open(call) as answer:
         async for name, data in _parsed(answer):

@@ -35,7 +35,8 @@ class Call:
     """A request as often as it is needed.
 
     repeatable: it does no harm twice. work_s: how long the server may work on it in silence.
-    accepts: statuses of errors that are answers here.
+    silence_s: how long there may be none at all; a longer one is a cut. accepts: statuses of errors
+    that are answers here.
     """
 
     method: str
@@ -46,7 +47,7 @@ class Call:
     content: Callable[[], AsyncIterator[bytes]] | None = None
     repeatable: bool = False
     work_s: float = 0.0
-    read_s: float | None = None
+    silence_s: float | None = None
     accepts: tuple[int, ...] = ()
 
 
@@ -64,8 +65,12 @@ class Server:
         verify: bool | ssl.SSLContext,
     ) -> None:
         self._address = _checked_url(url)
-        self.url = str(self._address.copy_with(userinfo=b"")).rstrip("/")
         self._headers = _key_header(api_key)
+        self._auth: httpx.BasicAuth | None = None
+        if self._address.userinfo:
+            self._auth = httpx.BasicAuth(self._address.username, self._address.password)
+            self._address = self._address.copy_with(userinfo=b"")
+        self.url = str(self._address).rstrip("/")
         self._read_s = read_timeout_s
         self._connect_s = connect_timeout_s
         self._retry_for_s = retry_for_s
@@ -98,7 +103,11 @@ class Server:
                 base_url="http://sandbox", headers=self._headers, transport=transport
             )
         return httpx.AsyncClient(
-            base_url=self._address, headers=self._headers, limits=limits, verify=verify
+            base_url=self._address,
+            headers=self._headers,
+            auth=self._auth,
+            limits=limits,
+            verify=verify,
         )
 
     def patience(self, *, for_s: float | None = None) -> Patience:
@@ -170,7 +179,7 @@ class Server:
             await answer.aclose()
 
     def _request(self, call: Call) -> httpx.Request:
-        read_s = self._read_s + call.work_s if call.read_s is None else call.read_s
+        read_s = self._read_s + call.work_s if call.silence_s is None else call.silence_s
         try:
             return self._client.build_request(
                 call.method,
@@ -216,7 +225,8 @@ class Server:
             error = InvalidRequest("this cannot be sent over HTTP; names are plain text")
             raise Setback(error, repeatable=False) from None
         except httpx.ReadTimeout as exc:
-            raise Setback(self._silent(), repeatable=False) from exc
+            again = call.repeatable and call.silence_s is not None
+            raise Setback(self._silent(), repeatable=again) from exc
         except httpx.HTTPError as exc:
             raise Setback(self._cut(exc, call), repeatable=call.repeatable) from exc
 

@@ -63,6 +63,7 @@ class ExecStream:
         self._reader = reader
         self._writer = writer
         self._frames = Demultiplexer()
+        self._begun = False
 
     @property
     def stderr(self) -> str:
@@ -76,6 +77,9 @@ class ExecStream:
             except OSError:
                 return b""
             out = self._frames.feed(data)
+            if out and not self._begun:
+                _check_first(out)
+                self._begun = True
             if out or not data:
                 return out
 
@@ -96,6 +100,15 @@ class ExecStream:
         self._writer.transport.abort()
 
 
+def _check_first(data: bytes) -> None:
+    """An engine that cannot enter a container says so in place of the process: "OCI runtime exec
+    failed", "container is not running". A warden's first byte is the high one of a length, zero.
+    """
+    if data[0] != 0:
+        said = " ".join(data[:_MAX_STDERR].decode("utf-8", "replace").split())
+        raise ConnectionResetError(f"the relay did not start: {said[:300]}")
+
+
 async def open_exec(engine: Engine, exec_id: str, *, gone: str) -> ExecStream:
     """Start a prepared exec and take over its connection.
 
@@ -109,7 +122,7 @@ async def open_exec(engine: Engine, exec_id: str, *, gone: str) -> ExecStream:
     try:
         async with asyncio.timeout(_ANSWER_S):
             await _upgrade(reader, writer, exec_id, gone)
-    except (OSError, EOFError, asyncio.LimitOverrunError) as exc:
+    except (OSError, EOFError, LookupError, ValueError, asyncio.LimitOverrunError) as exc:
         writer.close()
         raise engine.unreachable(exc) from exc
     except BaseException:

@@ -25,7 +25,16 @@ from .answers import (
     checked,
     reply_body,
 )
-from .events import CommandResult, Event, Exited, Gap, Output, Started, event_of
+from .events import (
+    CommandResult,
+    Event,
+    Exited,
+    Gap,
+    Output,
+    Pieces,
+    Started,
+    event_of,
+)
 from .line import ANSWER_S, Line
 from .link import Channel, LinkLost
 
@@ -71,7 +80,7 @@ class CommandCalls(Line):
         body = _run_body(command, options, follow=False)
         timeout_s = body["timeout_s"]
         patience_s = None if timeout_s is None else timeout_s + ANSWER_S
-        pieces: list[Output | Gap] = []
+        pieces = Pieces(body["output_limit"])
         try:
             async with (
                 asyncio.timeout(patience_s),
@@ -79,9 +88,8 @@ class CommandCalls(Line):
             ):
                 async for event in events:
                     if isinstance(event, Exited):
-                        return CommandResult(event.result, tuple(pieces))
-                    if isinstance(event, Output | Gap):
-                        pieces.append(event)
+                        return pieces.of(event.result)
+                    pieces.add(event)
         except TimeoutError:
             raise errors.RuntimeUnavailable("the box did not answer in time; try again") from None
         raise AssertionError("a followed command exits or raises")
@@ -104,14 +112,17 @@ class CommandCalls(Line):
         body = {"command_id": command_id, "offset": offset, "follow": True}
         return self._follow(frames.ATTACH, body, {})
 
-    async def result(self, command_id: str) -> CommandResult:
-        """How a command stands now, and what is kept of its output so far."""
+    async def result(self, command_id: str, *, output_limit: int = OUTPUT_LIMIT) -> CommandResult:
+        """How a command stands now, and what is kept of its output so far.
+
+        output_limit: as the command was run with.
+        """
         body = {"command_id": command_id, "follow": False, "at_once": True}
         for attempt in (1, 2):
             link = await self._get_link()
             try:
                 async with asyncio.timeout(ANSWER_S), link.request(frames.ATTACH, body) as channel:
-                    return await _standing(channel)
+                    return await _standing(channel, Pieces(output_limit))
             except (LinkLost, TimeoutError) as exc:
                 if attempt == 2:
                     raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
@@ -233,16 +244,12 @@ def _ambiguous(what: str) -> errors.RuntimeUnavailable:
     )
 
 
-async def _standing(channel: Channel) -> CommandResult:
-    pieces: list[Output | Gap] = []
+async def _standing(channel: Channel, pieces: Pieces) -> CommandResult:
     while True:
         frame = await channel.receive()
         if frame[0] in (frames.REPLY, frames.ERROR):
-            standing = checked(CommandStanding, reply_body(frame[0], frame[2]))
-            return CommandResult(standing, tuple(pieces))
-        event = event_of(*frame)
-        if isinstance(event, Output | Gap):
-            pieces.append(event)
+            return pieces.of(checked(CommandStanding, reply_body(frame[0], frame[2])))
+        pieces.add(event_of(*frame))
 
 
 def _run_body(command: str, options: RunOptions, *, follow: bool) -> dict[str, Any]:

@@ -49,6 +49,27 @@ class Exited:
 Event = Started | Output | Gap | Exited
 
 
+class Pieces:
+    """What is kept of an output, as it comes in. A warden that sends far more than it was told to
+    keep is not believed: it would fill this server's memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._room = 2 * limit + frames.WINDOW
+        self._pieces: list[Output | Gap] = []
+
+    def add(self, event: Event) -> None:
+        """Raises RuntimeUnavailable."""
+        if isinstance(event, Output | Gap):
+            self._pieces.append(event)
+            # A piece costs more than its bytes.
+            self._room -= 64 + (len(event.data) if isinstance(event, Output) else 0)
+            if self._room < 0:
+                raise errors.RuntimeUnavailable("the warden sent more than it may keep")
+
+    def of(self, exit: CommandStanding) -> CommandResult:
+        return CommandResult(exit, tuple(self._pieces))
+
+
 @dataclass(frozen=True)
 class CommandResult:
     """A command with the output kept of it."""

@@ -1,0 +1,146 @@
+"""Where the server is, who calls it, and what is told when nobody is there."""
+
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox_sdk import RemoteBackend
+from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
+from sandbox_server.api.auth import ApiKeys
+from tests.api.serving import served
+
+KEY = "key-of-acme-\u043a\u043b\u044e\u0447"
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address at which connections are refused for as long as the test lasts."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{holder.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("retry_for_s", [0, 0.5])
+async def test_nobody_there(nobody: str, retry_for_s: float) -> None:
+    async with RemoteBackend(nobody, retry_for_s=retry_for_s) as remote:
+        with pytest.raises(errors.RuntimeUnavailable) as caught:
+            await remote.health()
+        assert nobody in caught.value.message
+        assert "SANDBOX_URL" in caught.value.message
+        with pytest.raises(errors.RuntimeUnavailable, match="no server answers"):
+            await remote.execute(ExecuteRequest(thread_id="t", command="true"))
+        with pytest.raises(errors.RuntimeUnavailable, match="no server answers"):
+            [e async for e in remote.stream(ExecuteRequest(thread_id="t", command="true"))]
+
+
+async def test_a_person_with_a_wrong_address_is_told_by_default(nobody: str) -> None:
+    async with RemoteBackend(nobody) as remote:
+        with pytest.raises(errors.RuntimeUnavailable):
+            await remote.create_session(CreateSessionRequest())
+
+
+async def test_a_name_that_does_not_exist_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("sandbox_sdk.backends.remote.server.asyncio.sleep", pause)
+    async with RemoteBackend("http://sandbox.invalid:8000") as remote:
+        with pytest.raises(errors.RuntimeUnavailable, match=r"sandbox\.invalid"):
+            await remote.health()
+    assert pauses == []
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://host", "http://", "nonsense", "http://a b:x"]
+)
+def test_not_an_address(url: str) -> None:
+    with pytest.raises(errors.InvalidRequest, match="address"):
+        RemoteBackend(url)
+
+
+async def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(keys=ApiKeys([("acme", KEY)])) as server:
+        monkeypatch.setenv("SANDBOX_URL", f"http://127.0.0.1:{server.port}/")
+        monkeypatch.setenv("SANDBOX_API_KEY", KEY)
+        async with RemoteBackend() as remote:
+            await remote.create_session(CreateSessionRequest(thread_id="t"))
+        assert list(server.fake.live) == [("acme", "t")]
+        monkeypatch.setenv("SANDBOX_API_KEY", "another")
+        async with RemoteBackend() as remote:
+            with pytest.raises(errors.Unauthorized):
+                await remote.sessions()
+
+
+def everything_told(error: BaseException | None) -> str:
+    told = ""
+    while error is not None:
+        told += f"{error!r} {error} {vars(error)}"
+        error = error.__cause__ or error.__context__
+    return told
+
+
+async def test_the_key_is_never_shown(nobody: str) -> None:
+    secret = "s3cret-key"
+    url = nobody.replace("http://", "http://user:s3cret-key@")
+    async with RemoteBackend(url, api_key=secret, retry_for_s=0) as remote:
+        assert secret not in repr(remote)
+        with pytest.raises(errors.RuntimeUnavailable) as caught:
+            await remote.execute(ExecuteRequest(thread_id="t", command="true"))
+        assert secret not in everything_told(caught.value)
+    with pytest.raises(errors.InvalidRequest) as refused:
+        RemoteBackend(nobody, api_key=f"{secret}\r\nx: y")
+    assert secret not in everything_told(refused.value)
+
+
+async def test_what_no_header_can_carry(nobody: str) -> None:
+    with served() as server:
+        async with RemoteBackend(f"http://127.0.0.1:{server.port}") as remote:
+            for command_id in ("a\nb", "\u0430"):
+                with pytest.raises(errors.InvalidRequest):
+                    [e async for e in remote.follow(Target(thread_id="t"), command_id)]
+
+
+async def test_somebody_elses_server() -> None:
+    with served() as server:
+        url = f"http://127.0.0.1:{server.port}/elsewhere"
+        async with RemoteBackend(url) as remote:
+            with pytest.raises(errors.NotFound):
+                await remote.sessions()
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-keyout", key, "-out", cert, "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return key, cert
+
+
+async def test_certificates(certificate: tuple[Path, Path]) -> None:
+    with served(certificate=certificate) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        async with RemoteBackend(url) as careful:
+            with pytest.raises(errors.RuntimeUnavailable, match=r"(?i)certificate"):
+                await careful.health()
+        async with RemoteBackend(url, verify=False) as careless:
+            assert (await careless.health()).status == "healthy"
+        context = ssl.create_default_context(cafile=str(certificate[1]))
+        async with RemoteBackend(url, verify=context) as told:
+            assert (await told.health()).status == "healthy"

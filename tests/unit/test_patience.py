@@ -1,0 +1,68 @@
+"""When a call is repeated and when it is given up."""
+
+import pytest
+
+from sandbox_sdk.backends.remote.patience import FIRST_CONTACT_S, Patience, Setback
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+
+CUT = Setback(RuntimeUnavailable("cut"), repeatable=True)
+REFUSED = Setback(RuntimeUnavailable("refused"), repeatable=True, unreached=True)
+FINAL = Setback(RuntimeUnavailable("done"), repeatable=False)
+
+
+def given_up_after(patience: Patience, setback: Setback, *, each_takes_s: float = 0.0) -> float:
+    """How long a call that always fails goes on."""
+    now = 100.0
+    while (pause_s := patience.pause_s(setback, now)) is not None:
+        assert pause_s > 0
+        now += pause_s + each_takes_s
+    return now - 100.0
+
+
+@pytest.mark.parametrize("setback", [CUT, REFUSED])
+def test_a_server_that_is_known_is_waited_for(setback: Setback) -> None:
+    for _ in range(20):
+        assert 26 < given_up_after(Patience(30, known=True), setback) <= 30
+
+
+def test_an_address_that_may_be_wrong_is_given_up_soon() -> None:
+    for _ in range(20):
+        assert 1 < given_up_after(Patience(30, known=False), REFUSED) <= FIRST_CONTACT_S
+    assert given_up_after(Patience(0.5, known=False), REFUSED) <= 0.5
+
+
+@pytest.mark.parametrize("for_s", [0, 30])
+def test_what_must_not_be_repeated_is_not(for_s: float) -> None:
+    assert Patience(for_s, known=True).pause_s(FINAL, 0.0) is None
+
+
+def test_no_patience_at_all() -> None:
+    assert Patience(0, known=True).pause_s(CUT, 0.0) is None
+
+
+def test_pauses_grow_and_differ() -> None:
+    def pauses() -> list[float]:
+        patience = Patience(1000, known=True)
+        found = [patience.pause_s(CUT, 0.0) for _ in range(12)]
+        return [pause for pause in found if pause is not None]
+
+    one, other = pauses(), pauses()
+    assert one != other
+    assert max(one[0], other[0]) <= 0.1
+    assert 1 <= min(one[-1], other[-1]) <= max(one[-1], other[-1]) <= 2
+
+
+def test_the_server_says_when() -> None:
+    later = Setback(RuntimeUnavailable("later"), repeatable=True, after_s=7)
+    pause_s = Patience(30, known=True).pause_s(later, 0.0)
+    assert pause_s is not None
+    assert 7 < pause_s < 7.2
+    assert Patience(5, known=True).pause_s(later, 0.0) is None
+
+
+def test_progress_starts_it_over() -> None:
+    patience = Patience(10, known=True)
+    assert patience.pause_s(CUT, 0.0) is not None
+    assert patience.pause_s(CUT, 11.0) is None
+    patience.start_over()
+    assert patience.pause_s(CUT, 11.0) is not None

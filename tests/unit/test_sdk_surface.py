@@ -1,0 +1,145 @@
+"""What users import: all of it, nothing else, and nothing they have not installed."""
+
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import sandbox_sdk
+from sandbox_sdk import AsyncProcess, AsyncSandboxClient, Process, SandboxClient, SandboxError
+from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
+
+CLIENTS = [
+    "AsyncBatchSandboxClient", "AsyncProcess", "AsyncSandboxClient", "BatchSandboxClient",
+    "CommandOptions", "Process", "SandboxClient",
+]  # fmt: skip
+BACKENDS = ["Download", "LocalBackend", "LocalSettings", "RemoteBackend", "Sandboxes"]
+EVENTS = ["CommandEvent", "ExitEvent", "GapEvent", "OutputEvent", "StartEvent"]
+RESULTS = [
+    "CleanupResult", "CommandInfo", "CommandList", "ExecuteResult", "FileEntry", "Health",
+    "Limits", "ListResult", "RunningCommand", "Session", "SessionInfo", "SessionList",
+    "SessionSummary", "SessionUsage", "StdinReceipt", "UploadResult",
+]  # fmt: skip
+ERRORS = [
+    "Capacity", "CommandFailed", "CommandRejected", "DiskFull", "FileMissing", "FileTooLarge",
+    "Forbidden", "IdempotencyMismatch", "Internal", "InvalidPath", "InvalidRequest",
+    "InvalidThreadId", "MethodNotAllowed", "NotFound", "RateLimited", "RequestTimeout",
+    "RuntimeUnavailable", "SandboxError", "SessionLost", "SessionNotFound", "StdinClosed",
+    "TransferCorrupted", "Unauthorized", "Unavailable",
+]  # fmt: skip
+
+
+def test_the_whole_surface() -> None:
+    assert sandbox_sdk.__all__ == sorted(CLIENTS + BACKENDS + EVENTS + RESULTS + ERRORS)
+    for name in sandbox_sdk.__all__:
+        assert getattr(sandbox_sdk, name) is not None
+    with pytest.raises(AttributeError):
+        _ = sandbox_sdk.nothing
+
+
+def test_every_error_is_exported_and_in_one_tree() -> None:
+    def tree(root: type[SandboxError]) -> set[type[SandboxError]]:
+        return {root}.union(*(tree(child) for child in root.__subclasses__()))
+
+    ours = {cls for cls in tree(SandboxError) if cls.__module__.startswith("sandbox_sdk.")}
+    assert sorted(cls.__name__ for cls in ours) == ERRORS
+    codes = [cls.code for cls in ours if cls is not SandboxError]
+    assert len(codes) == len(set(codes)), "one class per code"
+
+
+def test_results_can_be_indexed() -> None:
+    event = sandbox_sdk.GapEvent(offset=1, next_offset=2)
+    assert (event["offset"], event.next_offset) == (1, 2)
+    with pytest.raises(KeyError):
+        event["nothing"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (AsyncSandboxClient, SandboxClient),
+        (AsyncBatchSandboxClient, BatchSandboxClient),
+        (AsyncProcess, Process),
+    ],
+)
+def test_the_twins_are_alike(one: type, other: type) -> None:
+    """Method for method, argument for argument."""
+    assert public(one).keys() == public(other).keys()
+    for name, method in public(one).items():
+        twin = public(other)[name]
+        if isinstance(method, property):
+            assert isinstance(twin, property)
+            continue
+        mine, theirs = inspect.signature(method), inspect.signature(twin)
+        assert mine.parameters == theirs.parameters, name
+        assert untwinned(mine.return_annotation) == untwinned(theirs.return_annotation), name
+
+
+def public(cls: type) -> dict[str, Any]:
+    """What one has of its own making; command_id is an attribute here and a property there."""
+    names = [name for name in dir(cls) if not name.startswith("_") and name != "command_id"]
+    return {name: inspect.getattr_static(cls, name) for name in names}
+
+
+def untwinned(annotation: str) -> str:
+    return annotation.replace("Async", "")
+
+
+BLOCKED = """
+import sys
+
+class Absent:
+    names = {"aiodocker", "aiohttp", "fastapi", "starlette", "structlog", "uvicorn", "redis",
+             "pydantic_settings", "typer", "rich"}
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run(source: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", source], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_remote_use_needs_nothing_of_the_server() -> None:
+    source = """
+from sandbox_sdk import *
+from sandbox_sdk.testing import FakeBackend
+client = SandboxClient("t", server_url="http://127.0.0.1:9")
+try:
+    client.execute("true")
+except RuntimeUnavailable as exc:
+    print(exc)
+client.close()
+print([name for name in sys.modules if name.startswith("sandbox_server")])
+"""
+    out = run(BLOCKED + source)
+    assert "http://127.0.0.1:9" in out
+    assert out.endswith("[]\n")
+
+
+def test_local_use_without_the_server_says_what_to_install() -> None:
+    source = """
+from sandbox_sdk import LocalBackend, RuntimeUnavailable, SandboxClient
+try:
+    SandboxClient("t", backend=LocalBackend()).execute("true")
+except RuntimeUnavailable as exc:
+    print(exc)
+"""
+    assert "pip install agent-sandbox[server]" in run(BLOCKED + source)
+
+
+def test_an_import_loads_no_http() -> None:
+    """Half of the time that an import of RemoteBackend takes."""
+    source = (
+        "import sys, sandbox_sdk; print('httpx' in sys.modules, 'sandbox_server' in sys.modules)"
+    )
+    assert run(source) == "False False\n"
