@@ -17,7 +17,6 @@ from sandbox_sdk.integrations.tools import SandboxTools
 from tests.contract.conftest import RUNTIMES
 from tests.contract.stand import Stand, served
 
-
 RELATIVE = "deepagents 0.7 has BaseSandbox.glob tell whole paths, not relative ones"
 DRIFT = {
     "test_glob": RELATIVE,

@@ -1,7 +1,14 @@
-"""Sandboxes as tools of AI agents. Each module is for one framework and needs its extra alone.
+"""Sandboxes as tools of AI agents.
 
-presenting       what a model sees: results, errors, limits
-tools            the tools themselves, for any framework or none
-langchain        LangChain and LangGraph: tools and a middleware
-deepagents       a backend for deep agents
+| module        | for                                                        | extra         |
+| ------------- | ---------------------------------------------------------- | ------------- |
+| tools         | any framework or none: schemas, `dispatch`, `SandboxTools` |               |
+| langchain     | LangChain and LangGraph: tools and a middleware            | langchain     |
+| deepagents    | deepagents: a backend                                      | deepagents    |
+| openai_agents | OpenAI Agents SDK: a shell, and sandboxes of SandboxAgents | openai-agents |
+| anthropic     | Anthropic's SDK: Claude's own bash and text editor         | anthropic     |
+| mcp           | the Model Context Protocol, on stdio and over HTTP         | mcp           |
+
+All of them are on top of `tools`, and `presenting` is what their models see. Nothing is imported
+here: each module needs its extra alone.
 """

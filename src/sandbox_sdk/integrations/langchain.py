@@ -47,7 +47,7 @@ def thread_of(config: RunnableConfig) -> str:
 
 
 def bash_tool(tools: SandboxTools | None = None) -> BaseTool:
-    """The bash tool. Its artifact is the ExecuteResult.
+    """The bash tool. Its artifact is the ExecuteResult; out of a checkpoint, a dict of its fields.
 
     While a command runs, its output comes as `{"sandbox": {"tool_call_id": …, "output": …}}` in
     the stream mode "custom", and as deltas of the tool in the mode "tools".
