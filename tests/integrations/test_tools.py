@@ -131,6 +131,14 @@ async def test_files(tools: AsyncSandboxTools) -> None:
     assert "file_not_found" in missing.text
 
 
+async def test_a_long_listing_is_cut_with_advice(tools: AsyncSandboxTools) -> None:
+    await call(tools, "bash", command="touch $(seq -f file-%g 1 200)")
+    listing = await call(tools, "list_files")
+    assert len(listing.text) < 1100
+    assert listing.text.splitlines()[0].endswith(" /workspace/file-1")
+    assert listing.text.endswith("\n[there is more; list a folder below, or use `find`]")
+
+
 async def test_bytes(tools: AsyncSandboxTools) -> None:
     data = bytes(range(256))
     sent = base64.b64encode(data).decode()

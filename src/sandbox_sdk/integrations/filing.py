@@ -90,14 +90,17 @@ def numbered(data: bytes, *, path: str, offset: int, limit: int, options: Presen
     return text
 
 
-def listed(listing: ListResult) -> str:
-    """A folder, an entry a line."""
+def listed(listing: ListResult, *, options: Presenting) -> str:
+    """A folder, an entry a line, as many as fit."""
     if not listing.entries:
         return f"{listing.path} is empty"
     lines = [
         f"{entry.size:>12,} {entry.path}{'/' if entry.type == 'directory' else ''}"
         for entry in listing.entries
     ]
-    if listing.truncated:
-        lines.append("[there is more; list a folder below, or use `find`]")
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    if cut := shorten(text, options.max_chars):
+        text = cut.head.rstrip("\n")
+    if cut or listing.truncated:
+        text += "\n[there is more; list a folder below, or use `find`]"
+    return text

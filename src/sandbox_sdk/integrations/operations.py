@@ -116,7 +116,7 @@ class Operations:
                 return await self._read(call)
             case ListFiles():
                 listing = await self.sandbox.list_files(call.path, recursive=call.recursive)
-                return Reply(listed(listing), artifact=listing)
+                return Reply(listed(listing, options=self._presenting), artifact=listing)
             case WriteFile():
                 return await self._store(call.path, call.content.encode())
             case UploadFile():
