@@ -231,6 +231,32 @@ async def test_a_key_is_asked_for_and_tells_the_tenant(stand: Stand) -> None:
             assert await text(one, "bash", command="cat file") == "mine\n[exit code 0]"
 
 
+async def test_a_session_belongs_to_the_tenant_that_began_it(stand: Stand) -> None:
+    begin = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "by hand", "version": "1"},
+        },
+    }
+    accept = {"Accept": "application/json, text/event-stream"}
+    async with (
+        served(make_app(stand.service, load(api_keys="x:one,y:two"))) as url,
+        httpx2.AsyncClient(base_url=url, headers=accept) as http,
+    ):
+        begun = await http.post("/mcp", json=begin, headers={"X-API-Key": "one"})
+        session = {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
+        ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+        statuses = [
+            (await http.post("/mcp", json=ping, headers={"X-API-Key": key, **session})).status_code
+            for key in ("one", "two")
+        ]
+    assert statuses == [200, 404]
+
+
 async def test_a_foreign_name_of_this_machine_is_refused(url: str) -> None:
     async with httpx2.AsyncClient() as http:
         answer = await http.post(
