@@ -22,8 +22,13 @@ class Records:
         self._kept_bytes = 0
 
     def summaries(self, most: int) -> List[Dict[str, Any]]:
-        """Of the newest ones."""
-        return [command.summary() for command in list(self._by_id.values())[-most:]]
+        """Of those that run, and of the newest that ended, in the order of their starts."""
+        newest = set(list(self._by_id)[-most:])
+        return [
+            command.summary()
+            for ident, command in self._by_id.items()
+            if command.result is None or ident in newest
+        ]
 
     def get(self, ident: str) -> Command:
         command = self._by_id.get(ident)

@@ -45,9 +45,15 @@ def test_wrong_usage(sandbox: Program) -> None:
         done = sandbox(*args)
         assert (done.stdout, done.returncode) == ("", 2), args
         assert "Traceback" not in done.stderr
-    done = sandbox("run", "-t", "no such/thread", "true")
-    assert (done.stdout, done.returncode) == ("", 125)
-    assert done.stderr.count("\n") == 1
+    for args in (
+        ["run", "-t", "a/b", "true"],
+        ["shell", "-t", "a/b"],
+        ["logs", "a/b"],
+        ["rm", "a/b"],
+    ):
+        done = sandbox(*args)
+        assert (done.stdout, done.returncode) == ("", 125), args
+        assert done.stderr.count("\n") == 1, args
 
 
 def test_serve_and_what_it_says(alone: Program) -> None:

@@ -2,6 +2,7 @@
 signalled and listed."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -300,6 +301,26 @@ async def test_input_for_a_streamed_command(sandboxes: Sandboxes) -> None:
         if isinstance(event, StartEvent):
             await sandboxes.send_stdin(thread("str"), event.command_id, b"hi\n", eof=True)
     assert text_of(events) == "hi\n"
+
+
+async def test_input_waits_for_a_command_that_does_not_read(
+    sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox_server.runtime.warden.commands.UNREAD_S", 1.0)
+    data = b"".join(b"%07d\n" % number for number in range(500_000))
+    wait = "until [ -e go ]; do sleep 0.05; done; cat > copy"
+    command_id = await start(sandboxes, "slow", wait, stdin_open=True)
+    with pytest.raises(errors.Capacity, match="does not read"):
+        await sandboxes.send_stdin(thread("slow"), command_id, data, offset=0, eof=True)
+    await run(sandboxes, "slow", "touch go")
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with contextlib.suppress(errors.Capacity):
+                await sandboxes.send_stdin(thread("slow"), command_id, data, offset=0, eof=True)
+                break
+    assert (await ended(sandboxes, "slow", command_id)).exit_code == 0
+    async with sandboxes.download_file(thread("slow"), "copy") as download:
+        assert b"".join([chunk async for chunk in download.chunks]) == data
 
 
 async def test_input_nobody_takes(sandboxes: Sandboxes) -> None:

@@ -13,7 +13,7 @@ def finished(number: int, output: bytes) -> Command:
     command = Command(f"c{number}", "digest", OutputLog(1 << 20), 0.0)
     command.key = f"k{number}"
     command.log.append(STDOUT, output)
-    command.result = {}
+    command.result = {"exit_code": 0}
     return command
 
 
@@ -34,6 +34,17 @@ def test_results_are_kept_up_to_a_number() -> None:
     assert known.known("c0", "k0", "digest") is None
     with pytest.raises(Refused, match="no command c0"):
         known.get("c0")
+
+
+def test_what_runs_is_told_however_much_ended_since() -> None:
+    known = Records()
+    known.add(Command("running", "digest", OutputLog(1 << 20), 0.0))
+    for number in range(20):
+        command = finished(number, b"x")
+        known.add(command)
+        known.finished(command)
+    told = [summary["command_id"] for summary in known.summaries(3)]
+    assert told == ["running", "c17", "c18", "c19"]
 
 
 def test_outputs_are_kept_up_to_a_size_and_results_beyond() -> None:

@@ -37,8 +37,8 @@ class Place:
     def of(cls, text: str) -> Place:
         """T:PATH or a local path.
 
-        Neither a thread_id nor what goes before one has a slash, so the colon that counts is the
-        last one before the first slash. A local name with a colon is written ./like:this.
+        A thread_id may have colons but no slash, so the colon that counts is the last one before
+        the first slash. A local name with a colon is written ./like:this.
         """
         head = text.split("/", 1)[0]
         thread, colon, _ = head.rpartition(":")

@@ -47,9 +47,9 @@ async def _findings(caller: Caller) -> AsyncGenerator[dict[str, str]]:
 
 async def _server(caller: Caller, url: str) -> dict[str, str]:
     try:
-        async with caller.client("doctor") as sandbox:
-            health = await sandbox.health()
-            await sandbox.sessions()  # Unlike health, this needs a key where there are keys.
+        async with caller.sandboxes() as sandboxes:
+            health = await sandboxes.health()
+            await sandboxes.sessions()  # Unlike health, this needs a key where there are keys.
     except SandboxError as exc:
         fix = "start one with `sandbox serve`, or mend SANDBOX_URL and SANDBOX_API_KEY"
         return _finding("server", "missing", f"{url}: {exc.message}", fix)

@@ -13,8 +13,8 @@ def health(url: Url = None, api_key: ApiKey = None, as_json: Json = False) -> No
 
 
 async def _health(caller: Caller) -> int:
-    async with caller.client("health") as sandbox:
-        found = await sandbox.health()
+    async with caller.sandboxes() as sandboxes:
+        found = await sandboxes.health()
     if caller.json:
         caller.tell(found.model_dump(mode="json"))
     else:

@@ -24,8 +24,8 @@ def ps(
 
 
 async def _sessions(caller: Caller) -> None:
-    async with caller.client("ps") as sandbox:
-        found = await sandbox.sessions()
+    async with caller.sandboxes() as sandboxes:
+        found = await sandboxes.sessions()
     if caller.json:
         caller.tell(found.model_dump(mode="json"))
         return

@@ -25,7 +25,7 @@ def run(
         typer.Option("--thread", "-t", help="Whose sandbox; without it, one for this run alone."),
     ] = None,
     file: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--file", "-f", metavar="LOCAL[:PATH]", help="A file to put there first; repeatable."
         ),
@@ -48,7 +48,7 @@ def run(
     options: CommandOptions = {"timeout": timeout, "env": env_of(env)}
     if cwd is not None:
         options["cwd"] = cwd
-    files = [split_file(str(each)) for each in file or ()]
+    files = [split_file(each) for each in file or ()]
     caller = Caller(url=url, api_key=api_key, json=as_json)
     caller.run(_run(caller, thread, command, files, None if no_stdin else _stdin(), options))
 

@@ -40,11 +40,11 @@ def shell(
     from sandbox_sdk.background import background
 
     caller = Caller(url=url, api_key=api_key, json=as_json)
-    sandbox = caller.client(thread)
     try:
+        sandbox = caller.client(thread)
         background().run(sandbox.__aenter__)
         try:
-            code = Shell(caller, sandbox, timeout).converse()
+            code = Shell(caller, sandbox, name=thread or "sandbox", timeout=timeout).converse()
         finally:
             background().run(sandbox.close)
     except (SandboxError, OSError) as exc:
@@ -55,9 +55,12 @@ def shell(
 class Shell:
     """Reads in this thread, as readline wants it; commands run in the loop of another."""
 
-    def __init__(self, caller: Caller, sandbox: AsyncSandboxClient, timeout: float) -> None:
+    def __init__(
+        self, caller: Caller, sandbox: AsyncSandboxClient, *, name: str, timeout: float
+    ) -> None:
         self._caller = caller
         self._sandbox = sandbox
+        self._name = name
         self._timeout = timeout
         self._interactive = sys.stdin.isatty()
         self._cwd = ""
@@ -91,7 +94,7 @@ class Shell:
         """A whole command, of as many lines as it takes. None at the end of the input."""
         text = ""
         while True:
-            prompt = "> " if text else f"{self._sandbox.thread_id}:{self._cwd}$ "
+            prompt = "> " if text else f"{self._name}:{self._cwd}$ "
             try:
                 line = input(prompt if self._interactive else "")
             except EOFError:
