@@ -155,12 +155,10 @@ async def test_ten_calls_at_once(url: str) -> None:
         async with way(url, "a") as client:
             await text(client, "bash", command="rm -rf /tmp/here; mkdir /tmp/here")
             # Each waits for all the others: one after the other, none would ever end.
-            wait = "until [ $(ls /tmp/here | wc -l) = 10 ]; do sleep 0.05; done"
+            wait = "until [ $(ls /tmp/here | wc -l) = 10 ]; do sleep 0.3; done"
+            commands = [f"touch /tmp/here/{n}; {wait}; echo {n}" for n in range(10)]
             said = await asyncio.gather(
-                *(
-                    text(client, "bash", command=f"touch /tmp/here/{n}; {wait}; echo {n}")
-                    for n in range(10)
-                )
+                *(text(client, "bash", command=command, timeout=100) for command in commands)
             )
             assert said == [f"{n}\n[exit code 0]" for n in range(10)]
 

@@ -17,7 +17,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseCustomToolCall, ResponseFunctionShellToolCall
 from openai.types.responses.response_function_shell_tool_call import Action
 
-from sandbox_sdk import AsyncSandboxClient, RemoteBackend
+from sandbox_sdk import AsyncSandboxClient, CommandRejected, ExecuteResult, RemoteBackend
 from sandbox_sdk.integrations.openai_agents import (
     SandboxShell,
     ThreadSandboxClient,
@@ -25,6 +25,7 @@ from sandbox_sdk.integrations.openai_agents import (
 )
 from sandbox_sdk.integrations.presenting import RECREATED
 from sandbox_sdk.integrations.tools import SandboxTools
+from sandbox_sdk.protocol.models import ExecuteRequest
 from tests.contract.stand import Stand, served
 
 Call = Any
@@ -166,6 +167,46 @@ async def test_a_lost_sandbox_is_told(stand: Stand) -> None:
     assert RECREATED in told
     assert told.endswith("readme\n")
     assert RECREATED not in silent
+
+
+async def test_ten_calls_at_once(stand: Stand) -> None:
+    # Each waits for all the others: one after the other, none would ever end.
+    wait = "until [ $(ls here | wc -l) = 10 ]; do sleep 0.3; done"
+    calls = [
+        exec_command(f"mkdir -p here; touch here/{n}; {wait}; echo {n}", yield_time_ms=30_000)
+        for n in range(10)
+    ]
+    model = ScriptedModel([calls, [assistant_message("done")]])
+    agent = SandboxAgent(name="coder", model=model)
+    client = ThreadSandboxClient(backend=stand.service)
+    run_config = RunConfig(sandbox=SandboxRunConfig(client=client))
+    await Runner.run(agent, "go", run_config=run_config)
+    assert [said.rpartition("Output:\n")[2] for said in shown(model)] == [
+        f"{n}\n" for n in range(10)
+    ]
+
+
+async def test_a_rejected_command_is_told_with_what_to_do(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = stand.service.execute
+
+    async def judging(request: ExecuteRequest, **options: Any) -> ExecuteResult:
+        if "shred" in request.command:
+            raise CommandRejected("shred is not allowed", alternative="rm file")
+        return await execute(request, **options)
+
+    monkeypatch.setattr(stand.service, "execute", judging)
+    ours = Conversation(stand, "a")
+    rejected, after = await ours.turn(exec_command("shred file"), exec_command("echo fine"))
+    assert "exited with code 126" in rejected
+    assert "shred is not allowed\ndo this instead: rm file" in rejected
+    assert after.endswith("fine\n")
+    session = await ours.client.create(options=ours.options)
+    async with session:
+        direct = await session.exec("shred file")
+        assert (direct.exit_code, b"rm file" in direct.stderr) == (126, True)
+    await ours.client.delete(session)
 
 
 async def test_a_sandbox_of_its_own_ends_with_its_run(stand: Stand) -> None:
