@@ -108,11 +108,13 @@ async def test_files_are_patched_and_a_manifest_is_laid_once(stand: Stand) -> No
 
 
 async def test_a_manifest_comes_to_a_box_that_others_used_before(stand: Stand) -> None:
-    async with AsyncSandboxClient("a", backend=stand.service) as before:
-        await before.write_text("uploaded.csv", "1,2\n")
     ours = Conversation(stand, "a", Manifest(entries={"readme": File(content=b"hello\n")}))
-    (both,) = await ours.turn(exec_command("cat uploaded.csv readme"))
-    assert both.endswith("1,2\nhello\n")
+    async with AsyncSandboxClient("a", backend=stand.service) as other:
+        await other.write_text("uploaded.csv", "1,2\n")
+        await other.execute("mkdir deep; cd deep; x=7")
+        (both,) = await ours.turn(exec_command("cat uploaded.csv readme; cd /; x=8"))
+        assert both.endswith("1,2\nhello\n")
+        assert (await other.execute("pwd; echo $x")).output == "/workspace/deep\n7\n"
 
 
 async def test_a_long_command_goes_on_and_can_be_typed_to(stand: Stand) -> None:

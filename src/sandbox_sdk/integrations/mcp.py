@@ -34,7 +34,7 @@ SESSION_HEADER = "mcp-session-id"
 
 _INSTRUCTIONS = (
     "A Linux sandbox for this conversation alone: run commands, keep files. What was made in one"
-    " call is there in the next. There is no other machine behind these tools."
+    " call is there in the next. It is apart from the user's machine, whose files it does not have."
 )
 _NO_THREAD = (
     "Error: this call belongs to no conversation. Tell the user to have their MCP client send the"

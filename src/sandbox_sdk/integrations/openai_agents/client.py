@@ -28,7 +28,7 @@ from sandbox_sdk.integrations.openai_agents.session import (
 class ThreadSandboxClientOptions(BaseSandboxClientOptions):
     """Whose sandbox; without thread_id, one for this session alone, which ends with it."""
 
-    type: Literal["thread"] = "thread"
+    type: Literal["agent_sandbox"] = "agent_sandbox"
     thread_id: str | None = None
 
 
@@ -36,7 +36,7 @@ class ThreadSandboxClient(BaseSandboxClient[ThreadSandboxClientOptions | None]):
     """Makes sessions in the sandboxes of threads: of `backend`, or of the server at SANDBOX_URL, or
     without one of this process."""
 
-    backend_id = "thread"
+    backend_id = "agent_sandbox"
     supports_default_options = True
 
     def __init__(self, *, backend: Sandboxes | None = None) -> None:

@@ -32,7 +32,7 @@ _NO_STDIN = "stdin is not available for this process"
 _TERMINAL = """
 import os, pty, sys
 status = pty.spawn(sys.argv[1:])
-sys.exit(os.waitstatus_to_exitcode(status) % 256)
+sys.exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 """
 """Runs a command on a terminal of its own: what is written to it is typed, Ctrl-C included."""
 
@@ -69,8 +69,10 @@ class Processes:
         """Start a command and wait for its end, or for as long as is wanted."""
         if terminal:
             words = ["python3", "-c", _TERMINAL, *words]
+        # `exec`: a shell that is replaced leaves the thread's directory and variables as they are.
+        line = f"exec {shlex.join(words)}"
         process = await self._client.start(
-            shlex.join(words), stdin_open=terminal, cwd=cwd, env=env, timeout=timeout
+            line, stdin_open=terminal, cwd=cwd, env=env, timeout=timeout
         )
         number = allocate_pty_process_id(set(self._running))
         self._running[number] = _Running(process)

@@ -35,7 +35,7 @@ _NOT_RUN = 126
 
 
 class ThreadSandboxSessionState(SandboxSessionState):
-    type: Literal["thread"] = "thread"
+    type: Literal["agent_sandbox"] = "agent_sandbox"
     thread_id: str
     owned: bool = False
     generation: int | None = None
@@ -90,7 +90,8 @@ class ThreadSandboxSession(BaseSandboxSession):
     async def _exec_internal(
         self, *command: str | Path, timeout: float | None = None
     ) -> ExecResult:
-        line = shlex.join(map(str, command))
+        # `exec`: a shell that is replaced leaves the thread's directory and variables as they are.
+        line = f"exec {shlex.join(map(str, command))}"
         limit_s = MAX_TIMEOUT_S if timeout is None else min(max(timeout, 0.001), MAX_TIMEOUT_S)
         with running_command(*command):
             try:
