@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sandbox_sdk.integrations import operations
 from sandbox_sdk.integrations.arguments import ALL
 from sandbox_sdk.integrations.presenting import OUTPUTS, Presenting
 from sandbox_sdk.integrations.tools import AsyncSandboxTools, Reply, SandboxTools, schemas
@@ -76,6 +77,17 @@ async def test_the_whole_of_a_shortened_output_is_in_the_box(tools: AsyncSandbox
     part = await call(tools, "bash", command=hint)
     assert part.text.startswith(f"{first}\n{first + 1}\n")
     assert (await call(tools, "bash", command=f"wc -l < {path}")).text.startswith("5000")
+
+
+async def test_only_the_newest_outputs_are_kept(
+    tools: AsyncSandboxTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "MAX_KEPT", 30_000)
+    for _ in range(3):
+        last = await call(tools, "bash", command="seq 1 2500")
+    kept = (await call(tools, "bash", command=f"ls {OUTPUTS}")).text.split()[:-3]
+    assert len(kept) == 2
+    assert any(name in last.text for name in kept)
 
 
 async def test_a_full_disk_takes_no_result_away(tools: AsyncSandboxTools) -> None:

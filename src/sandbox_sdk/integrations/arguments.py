@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from sandbox_sdk.protocol.models import MAX_COMMAND, MAX_TIMEOUT_S, WORKSPACE
 
@@ -133,6 +135,41 @@ ALL: dict[str, type[Arguments]] = {
 
 USUAL = ("bash", "read_file", "write_file", "edit_file", "list_files")
 """What agents are given unless told: bytes in base64 are for programs more than for models."""
+
+Given = str | Mapping[str, Any]
+"""The arguments of a call: as an object, or as JSON the way a model writes it."""
+
+
+def schemas(names: Sequence[str] = USUAL) -> list[dict[str, Any]]:
+    """The tools for `tools=` of an OpenAI-style chat completion."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": ALL[name].description(),
+                "parameters": ALL[name].parameters(),
+            },
+        }
+        for name in names
+    ]
+
+
+def parsed(name: str, arguments: Given) -> Arguments:
+    """A call as it was meant. Raises ValueError with what is wrong, for the model."""
+    if name not in ALL:
+        raise ValueError(f"there is no tool {name!r}, only {', '.join(ALL)}")
+    try:
+        given = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
+        return ALL[name].model_validate(given)
+    except ValidationError as error:
+        problems = (
+            f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
+            for problem in error.errors(include_url=False)
+        )
+        raise ValueError("; ".join(problems)) from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"the arguments are not JSON: {error}") from None
 
 
 def _plain(schema: object) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from dataclasses import dataclass
@@ -88,6 +89,14 @@ def numbered(data: bytes, *, path: str, offset: int, limit: int, options: Presen
     if last < len(lines):
         text += f"\n[lines {offset:,} to {last:,} of {len(lines):,}; go on at offset {last + 1}]"
     return text
+
+
+def oldest_beyond(listing: ListResult, max_bytes: int) -> list[str]:
+    """The files of a folder to delete so that the newest are left, not more than max_bytes."""
+    files = [entry for entry in listing.entries if entry.type == "file"]
+    files.sort(key=lambda entry: entry.modified_at, reverse=True)
+    sizes = itertools.accumulate(entry.size for entry in files)
+    return [entry.path for entry, size in zip(files, sizes, strict=True) if size > max_bytes]
 
 
 def listed(listing: ListResult, *, options: Presenting) -> str:

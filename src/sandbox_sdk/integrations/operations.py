@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from sandbox_sdk.integrations.arguments import (
     UploadFile,
     WriteFile,
 )
-from sandbox_sdk.integrations.filing import EDIT_COMMAND, edited, listed, numbered
+from sandbox_sdk.integrations.filing import EDIT_COMMAND, edited, listed, numbered, oldest_beyond
 from sandbox_sdk.integrations.presenting import (
     OUTPUTS,
     RESTARTED,
@@ -38,6 +39,8 @@ from sandbox_sdk.protocol.models import ExecuteResult, Model, Target
 
 MAX_READ = 10 << 20
 """Larger files are not carried out of the box for a model to look at."""
+MAX_KEPT = 16 << 20
+"""Of outputs, in a box: they lie in its memory."""
 _THREADS_REMEMBERED = 10_000
 
 
@@ -188,9 +191,13 @@ class Operations:
     async def _save(self, text: str, path: str) -> str | None:
         """Keep an output in the box. Where that fails the result is none the worse."""
         try:
-            return (await self.sandbox.write_text(path, text)).path
+            saved = await self.sandbox.write_text(path, text)
+            listing = await self.sandbox.list_files(OUTPUTS)
+            if old := oldest_beyond(listing, MAX_KEPT):
+                await self.quietly(f"exec rm -f -- {shlex.join(old)}")
         except SandboxError:
             return None
+        return saved.path
 
     async def _read(self, call: ReadFile) -> Reply:
         data = await self.content(call.path)

@@ -80,9 +80,7 @@ def clean(output: str, options: Presenting) -> str:
     if options.collapse_progress and "\r" in output:
         output = "\n".join(_last_state(line) for line in output.split("\n"))
     if options.strip_ansi:
-        output = _ESCAPES.sub("", output)
-        output = _OVERSTRUCK.sub("", output)
-        output = _CONTROLS.sub("", output)
+        output = _CONTROLS.sub("", _OVERSTRUCK.sub("", _ESCAPES.sub("", output)))
     return output
 
 

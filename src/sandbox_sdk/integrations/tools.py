@@ -12,51 +12,23 @@ wrong is told in the reply, in words a model can act on.
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import anyio
-from pydantic import ValidationError
 
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.background import background
 from sandbox_sdk.client import AsyncSandboxClient, default_backend
 from sandbox_sdk.errors import SandboxError, SessionLost, SessionNotFound
-from sandbox_sdk.integrations.arguments import ALL, USUAL, Arguments, Bash
+from sandbox_sdk.integrations.arguments import Bash, Given, parsed, schemas
 from sandbox_sdk.integrations.operations import Generations, Operations, Reply
 from sandbox_sdk.integrations.presenting import Presenting, explain, system_prompt
 
 __all__ = ["AsyncSandboxTools", "Reply", "SandboxTools", "schemas"]
 
 _Result = TypeVar("_Result")
-
-Given = str | Mapping[str, Any]
-"""The arguments of a call: as an object, or as JSON the way a model writes it."""
-
-
-def schemas(names: Sequence[str] = USUAL) -> list[dict[str, Any]]:
-    """The tools for `tools=` of an OpenAI-style chat completion."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": ALL[name].description(),
-                "parameters": ALL[name].parameters(),
-            },
-        }
-        for name in names
-    ]
 
 
 class AsyncSandboxTools:
@@ -137,7 +109,7 @@ class AsyncSandboxTools:
         replay them, is not carried out twice.
         """
         try:
-            call = _parsed(name, arguments)
+            call = parsed(name, arguments)
             return await self.use(thread_id, lambda tools: tools.call(call, tool_call_id))
         except (SandboxError, ValueError) as error:
             return _failure(error)
@@ -147,7 +119,7 @@ class AsyncSandboxTools:
     ) -> AsyncGenerator[str | Reply]:
         """The bash tool with its output as it comes. The last item is the reply."""
         try:
-            call = _parsed(Bash.name, arguments)
+            call = parsed(Bash.name, arguments)
             assert isinstance(call, Bash)
             async with (
                 self.operations(thread_id) as operations,
@@ -266,23 +238,6 @@ class SandboxTools:
 
     async def acleanup(self, thread_id: str) -> None:
         await self._background.cross(lambda: self._tools.cleanup(thread_id))
-
-
-def _parsed(name: str, arguments: Given) -> Arguments:
-    """A call as it was meant. Raises ValueError with what is wrong, for the model."""
-    if name not in ALL:
-        raise ValueError(f"there is no tool {name!r}, only {', '.join(ALL)}")
-    try:
-        given = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
-        return ALL[name].model_validate(given)
-    except ValidationError as error:
-        problems = (
-            f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
-            for problem in error.errors(include_url=False)
-        )
-        raise ValueError("; ".join(problems)) from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the arguments are not JSON: {error}") from None
 
 
 def _failure(error: SandboxError | ValueError) -> Reply:
