@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import uvicorn
+from fastapi import FastAPI
 
 from tests.contract.conftest import make_runtime
 
@@ -95,6 +97,20 @@ class ServerProcess:
     def lines(self) -> list[str]:
         """All it said."""
         return self._log.read_text().splitlines()
+
+
+@asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """The url of an app on a real socket, in the loop of a test."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
 
 
 @asynccontextmanager

@@ -70,7 +70,7 @@ class AsyncSandboxClient:
         backend: Sandboxes | None = None,
     ) -> None:
         if backend is None:
-            backend = _backend(server_url, api_key)
+            backend = default_backend(server_url, api_key)
         elif server_url is not None or api_key is not None:
             raise ValueError("a backend knows its server and its key: give one or the other")
         self._connection = Connection(backend, thread_id=thread_id, session_id=session_id)
@@ -256,7 +256,8 @@ class AsyncSandboxClient:
         return True
 
 
-def _backend(server_url: str | None, api_key: str | None) -> Sandboxes:
+def default_backend(server_url: str | None, api_key: str | None) -> Sandboxes:
+    """The server that is given or in SANDBOX_URL; else sandboxes of this process."""
     if url := server_url or os.environ.get("SANDBOX_URL"):
         from sandbox_sdk.backends.remote import RemoteBackend
 

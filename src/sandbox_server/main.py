@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import structlog
+from fastapi import FastAPI
+from starlette.routing import Route
 
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_server import __version__, fleet
+from sandbox_server import __version__, fleet, mcp
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
@@ -43,7 +45,7 @@ OnListening = Callable[[str, Sandboxes], Awaitable[None]]
 
 async def serve(settings: Settings, *, on_listening: OnListening) -> None:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
-    keys = _keys(settings)
+    _keys(settings)  # Before a box is made.
     _allow_many_files()
     stop = asyncio.Event()
     with bound(settings.host, settings.listening_port()) as listener:
@@ -54,18 +56,24 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
                 if settings.role == "coordinator"
                 else stack.enter_async_context(open_service(settings, url=url, stop=stop))
             )
-            app = create_app(
-                sandboxes,
-                keys=keys,
-                limits=ApiLimits(upload_bytes=settings.max_upload),
-            )
             await serve_app(
-                app,
+                make_app(sandboxes, settings),
                 listener,
                 on_listening=functools.partial(_listening, url, sandboxes, on_listening),
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
             )
+
+
+def make_app(sandboxes: Sandboxes, settings: Settings) -> FastAPI:
+    """What a server answers: the API, and to agents the tools over MCP where that is installed."""
+    keys, limits = _keys(settings), ApiLimits(upload_bytes=settings.max_upload)
+    if settings.role == "worker" or not mcp.is_installed():
+        return create_app(sandboxes, keys=keys, limits=limits)
+    tools = mcp.Mcp(sandboxes, tenant=keys.tenant, loopback_only=settings.trusts_loopback())
+    app = create_app(sandboxes, keys=keys, limits=limits, lifespan=tools.lifespan)
+    app.router.routes.append(Route("/mcp", tools))
+    return app
 
 
 async def _listening(url: str, sandboxes: Sandboxes, then: OnListening) -> None:

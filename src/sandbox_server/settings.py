@@ -143,6 +143,10 @@ class Settings(BaseSettings):
             raise ValueError(f"a {self.role} needs SANDBOX_REDIS_URL=redis://…")
         return self
 
+    def trusts_loopback(self) -> bool:
+        """Whether whoever is on this machine needs no key."""
+        return _is_loopback(self.host) and not self.api_keys.get_secret_value()
+
     def limits(self) -> Limits:
         return Limits(
             memory_bytes=self.memory_limit,

@@ -28,6 +28,11 @@ def test_api_reference(language: str, url: str, tmp_path: Path, reader_env: dict
     assert ran >= 8
 
 
+def test_integration_guide(url: str, tmp_path: Path, reader_env: dict[str, str]) -> None:
+    path = ROOT / "INTEGRATION_GUIDE.md"
+    assert run_blocks(path, url=url, folder=tmp_path, env=reader_env) >= 12
+
+
 def test_examples_that_do_not_do_what_they_say(tmp_path: Path) -> None:
     document = tmp_path / "document.md"
     for text in (

@@ -1,14 +1,12 @@
 """Every row of the error table, provoked over HTTP in a server with real boxes."""
 
 import asyncio
-import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.errors import SandboxError
@@ -24,6 +22,7 @@ from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.worker import Worker
 from tests.contract.conftest import server_runtime, state_dir
 from tests.contract.stand import LIMITS
+from tests.server_process import served
 
 __all__ = ["server_runtime", "state_dir"]
 
@@ -84,25 +83,10 @@ async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place
             keys=ApiKeys.parse("acme:key"),
             limits=ApiLimits(upload_bytes=32 * MIB, body_timeout_s=0.5),
         )
-        async with _served(app) as url:
+        async with served(app) as url:
             headers = {"X-API-Key": "key"}
             async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
                 yield Place(http, worker, state_dir)
-
-
-@contextlib.asynccontextmanager
-async def _served(app: object) -> AsyncIterator[str]:
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_config=None, access_log=False)  # type: ignore[arg-type]
-    )
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
 
 
 async def _lost(place: Place) -> httpx.Response:

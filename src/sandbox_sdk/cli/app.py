@@ -16,6 +16,7 @@ from sandbox_sdk.cli import (
     image,
     kill,
     logs,
+    mcp,
     policy,
     ps,
     rm,
@@ -47,6 +48,7 @@ _COMMANDS: list[Callable[..., None]] = [
     health.health,
     serve.serve,
     drain.drain,
+    mcp.mcp,
     doctor.doctor,
     config.config,
 ]

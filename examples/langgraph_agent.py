@@ -1,0 +1,99 @@
+"""A LangGraph agent with a sandbox for every conversation.
+
+It runs without a model: a script plays the part. Put a chat model in its place, and the rest stays.
+
+    pip install 'agent-sandbox[server,langchain]'
+    python examples/langgraph_agent.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+from sandbox_sdk.integrations.langchain import sandbox_tools
+from sandbox_sdk.integrations.tools import SandboxTools
+
+
+class ScriptedModel(BaseChatModel):
+    """Says what its script says: in each turn, its calls one after the other, and then "done"."""
+
+    turns: list[list[dict[str, Any]]]
+    """For every turn the calls to make, as {"name": …, "args": …}."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, *_: Any, **__: Any) -> ScriptedModel:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        turn = sum(isinstance(message, HumanMessage) for message in messages) - 1
+        asked = max(n for n, message in enumerate(messages) if isinstance(message, HumanMessage))
+        step = sum(isinstance(message, AIMessage) for message in messages[asked:])
+        answer = AIMessage("done")
+        if step < len(self.turns[turn]):
+            call = {**self.turns[turn][step], "id": f"call_{turn}_{step}", "type": "tool_call"}
+            answer = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def build(
+    model: BaseChatModel, tools: SandboxTools, checkpointer: Any = None
+) -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The graph: the model is asked, its calls are carried out, and again, until it makes none."""
+    available = sandbox_tools(tools)
+    thinking = model.bind_tools(available)
+
+    async def think(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await thinking.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", think)
+    graph.add_node("tools", ToolNode(available))
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", tools_condition)
+    graph.add_edge("tools", "model")
+    return graph.compile(checkpointer=checkpointer)
+
+
+SCRIPT = [
+    [
+        {
+            "name": "write_file",
+            "args": {"path": "hello.py", "content": "import sys\nprint('hello', sys.argv[1])\n"},
+        },
+    ],
+    [
+        {"name": "edit_file", "args": {"path": "hello.py", "old": "hello", "new": "good day"}},
+        {"name": "bash", "args": {"command": "python3 hello.py world"}},
+    ],
+]
+
+
+async def converse(tools: SandboxTools, thread_id: str) -> list[str]:
+    """Have the conversation of the script. What the tools said, in order."""
+    agent = build(ScriptedModel(turns=SCRIPT), tools, InMemorySaver())
+    state: dict[str, Any] = {"messages": []}
+    for text in ("write a greeting", "make it formal and try it"):
+        state = await agent.ainvoke(
+            {"messages": [HumanMessage(text)]}, {"configurable": {"thread_id": thread_id}}
+        )
+    return [message.text for message in state["messages"] if message.type == "tool"]
+
+
+if __name__ == "__main__":
+    import asyncio
+
+    with SandboxTools() as shared:
+        for said in asyncio.run(converse(shared, "example")):
+            print(said)
+        shared.cleanup("example")

@@ -1,0 +1,60 @@
+"""`sandbox mcp`: the sandbox as tools of any program that speaks the Model Context Protocol."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.options import ApiKey, Url
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+
+if TYPE_CHECKING:
+    from sandbox_sdk.integrations.tools import AsyncSandboxTools
+
+    Serve = Callable[[AsyncSandboxTools, str], Awaitable[None]]
+
+_CLEANUP_S = 15.0
+
+
+def mcp(
+    thread: Annotated[
+        str | None,
+        typer.Option(
+            "--thread",
+            "-t",
+            envvar="SANDBOX_THREAD",
+            help="Whose sandbox; without it, one that ends with this program.",
+        ),
+    ] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Serve the sandbox as MCP tools on stdin and stdout, for an MCP client to start.
+
+    Ends when stdin does. A server has the same tools at /mcp, over HTTP.
+    """
+    caller = Caller(url=url, api_key=api_key)
+    try:
+        from sandbox_sdk.integrations.mcp import serve_stdio
+    except ModuleNotFoundError as exc:
+        lacks = f"this needs `pip install 'agent-sandbox[mcp]'` ({exc})"
+        caller.fail(RuntimeUnavailable(lacks))
+    caller.run(_serve(caller, thread, serve_stdio))
+
+
+async def _serve(caller: Caller, thread: str | None, serve: Serve) -> None:
+    from sandbox_sdk.integrations.tools import AsyncSandboxTools
+
+    thread_id = thread or f"mcp-{uuid.uuid4().hex}"
+    async with AsyncSandboxTools(backend=caller.sandboxes()) as tools:
+        try:
+            await serve(tools, thread_id)
+        finally:
+            if thread is None:
+                with anyio.move_on_after(_CLEANUP_S, shield=True):
+                    await tools.cleanup(thread_id)

@@ -1,0 +1,219 @@
+"""Claude's own tools, bash and the text editor, in the sandbox of a thread; needs the extra
+`anthropic`.
+
+    client.beta.messages.tool_runner(tools=sandbox_tools("conv-42"), …).until_done()
+
+Claude knows these tools by heart: they have no description of ours, only what they do and say.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Generator, Mapping
+from typing import Annotated, Any, Literal
+
+from anthropic.lib.tools import (
+    BetaAsyncBuiltinFunctionTool,
+    BetaBuiltinFunctionTool,
+    ToolError,
+)
+from anthropic.types.beta import BetaToolBash20250124Param, BetaToolTextEditor20250728Param
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from sandbox_sdk.errors import InvalidPath
+from sandbox_sdk.integrations.operations import Reply
+from sandbox_sdk.integrations.tools import SandboxTools
+from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult
+
+BASH: BetaToolBash20250124Param = {"type": "bash_20250124", "name": "bash"}
+EDITOR: BetaToolTextEditor20250728Param = {
+    "type": "text_editor_20250728",
+    "name": "str_replace_based_edit_tool",
+}
+_ALL = 1_000_000
+"""Lines: more than there are in any file that is shown."""
+
+# Runs in the box, so that edits that come at once wait for one another.
+_INSERT = f"""
+import fcntl, json, os, sys
+call = json.loads(sys.argv[1])
+path = os.path.join("{WORKSPACE}", call["path"])
+try:
+    with open(path, "r+", encoding="utf-8", newline="") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        lines = file.read().splitlines(keepends=True)
+        if call["line"] > len(lines):
+            sys.exit(f"Not edited: {{path}} has only {{len(lines)}} lines")
+        if call["line"] and not lines[call["line"] - 1].endswith("\\n"):
+            lines[call["line"] - 1] += "\\n"
+        text = call["text"]
+        if call["line"] < len(lines) and not text.endswith("\\n"):
+            text += "\\n"
+        lines.insert(call["line"], text)
+        file.seek(0)
+        file.write("".join(lines))
+    print(f"Inserted after line {{call['line']}} of {{path}}")
+except (OSError, ValueError) as error:
+    sys.exit(f"Not edited: {{path}}: {{getattr(error, 'strerror', 0) or error}}")
+"""
+
+
+class View(BaseModel):
+    command: Literal["view"]
+    path: str
+    view_range: tuple[int, int] = (1, -1)
+    """The first line and the last; -1 is the end."""
+
+
+class Create(BaseModel):
+    command: Literal["create"]
+    path: str
+    file_text: str
+
+
+class StrReplace(BaseModel):
+    command: Literal["str_replace"]
+    path: str
+    old_str: str
+    new_str: str = ""
+
+
+class Insert(BaseModel):
+    command: Literal["insert"]
+    path: str
+    insert_line: int = Field(ge=0)
+    insert_text: str
+
+
+Edit = Annotated[View | Create | StrReplace | Insert, Field(discriminator="command")]
+_EDIT: TypeAdapter[View | Create | StrReplace | Insert] = TypeAdapter(Edit)
+
+Steps = Generator[tuple[str, dict[str, Any]], Reply, Reply]
+"""Calls of our tools, each answered with its reply; then what to say to Claude."""
+
+
+class _InSandbox:
+    """What a tool needs to work in the sandbox of a thread."""
+
+    def __init__(
+        self, thread_id: str, *, tools: SandboxTools | None = None, timeout_s: float = 120.0
+    ) -> None:
+        """`timeout_s` is that of commands: Claude's bash has no argument for it."""
+        self._thread_id = thread_id
+        self._tools = tools or SandboxTools()
+        self._timeout_s = timeout_s
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._thread_id}, {self._tools!r}>"
+
+    def _run(self, steps: Steps) -> str:
+        call = next(steps)
+        while True:
+            try:
+                call = steps.send(self._tools.dispatch(call[0], call[1], thread_id=self._thread_id))
+            except StopIteration as done:
+                return _said(done.value)
+
+    async def _arun(self, steps: Steps) -> str:
+        call = next(steps)
+        while True:
+            reply = await self._tools.adispatch(call[0], call[1], thread_id=self._thread_id)
+            try:
+                call = steps.send(reply)
+            except StopIteration as done:
+                return _said(done.value)
+
+
+class SandboxBash(_InSandbox, BetaBuiltinFunctionTool):
+    """Claude's bash in the sandbox of a thread: files, directory and variables carry over."""
+
+    def to_dict(self) -> BetaToolBash20250124Param:
+        return BASH
+
+    def call(self, input: object) -> str:
+        return self._run(_bash(input, self._timeout_s))
+
+
+class AsyncSandboxBash(_InSandbox, BetaAsyncBuiltinFunctionTool):
+    def to_dict(self) -> BetaToolBash20250124Param:
+        return BASH
+
+    async def call(self, input: object) -> str:
+        return await self._arun(_bash(input, self._timeout_s))
+
+
+class SandboxEditor(_InSandbox, BetaBuiltinFunctionTool):
+    """Claude's text editor for the files of a thread's sandbox."""
+
+    def to_dict(self) -> BetaToolTextEditor20250728Param:
+        return EDITOR
+
+    def call(self, input: object) -> str:
+        return self._run(_edit(input))
+
+
+class AsyncSandboxEditor(_InSandbox, BetaAsyncBuiltinFunctionTool):
+    def to_dict(self) -> BetaToolTextEditor20250728Param:
+        return EDITOR
+
+    async def call(self, input: object) -> str:
+        return await self._arun(_edit(input))
+
+
+def sandbox_tools(
+    thread_id: str, *, tools: SandboxTools | None = None
+) -> list[SandboxBash | SandboxEditor]:
+    """Bash and the text editor for `tools=` of `Anthropic().beta.messages.tool_runner`."""
+    tools = tools or SandboxTools()
+    return [SandboxBash(thread_id, tools=tools), SandboxEditor(thread_id, tools=tools)]
+
+
+def async_sandbox_tools(
+    thread_id: str, *, tools: SandboxTools | None = None
+) -> list[AsyncSandboxBash | AsyncSandboxEditor]:
+    """The same for `AsyncAnthropic()`."""
+    tools = tools or SandboxTools()
+    return [AsyncSandboxBash(thread_id, tools=tools), AsyncSandboxEditor(thread_id, tools=tools)]
+
+
+def _bash(given: object, timeout_s: float) -> Steps:
+    assert isinstance(given, Mapping)
+    wanted = {name: given[name] for name in ("command", "restart") if name in given}
+    return (yield "bash", {**wanted, "timeout": timeout_s})
+
+
+def _edit(given: object) -> Steps:
+    try:
+        edit = _EDIT.validate_python(given)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise ToolError(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+    match edit:
+        case View(path=path, view_range=(first, last)):
+            lines = {"offset": first, "limit": _ALL if last == -1 else last - first + 1}
+            reply = yield "read_file", {"path": path, **lines}
+            if isinstance(reply.error, InvalidPath):  # A folder.
+                reply = yield "list_files", {"path": path}
+            return reply
+        case Create(path=path, file_text=text):
+            return (yield "write_file", {"path": path, "content": text})
+        case StrReplace(path=path, old_str=old, new_str=new):
+            return (yield "edit_file", {"path": path, "old": old, "new": new})
+        case Insert(path=path, insert_line=line, insert_text=text):
+            call = json.dumps({"path": path, "line": line, "text": text})
+            command = f"exec python3 -c {shlex.quote(_INSERT)} {shlex.quote(call)}"
+            return _inserted((yield "bash", {"command": command}))
+
+
+def _inserted(reply: Reply) -> Reply:
+    result = reply.artifact
+    if not isinstance(result, ExecuteResult):
+        return reply
+    return Reply(result.output.strip(), artifact=result, failed=result.exit_code != 0)
+
+
+def _said(reply: Reply) -> str:
+    if reply.failed:
+        raise ToolError(reply.text)
+    return reply.text

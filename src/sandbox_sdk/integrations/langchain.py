@@ -1,0 +1,190 @@
+"""LangChain and LangGraph: the sandbox of a thread as tools of its agent.
+
+    from langchain.agents import create_agent
+    from sandbox_sdk.integrations.langchain import SandboxMiddleware
+
+    agent = create_agent(model, middleware=[SandboxMiddleware()], checkpointer=checkpointer)
+    agent.invoke({"messages": [...]}, {"configurable": {"thread_id": "conv-42"}})
+
+The thread is the one of the run: every conversation has its own sandbox, and nothing has to be
+passed along. A tool call that LangGraph replays is not carried out twice. Output is streamed while
+a command runs, in the modes "custom" and "tools".
+
+Needs `pip install agent-sandbox[langchain]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain_core.messages import SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.config import get_config
+from langgraph.prebuilt import ToolRuntime
+from langgraph.runtime import Runtime
+
+from sandbox_sdk.integrations.arguments import ALL, USUAL, Bash
+from sandbox_sdk.integrations.operations import Reply
+from sandbox_sdk.integrations.tools import SandboxTools
+
+__all__ = ["SandboxMiddleware", "bash_tool", "file_tools", "sandbox_tools", "thread_of"]
+
+_Content = tuple[str | ToolMessage, Any]
+
+
+def thread_of(config: RunnableConfig) -> str:
+    """The thread of a run. Raises ValueError where it has none."""
+    thread_id = config.get("configurable", {}).get("thread_id")
+    if thread_id is None:
+        raise ValueError(
+            "this run has no thread_id, so nobody can tell whose sandbox is meant: pass"
+            ' {"configurable": {"thread_id": …}} as its config'
+        )
+    return str(thread_id)
+
+
+def bash_tool(tools: SandboxTools | None = None) -> BaseTool:
+    """The bash tool. Its artifact is the ExecuteResult; out of a checkpoint, a dict of its fields.
+
+    While a command runs, its output comes as `{"sandbox": {"tool_call_id": …, "output": …}}` in
+    the stream mode "custom", and as deltas of the tool in the mode "tools".
+    """
+    shared = tools or SandboxTools()
+
+    def run(config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any) -> _Content:
+        call_id = runtime.tool_call_id if runtime else None
+        reply = Reply("")
+        for piece in shared.stream(given, thread_id=thread_of(config), tool_call_id=call_id):
+            reply = _shown(runtime, piece)
+        return _content(Bash.name, reply, call_id)
+
+    async def arun(
+        config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any
+    ) -> _Content:
+        call_id = runtime.tool_call_id if runtime else None
+        reply = Reply("")
+        async for piece in shared.astream(given, thread_id=thread_of(config), tool_call_id=call_id):
+            reply = _shown(runtime, piece)
+        return _content(Bash.name, reply, call_id)
+
+    return _tool(Bash.name, run, arun)
+
+
+def file_tools(
+    tools: SandboxTools | None = None, *, names: Sequence[str] = USUAL[1:]
+) -> list[BaseTool]:
+    """Tools to read, write, edit and list the files of the sandbox."""
+    shared = tools or SandboxTools()
+    return [_file_tool(shared, name) for name in names]
+
+
+def sandbox_tools(tools: SandboxTools | None = None) -> list[BaseTool]:
+    """The bash tool and the file tools, on one connection."""
+    shared = tools or SandboxTools()
+    return [bash_tool(shared), *file_tools(shared)]
+
+
+class SandboxMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Gives an agent its tools and tells its model about the sandbox.
+
+    The sandbox is kept for the next turn of the conversation, and ends when nobody has used it for
+    long; with `cleanup` it ends with every run of the agent.
+    """
+
+    def __init__(self, tools: SandboxTools | None = None, *, cleanup: bool = False) -> None:
+        self._sandboxes = tools or SandboxTools()
+        self._cleanup = cleanup
+        self._prompt: str | None = None
+        self.tools = sandbox_tools(self._sandboxes)
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+    ) -> ModelResponse[Any]:
+        if self._prompt is None:
+            self._prompt = self._sandboxes.system_prompt(thread_of(get_config()))
+        return handler(_with_prompt(request, self._prompt))
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        if self._prompt is None:
+            self._prompt = await self._sandboxes.asystem_prompt(thread_of(get_config()))
+        return await handler(_with_prompt(request, self._prompt))
+
+    def after_agent(self, state: Any, runtime: Runtime[Any]) -> None:  # noqa: ARG002
+        if self._cleanup:
+            self._sandboxes.cleanup(thread_of(get_config()))
+
+    async def aafter_agent(self, state: Any, runtime: Runtime[Any]) -> None:  # noqa: ARG002
+        if self._cleanup:
+            await self._sandboxes.acleanup(thread_of(get_config()))
+
+
+def _file_tool(tools: SandboxTools, name: str) -> BaseTool:
+    def run(config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any) -> _Content:
+        call_id = runtime.tool_call_id if runtime else None
+        thread_id = thread_of(config)
+        reply = tools.dispatch(name, given, thread_id=thread_id, tool_call_id=call_id)
+        return _content(name, reply, call_id)
+
+    async def arun(
+        config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any
+    ) -> _Content:
+        call_id = runtime.tool_call_id if runtime else None
+        thread_id = thread_of(config)
+        reply = await tools.adispatch(name, given, thread_id=thread_id, tool_call_id=call_id)
+        return _content(name, reply, call_id)
+
+    return _tool(name, run, arun)
+
+
+def _tool(
+    name: str, run: Callable[..., _Content], arun: Callable[..., Awaitable[_Content]]
+) -> BaseTool:
+    """The schema is given as such, not as a model: what is wrong with a call is then told to the
+    model by us, in words, and what LangGraph injects is not taken for an argument."""
+    return StructuredTool(
+        name=name,
+        description=ALL[name].description(),
+        args_schema=ALL[name].parameters(),
+        func=run,
+        coroutine=arun,
+        response_format="content_and_artifact",
+    )
+
+
+def _shown(runtime: ToolRuntime | None, piece: str | Reply) -> Reply:
+    if isinstance(piece, Reply):
+        return piece
+    if runtime is not None:
+        runtime.stream_writer({"sandbox": {"tool_call_id": runtime.tool_call_id, "output": piece}})
+        runtime.emit_output_delta(piece)
+    return Reply(piece)
+
+
+def _content(name: str, reply: Reply, tool_call_id: str | None) -> _Content:
+    if not reply.failed or tool_call_id is None:
+        return reply.text, reply.artifact
+    message = ToolMessage(
+        content=reply.text,
+        artifact=reply.artifact,
+        name=name,
+        tool_call_id=tool_call_id,
+        status="error",
+    )
+    return message, reply.artifact
+
+
+def _with_prompt(request: ModelRequest[Any], prompt: str) -> ModelRequest[Any]:
+    before = request.system_message
+    if before is None:
+        return request.override(system_message=SystemMessage(content=prompt))
+    blocks: list[Any] = [*before.content_blocks, {"type": "text", "text": f"\n\n{prompt}"}]
+    return request.override(system_message=SystemMessage(content=blocks))

@@ -1,0 +1,212 @@
+"""The sandbox as tools over the Model Context Protocol; needs the extra `mcp`.
+
+`sandbox mcp` serves one conversation on stdin and stdout. A server has them at `/mcp` for all: a
+conversation is named by the header X-Sandbox-Thread, or else is the MCP session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import mimetypes
+from collections.abc import AsyncIterator, Callable, Mapping
+from importlib.metadata import version
+from typing import Any, cast
+from urllib.parse import quote
+
+import mcp_types as types
+from mcp.server import Server, ServerRequestContext
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.integrations.arguments import ALL
+from sandbox_sdk.integrations.tools import AsyncSandboxTools, Reply
+
+THREAD_HEADER = "x-sandbox-thread"
+SESSION_HEADER = "mcp-session-id"
+
+_INSTRUCTIONS = (
+    "A Linux sandbox for this conversation alone: run commands, keep files. What was made in one"
+    " call is there in the next. It is apart from the user's machine, whose files it does not have."
+)
+_NO_THREAD = (
+    "Error: this call belongs to no conversation. Tell the user to have their MCP client send the"
+    " header X-Sandbox-Thread with a name for each conversation."
+)
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+Context = ServerRequestContext[dict[str, Any], Any]
+Conversation = tuple[AsyncSandboxTools, str | None]
+"""Whose tools, and in which thread; None where a request does not tell."""
+
+
+async def serve_stdio(tools: AsyncSandboxTools, thread_id: str) -> None:
+    """Serve one conversation on stdin and stdout, until stdin ends."""
+    server = mcp_server(lambda _: (tools, thread_id))
+    async with stdio_server() as (requests, answers):
+        await server.run(requests, answers, server.create_initialization_options())
+
+
+class McpEndpoint:
+    """The tools for HTTP: an ASGI app, which works inside its `lifespan`.
+
+    `tenant` tells from the headers of a request whose it is, or raises; each tenant has threads of
+    its own. With `loopback_only` it does not answer to other names of this machine: a page in
+    somebody's browser could have given it one.
+    """
+
+    def __init__(
+        self,
+        sandboxes: Sandboxes,
+        *,
+        tenant: Callable[[Headers], str],
+        loopback_only: bool = False,
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._tenant = tenant
+        self._tools: dict[str, AsyncSandboxTools] = {}
+        security = TransportSecuritySettings(
+            enable_dns_rebinding_protection=loopback_only,
+            allowed_hosts=[f"{name}{port}" for name in _LOOPBACK for port in ("", ":*")],
+            allowed_origins=[f"http://{name}{port}" for name in _LOOPBACK for port in ("", ":*")],
+        )
+        self._manager = StreamableHTTPSessionManager(
+            mcp_server(self._conversation), security_settings=security
+        )
+
+    def __repr__(self) -> str:
+        return f"<McpEndpoint over {self._sandboxes!r}, {len(self._tools)} tenants seen>"
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: object) -> AsyncIterator[None]:
+        async with self._manager.run():
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        tenant = self._tenant(Headers(scope=scope))
+        scope.setdefault("state", {})["tenant"] = tenant
+        # A session can be used by those alone who have begun it.
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=tenant, scopes=[]))
+        await self._manager.handle_request(scope, receive, send)
+
+    def _conversation(self, context: Context) -> Conversation:
+        assert context.request is not None, "there is no message without a request over HTTP"
+        tenant, headers = context.request.state.tenant, context.request.headers
+        if tenant not in self._tools:
+            backend = cast(Sandboxes, _OfTenant(self._sandboxes, tenant))
+            self._tools[tenant] = AsyncSandboxTools(backend=backend)
+        thread_id = headers.get(THREAD_HEADER)
+        if thread_id is None and (session_id := headers.get(SESSION_HEADER)):
+            thread_id = f"mcp-{session_id}"
+        return self._tools[tenant], thread_id
+
+
+def mcp_server(conversation: Callable[[Context], Conversation]) -> Server[dict[str, Any]]:
+    """An MCP server with the tools of whatever conversation a request belongs to."""
+
+    async def list_tools(
+        _context: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=kind.name,
+                    description=kind.description(),
+                    input_schema=kind.parameters(),
+                )
+                for kind in ALL.values()
+            ]
+        )
+
+    async def call_tool(
+        context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        tools, thread_id = conversation(context)
+        if thread_id is None:
+            return _result(types.TextContent(text=_NO_THREAD), failed=True)
+        arguments = params.arguments or {}
+        reply = await _carried_out(tools, thread_id, params.name, arguments, context)
+        if params.name == "download_file" and not reply.failed:
+            return _result(_file(str(arguments["path"]), reply.text))
+        return _result(types.TextContent(text=reply.text), failed=reply.failed)
+
+    async def discover(
+        context: Context, _params: types.RequestParams | None
+    ) -> types.DiscoverResult:
+        # The newest protocol has no sessions. Who names no thread is asked to begin one the older
+        # way, so that there is something to tell conversations apart by.
+        _, thread_id = conversation(context)
+        versions = HANDSHAKE_PROTOCOL_VERSIONS if thread_id is None else MODERN_PROTOCOL_VERSIONS
+        return types.DiscoverResult(
+            supported_versions=list(versions),
+            capabilities=server.get_capabilities(protocol_version=context.protocol_version),
+            instructions=server.instructions,
+        )
+
+    server = Server(
+        "sandbox",
+        title="Sandbox",
+        version=version("agent-sandbox"),
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+    server.add_request_handler("server/discover", types.RequestParams, discover)
+    return server
+
+
+async def _carried_out(
+    tools: AsyncSandboxTools,
+    thread_id: str,
+    name: str,
+    arguments: Mapping[str, Any],
+    context: Context,
+) -> Reply:
+    """The reply of a tool. A client that has asked for progress is told a command's output as it
+    comes."""
+    if name != "bash" or "progress_token" not in (context.meta or {}):
+        return await tools.dispatch(name, arguments, thread_id=thread_id)
+    seen = 0
+    async with contextlib.aclosing(tools.stream(arguments, thread_id=thread_id)) as items:
+        async for item in items:
+            if isinstance(item, Reply):
+                return item
+            seen += len(item)
+            await context.session.report_progress(seen, message=item)
+    raise AssertionError("a stream ends with its reply")
+
+
+def _result(content: types.ContentBlock, *, failed: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(content=[content], is_error=failed)
+
+
+def _file(path: str, data: str) -> types.ContentBlock:
+    """A file as a client can best use it: an image can be looked at, the rest is a resource."""
+    kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+    if kind.startswith("image/"):
+        return types.ImageContent(data=data, mime_type=kind)
+    uri = f"sandbox:{quote(path)}"
+    resource = types.BlobResourceContents(uri=uri, mime_type=kind, blob=data)
+    return types.EmbeddedResource(resource=resource)
+
+
+class _OfTenant:
+    """A Sandboxes as one tenant sees it."""
+
+    def __init__(self, sandboxes: Sandboxes, tenant: str) -> None:
+        self._sandboxes = sandboxes
+        self._tenant = tenant
+
+    def __repr__(self) -> str:
+        return f"<{self._sandboxes!r} of {self._tenant}>"
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._sandboxes, name)
+        return method if name == "health" else functools.partial(method, tenant=self._tenant)

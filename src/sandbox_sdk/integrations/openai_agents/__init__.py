@@ -1,0 +1,34 @@
+"""Sandboxes for the OpenAI Agents SDK; needs the extra `openai-agents`.
+
+A SandboxAgent gets the sandbox of its conversation, run after run:
+
+    run_config = RunConfig(
+        sandbox=SandboxRunConfig(
+            client=ThreadSandboxClient(),
+            options=ThreadSandboxClientOptions(thread_id="conv-42"),
+        )
+    )
+    await Runner.run(agent, "Run the tests.", run_config=run_config)
+
+Any other agent gets a shell in it:
+
+    Agent(name="coder", tools=[ShellTool(executor=SandboxShell("conv-42"))])
+"""
+
+from sandbox_sdk.integrations.openai_agents.client import (
+    ThreadSandboxClient,
+    ThreadSandboxClientOptions,
+)
+from sandbox_sdk.integrations.openai_agents.session import (
+    ThreadSandboxSession,
+    ThreadSandboxSessionState,
+)
+from sandbox_sdk.integrations.openai_agents.shell import SandboxShell
+
+__all__ = [
+    "SandboxShell",
+    "ThreadSandboxClient",
+    "ThreadSandboxClientOptions",
+    "ThreadSandboxSession",
+    "ThreadSandboxSessionState",
+]

@@ -1,0 +1,72 @@
+"""What goes wrong with a sandbox, in the errors of the OpenAI Agents SDK."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from agents.sandbox import errors
+from agents.sandbox.types import User
+
+from sandbox_sdk.errors import FileMissing, SandboxError, Unavailable
+from sandbox_sdk.protocol.models import USER
+
+
+def refuse_other(user: str | User | None) -> None:
+    """A box has one user, and nobody may become another."""
+    name = user.name if isinstance(user, User) else user
+    if name not in (None, USER):
+        raise errors.ConfigurationError(
+            message=f"there is no {name} in a sandbox: everything is done by {USER}",
+            error_code=errors.ErrorCode.SANDBOX_CONFIG_INVALID,
+            op="exec",
+            context={"user": name},
+            retryable=False,
+        )
+
+
+def start_error(error: Exception, root: Path) -> Exception:
+    if not isinstance(error, SandboxError):
+        return error
+    return errors.WorkspaceStartError(
+        path=root, cause=error, message=error.message, retryable=isinstance(error, Unavailable)
+    )
+
+
+@contextlib.contextmanager
+def running_command(*command: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except SandboxError as exc:
+        raise errors.ExecTransportError(
+            command=command,
+            cause=exc,
+            message=exc.message,
+            retryable=isinstance(exc, Unavailable),
+        ) from exc
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileMissing as exc:
+        raise errors.WorkspaceReadNotFoundError(path=path, cause=exc) from exc
+    except SandboxError as exc:
+        raise errors.WorkspaceArchiveReadError(
+            path=path,
+            cause=exc,
+            context={"reason": exc.message},
+            retryable=isinstance(exc, Unavailable),
+        ) from exc
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except SandboxError as exc:
+        raise errors.WorkspaceArchiveWriteError(
+            path=path, cause=exc, message=exc.message, retryable=isinstance(exc, Unavailable)
+        ) from exc

@@ -1,0 +1,247 @@
+"""What each tool does in the sandbox of one thread."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from base64 import b64decode, b64encode
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Unpack
+
+from sandbox_sdk import transfer
+from sandbox_sdk.backends.base import Sandboxes, closing
+from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.errors import FileTooLarge, InvalidPath, SandboxError, SessionNotFound
+from sandbox_sdk.integrations.arguments import (
+    Arguments,
+    Bash,
+    DownloadFile,
+    EditFile,
+    ListFiles,
+    ReadFile,
+    UploadFile,
+    WriteFile,
+)
+from sandbox_sdk.integrations.filing import EDIT_COMMAND, edited, listed, numbered, oldest_beyond
+from sandbox_sdk.integrations.presenting import (
+    OUTPUTS,
+    RESTARTED,
+    Presenting,
+    clean,
+    present,
+    shorten,
+)
+from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
+from sandbox_sdk.protocol.models import ExecuteResult, Model, Target
+
+MAX_READ = 10 << 20
+"""Larger files are not carried out of the box for a model to look at."""
+MAX_KEPT = 16 << 20
+"""Of outputs, in a box: they lie in its memory."""
+_THREADS_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a tool says to the model; `text` is all it needs to see."""
+
+    text: str
+    artifact: Model | None = None
+    """What the text was made from, for programs."""
+    error: SandboxError | None = None
+    """Why the call was not carried out, where the sandbox refused it."""
+    failed: bool = False
+    """Whether it was not carried out. A command that ends with 1 was."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Generations:
+    """The last known generation of each thread.
+
+    The server tells of a new sandbox once. Where it told a file tool, which has no words for it,
+    the next command brings it to the model.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def remember(self, thread_id: str, generation: int) -> None:
+        self._known.pop(thread_id, None)
+        self._known[thread_id] = generation
+        if len(self._known) > _THREADS_REMEMBERED:
+            del self._known[next(iter(self._known))]
+
+    def notice(self, thread_id: str, generation: int) -> None:
+        """A generation the model is not told of: news only where nothing was known."""
+        if thread_id not in self._known:
+            self.remember(thread_id, generation)
+
+    def told(self, thread_id: str, result: ExecuteResult) -> ExecuteResult:
+        """The result, with a change of generation in it that the model has not been told."""
+        known = self._known.get(thread_id, result.generation)
+        self.remember(thread_id, result.generation)
+        if known < result.generation and result.session_state == "live":
+            return result.model_copy(update={"session_state": "recreated"})
+        return result
+
+
+class Operations:
+    """The tools over one sandbox. Every method may raise any SandboxError."""
+
+    def __init__(
+        self,
+        sandbox: AsyncSandboxClient,
+        sandboxes: Sandboxes,
+        *,
+        thread_id: str,
+        presenting: Presenting,
+        generations: Generations,
+    ) -> None:
+        self.sandbox = sandbox
+        self._sandboxes = sandboxes
+        self._thread_id = thread_id
+        self._presenting = presenting
+        self._generations = generations
+
+    async def call(self, call: Arguments, tool_call_id: str | None) -> Reply:
+        """Carry out a call; one that was carried out before under its tool_call_id is not again."""
+        match call:
+            case Bash():
+                return await self.bash(call, tool_call_id)
+            case EditFile():
+                return await self._edit(call, tool_call_id)
+            case ReadFile():
+                return await self._read(call)
+            case ListFiles():
+                listing = await self.sandbox.list_files(call.path, recursive=call.recursive)
+                return Reply(listed(listing, options=self._presenting), artifact=listing)
+            case WriteFile():
+                return await self._store(call.path, call.content.encode())
+            case UploadFile():
+                return await self._store(call.path, b64decode(call.data_base64))
+            case DownloadFile():
+                return Reply(b64encode(await self.content(call.path)).decode())
+        raise TypeError(f"no such tool: {call!r}")
+
+    async def quietly(self, command: str, **options: Unpack[CommandOptions]) -> ExecuteResult:
+        """Run a command that the model does not see. What it should be told comes later."""
+        result = await self.sandbox.execute(command, **options)
+        self._generations.notice(self._thread_id, result.generation)
+        return result
+
+    async def bash(self, call: Bash, tool_call_id: str | None) -> Reply:
+        if call.restart:
+            await self._restart(tool_call_id)
+        if call.command is None:
+            return Reply(RESTARTED)
+        result = await self.sandbox.execute(call.command, **_options(call, tool_call_id))
+        return await self._told(call, result)
+
+    async def stream(self, call: Bash, tool_call_id: str | None) -> AsyncGenerator[str | Reply]:
+        """The output of a command as it comes, and then the reply."""
+        if call.restart:
+            await self._restart(tool_call_id)
+        if call.command is None:
+            yield Reply(RESTARTED)
+            return
+        events = self.sandbox.stream(call.command, **_options(call, tool_call_id))
+        async with closing(events) as following:
+            async for event in following:
+                if isinstance(event, OutputEvent):
+                    yield event.data
+                elif isinstance(event, ExitEvent):
+                    yield await self._told(call, await self._result(event))
+
+    async def _result(self, event: ExitEvent) -> ExecuteResult:
+        process = await self.sandbox.process(event.command_id)
+        result = await process.result()
+        return result.model_copy(update={"session_state": event.session_state})
+
+    async def _restart(self, tool_call_id: str | None) -> None:
+        """A new generation; not again where this very call has made it."""
+        key = _key(tool_call_id, "restart")
+        if key is not None and await self._remembers(key):
+            return
+        session = await self.sandbox.restart()
+        self._generations.remember(self._thread_id, session.generation)
+        if key is not None:
+            await self.sandbox.execute(":", idempotency_key=key)
+
+    async def _remembers(self, key: str) -> bool:
+        try:
+            known = await self.sandbox.commands()
+        except SessionNotFound:
+            return False
+        return any(command.idempotency_key == key for command in known.commands)
+
+    async def _told(self, call: Bash, result: ExecuteResult) -> Reply:
+        result = self._generations.told(self._thread_id, result)
+        text = clean(result.output, self._presenting)
+        saved_as = None
+        if shorten(text, self._presenting.max_chars):
+            saved_as = await self._save(text, f"{OUTPUTS}/{result.command_id}.txt")
+        said = present(result, options=self._presenting, saved_as=saved_as)
+        return Reply(f"{RESTARTED}\n{said}" if call.restart else said, artifact=result)
+
+    async def _save(self, text: str, path: str) -> str | None:
+        """Keep an output in the box. Where that fails the result is none the worse."""
+        try:
+            saved = await self.sandbox.write_text(path, text)
+            listing = await self.sandbox.list_files(OUTPUTS)
+            if old := oldest_beyond(listing, MAX_KEPT):
+                await self.quietly(f"exec rm -f -- {shlex.join(old)}")
+        except SandboxError:
+            return None
+        return saved.path
+
+    async def _read(self, call: ReadFile) -> Reply:
+        data = await self.content(call.path)
+        text = numbered(
+            data, path=call.path, offset=call.offset, limit=call.limit, options=self._presenting
+        )
+        return Reply(text)
+
+    async def content(self, path: str, *, max_bytes: int = MAX_READ) -> bytes:
+        """The bytes of a file. Raises InvalidPath for a folder, FileTooLarge."""
+        target = Target(thread_id=self._thread_id)
+        async with self._sandboxes.download_file(target, path) as download:
+            if download.info.type == "directory":
+                raise InvalidPath(f"{path} is a folder, not a file")
+            if (size := download.info.size or 0) > max_bytes:
+                raise FileTooLarge(f"{path} has {size:,} bytes; use grep, head or sed")
+            return await transfer.read(download)
+
+    async def _store(self, path: str, data: bytes) -> Reply:
+        result = await self.sandbox.upload_bytes(data, path)
+        return Reply(f"Wrote {result.size:,} bytes to {result.path}", artifact=result)
+
+    async def _edit(self, call: EditFile, tool_call_id: str | None) -> Reply:
+        stdin = call.model_dump_json()
+        options = CommandOptions(stdin=stdin)
+        if key := _key(tool_call_id, stdin):
+            options["idempotency_key"] = key
+        result = await self.quietly(EDIT_COMMAND, **options)
+        came = edited(result, replace_all=call.replace_all)
+        return Reply(came.text, artifact=result, failed=not came.done)
+
+
+def _options(call: Bash, tool_call_id: str | None) -> CommandOptions:
+    options = CommandOptions()
+    if call.timeout is not None:
+        options["timeout"] = call.timeout
+    if key := _key(tool_call_id, call.command or ""):
+        options["idempotency_key"] = key
+    return options
+
+
+def _key(tool_call_id: str | None, what: str) -> str | None:
+    """The idempotency key of a call. A person may change the arguments of a call that waits for
+    approval, and its id stays: so what is to be done is part of the key."""
+    if not tool_call_id:
+        return None
+    digest = hashlib.sha256(f"{tool_call_id}\0{what}".encode()).hexdigest()[:32]
+    return f"{tool_call_id[:100]}:{digest}"

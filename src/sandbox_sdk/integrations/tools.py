@@ -1,0 +1,246 @@
+"""The sandbox as tools of a model, for any framework or none.
+
+    with SandboxTools() as tools:
+        schemas = tools.schemas()                      # for `tools=` of a chat completion
+        reply = tools.dispatch(call.name, call.arguments, thread_id="conv-42", tool_call_id=call.id)
+        reply.text                                     # for the message with role "tool"
+
+Every thread has its sandbox, made at its first call. A call never raises a SandboxError: what went
+wrong is told in the reply, in words a model can act on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+
+from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.background import background
+from sandbox_sdk.client import AsyncSandboxClient, default_backend
+from sandbox_sdk.errors import SandboxError, SessionLost, SessionNotFound
+from sandbox_sdk.integrations.arguments import Bash, Given, parsed, schemas
+from sandbox_sdk.integrations.operations import Generations, Operations, Reply
+from sandbox_sdk.integrations.presenting import Presenting, explain, system_prompt
+
+__all__ = ["AsyncSandboxTools", "Reply", "SandboxTools", "schemas"]
+
+_Result = TypeVar("_Result")
+
+
+class AsyncSandboxTools:
+    """The tools of any number of threads. Use it in one event loop."""
+
+    schemas = staticmethod(schemas)
+
+    def __init__(
+        self,
+        *,
+        server_url: str | None = None,
+        api_key: str | None = None,
+        backend: Sandboxes | None = None,
+        presenting: Presenting | None = None,
+    ) -> None:
+        self._presenting = presenting or Presenting()
+        self._backend = backend or default_backend(server_url, api_key)
+        self._stack = contextlib.AsyncExitStack()
+        self._opening = anyio.Lock()
+        self._opened = False
+        self._generations = Generations()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._backend!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. The sandboxes stay, as those of threads do."""
+        self._opened = False
+        await self._stack.aclose()
+
+    @contextlib.asynccontextmanager
+    async def sandbox(self, thread_id: str) -> AsyncIterator[AsyncSandboxClient]:
+        """A client for one thread, on the connection that all share."""
+        async with self._opening:
+            if not self._opened:
+                if isinstance(self._backend, contextlib.AbstractAsyncContextManager):
+                    await self._stack.enter_async_context(self._backend)
+                self._opened = True
+        async with AsyncSandboxClient(thread_id, backend=self._backend) as client:
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def operations(self, thread_id: str) -> AsyncIterator[Operations]:
+        """The tools over one thread's sandbox, for integrations that need their own forms."""
+        async with self.sandbox(thread_id) as sandbox:
+            yield Operations(
+                sandbox,
+                self._backend,
+                thread_id=thread_id,
+                presenting=self._presenting,
+                generations=self._generations,
+            )
+
+    async def use(
+        self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
+    ) -> _Result:
+        """Do work in the sandbox of a thread. Raises what it raises."""
+        async with self.operations(thread_id) as operations:
+            return await work(operations)
+
+    async def dispatch(
+        self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+    ) -> Reply:
+        """Carry out a model's call.
+
+        One that comes again with the same tool_call_id and the same arguments, as frameworks
+        replay them, is not carried out twice.
+        """
+        try:
+            call = parsed(name, arguments)
+            return await self.use(thread_id, lambda tools: tools.call(call, tool_call_id))
+        except (SandboxError, ValueError) as error:
+            return _failure(error)
+
+    async def stream(
+        self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+    ) -> AsyncGenerator[str | Reply]:
+        """The bash tool with its output as it comes. The last item is the reply."""
+        try:
+            call = parsed(Bash.name, arguments)
+            assert isinstance(call, Bash)
+            async with (
+                self.operations(thread_id) as operations,
+                contextlib.aclosing(operations.stream(call, tool_call_id)) as pieces,
+            ):
+                async for piece in pieces:
+                    yield piece
+        except (SandboxError, ValueError) as error:
+            yield _failure(error)
+
+    async def system_prompt(self, thread_id: str) -> str:
+        """What to tell a model about its sandbox, which is made for it."""
+        async with self.sandbox(thread_id) as sandbox:
+            session = await sandbox.create_session()
+        return system_prompt(session.limits, max_chars=self._presenting.max_chars)
+
+    async def cleanup(self, thread_id: str) -> None:
+        """End the sandbox of a thread, if there is one."""
+        async with self.sandbox(thread_id) as sandbox:
+            with contextlib.suppress(SessionNotFound, SessionLost):
+                await sandbox.cleanup()
+
+
+class SandboxTools:
+    """The same for synchronous callers, and for tasks of any event loop: the names with an `a`.
+
+    Any number of threads and loops may share one. One that is never closed is closed at the end of
+    the process.
+    """
+
+    schemas = staticmethod(schemas)
+
+    def __init__(
+        self,
+        *,
+        server_url: str | None = None,
+        api_key: str | None = None,
+        backend: Sandboxes | None = None,
+        presenting: Presenting | None = None,
+    ) -> None:
+        self._background = background()
+        self._tools = AsyncSandboxTools(
+            server_url=server_url, api_key=api_key, backend=backend, presenting=presenting
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._tools).replace("<Async", "<", 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._background.forget(self)
+        self._background.run(self._tools.close)
+
+    def dispatch(
+        self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+    ) -> Reply:
+        self._background.at_exit(self, self.close)
+        return self._background.run(
+            lambda: self._tools.dispatch(
+                name, arguments, thread_id=thread_id, tool_call_id=tool_call_id
+            )
+        )
+
+    async def adispatch(
+        self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+    ) -> Reply:
+        self._background.at_exit(self, self.close)
+        return await self._background.cross(
+            lambda: self._tools.dispatch(
+                name, arguments, thread_id=thread_id, tool_call_id=tool_call_id
+            )
+        )
+
+    def stream(
+        self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+    ) -> Generator[str | Reply]:
+        self._background.at_exit(self, self.close)
+        return self._background.iterate(
+            lambda: self._tools.stream(arguments, thread_id=thread_id, tool_call_id=tool_call_id)
+        )
+
+    def astream(
+        self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+    ) -> AsyncGenerator[str | Reply]:
+        self._background.at_exit(self, self.close)
+        return self._background.cross_each(
+            lambda: self._tools.stream(arguments, thread_id=thread_id, tool_call_id=tool_call_id)
+        )
+
+    def use(self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]) -> _Result:
+        """Do work in the sandbox of a thread. Raises what it raises."""
+        self._background.at_exit(self, self.close)
+        return self._background.run(lambda: self._tools.use(thread_id, work))
+
+    async def ause(
+        self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
+    ) -> _Result:
+        self._background.at_exit(self, self.close)
+        return await self._background.cross(lambda: self._tools.use(thread_id, work))
+
+    def system_prompt(self, thread_id: str) -> str:
+        self._background.at_exit(self, self.close)
+        return self._background.run(lambda: self._tools.system_prompt(thread_id))
+
+    async def asystem_prompt(self, thread_id: str) -> str:
+        self._background.at_exit(self, self.close)
+        return await self._background.cross(lambda: self._tools.system_prompt(thread_id))
+
+    def cleanup(self, thread_id: str) -> None:
+        self._background.run(lambda: self._tools.cleanup(thread_id))
+
+    async def acleanup(self, thread_id: str) -> None:
+        await self._background.cross(lambda: self._tools.cleanup(thread_id))
+
+
+def _failure(error: SandboxError | ValueError) -> Reply:
+    if isinstance(error, SandboxError):
+        return Reply(explain(error), error=error, failed=True)
+    return Reply(f"Error: {error}. Correct the call and try again.", failed=True)

@@ -1,0 +1,69 @@
+"""The tools over MCP at `/mcp`, loaded with the first call: importing them takes a second."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import structlog
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from sandbox_sdk.backends.base import Sandboxes
+
+if TYPE_CHECKING:
+    from sandbox_sdk.integrations.mcp import McpEndpoint
+
+log = structlog.get_logger()
+
+
+def is_installed() -> bool:
+    try:
+        return find_spec("mcp") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class Mcp:
+    """An ASGI app that works inside its `lifespan`."""
+
+    def __init__(
+        self, sandboxes: Sandboxes, *, tenant: Callable[[Headers], str], loopback_only: bool
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._tenant = tenant
+        self._loopback_only = loopback_only
+        self._wanted = asyncio.Event()
+        self._endpoint: asyncio.Future[McpEndpoint] | None = None
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        self._endpoint = asyncio.get_running_loop().create_future()
+        living = asyncio.create_task(self._live(self._endpoint))
+        try:
+            yield
+        finally:
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
+
+    async def _live(self, endpoint: asyncio.Future[McpEndpoint]) -> None:
+        """From the first call to the end, in one task: what is entered here is left here."""
+        await self._wanted.wait()
+        module = await asyncio.to_thread(import_module, "sandbox_sdk.integrations.mcp")
+        made: McpEndpoint = module.McpEndpoint(
+            self._sandboxes, tenant=self._tenant, loopback_only=self._loopback_only
+        )
+        async with made.lifespan(None):
+            log.info("mcp.loaded")
+            endpoint.set_result(made)
+            await asyncio.Event().wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._endpoint is not None, "outside of its lifespan"
+        self._wanted.set()
+        await (await asyncio.shield(self._endpoint))(scope, receive, send)
