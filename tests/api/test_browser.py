@@ -7,7 +7,10 @@ import pytest
 from tests.api.browser import Page, chromium, open_page
 from tests.api.serving import Served
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="no chromium here")
+pytestmark = [
+    pytest.mark.skipif(chromium() is None, reason="no chromium here"),
+    pytest.mark.timeout(300),
+]
 
 
 def operations(server: Served) -> dict[str, str]:

@@ -29,6 +29,8 @@ from tests.server_process import running
 __all__ = ["state_dir"]
 
 KEY = "key-of-acme"
+pytestmark = pytest.mark.timeout(300)
+
 TARGET = {"thread_id", "session_id"}
 THREADS = ["conv-1", "conv-2"]
 
@@ -41,7 +43,7 @@ options = settings(
 @pytest.fixture(scope="module")
 def fake() -> Iterator[str]:
     keys = ApiKeys.parse(f"acme:{KEY}")
-    with served(keys=keys, limits=ApiLimits(body_timeout_s=5, keep_alive_s=0.05)) as server:
+    with served(keys=keys, limits=ApiLimits(keep_alive_s=0.05)) as server:
         yield f"http://127.0.0.1:{server.port}"
 
 
@@ -65,6 +67,7 @@ def ask(url: str, case: Case, *, accept: str = "*/*", exclude: Sequence[Any] = (
         headers={"Authorization": f"Bearer {KEY}", "Accept": accept},
         # That exactly one of thread_id and session_id is given, the document says in words alone.
         excluded_checks=[positive_data_acceptance, *exclude],
+        timeout=60,
     )
 
 
