@@ -45,6 +45,7 @@ class Command:
         self.timer: Optional[Timer] = None
         self.stall: Optional[Timer] = None
         self.timed_out = False
+        self.signalled = False
         self.paused = False
         self.stdin: Optional[Stdin] = None
         self.followers: Set[Follower] = set()

@@ -190,6 +190,7 @@ class Commands:
     def kill(self, command: Command, number: int) -> None:
         if command.nursery is None:
             return
+        command.signalled = True
         if number != 9:
             command.nursery.signal(number)
             return
@@ -220,7 +221,7 @@ class Commands:
         again = (
             command is not None
             and shell.untouched
-            and not command.timed_out
+            and not command.signalled
             and command.stdin is None
         )
         shell.close()

@@ -34,6 +34,7 @@ class Nursery:
         self.shell: Optional[Shell] = None
         self.alive = True
         self._subreaper = True
+        self._early: List[Callable[[], None]] = []
         self._loop = loop
         self._on_exit = on_exit
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -55,6 +56,7 @@ class Nursery:
         self._sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         shell.handed_over()
         self.shell = shell
+        self._early = []
 
     def go(self) -> Shell:
         """Its shell, awake: a process of the box may have stopped everything it could."""
@@ -68,13 +70,33 @@ class Nursery:
 
     def kill(self, marker: bytes) -> None:
         """End everything the command started. The shell's end is reported as usual."""
+        self._once_started(lambda: self._kill(marker))
+
+    def signal(self, number: int) -> None:
+        """To the group of the shell in one go, since one by one a process may be missed that is
+        just being forked; and to those that have left the group."""
+        self._once_started(lambda: self._signal(number))
+
+    def _once_started(self, act: Callable[[], None]) -> None:
+        self.listen()
+        if self.alive and self.shell is not None and not self.shell.pid:
+            self._early.append(act)
+        else:
+            act()
+
+    def _kill(self, marker: bytes) -> None:
         since = None if self._subreaper else self._began()
         processes.kill_all(
             lambda: self._members() + (processes.strays(since, marker) if since else [])
         )
 
-    def signal(self, number: int) -> None:
-        for pid in self._members():
+    def _signal(self, number: int) -> None:
+        members = self._members()
+        group = self.shell.pid if self.shell is not None else 0
+        outside = [pid for pid in members if processes.group_of(pid) != group]
+        if group and len(outside) < len(members):
+            processes.kill_group(group, number)
+        for pid in outside:
             processes.kill(pid, number)
 
     def destroy(self) -> None:
@@ -101,6 +123,9 @@ class Nursery:
             elif message[0] == b"pid" and self.shell is not None:
                 self.shell.pid, self._subreaper = int(message[1]), message[2] == b"subreaper"
                 processes.kill(self.shell.pid, signal.SIGCONT)  # As go() does, if it came first.
+                early, self._early = self._early, []
+                for act in early:
+                    act()
             elif message[0] == b"exit":
                 if message[2] == b"retired":
                     self.close()

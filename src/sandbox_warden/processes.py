@@ -64,6 +64,21 @@ def kill(pid: int, number: int) -> None:
         pass
 
 
+def kill_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def group_of(pid: int) -> int:
+    """The process group of a process, 0 for one that is gone."""
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return 0
+
+
 def count() -> int:
     return sum(1 for name in os.listdir("/proc") if name.isdigit())
 

@@ -225,6 +225,20 @@ async def test_a_signal_reaches_the_whole_tree(warden: WardenClient) -> None:
     assert "1236" not in await processes(warden)
 
 
+@pytest.mark.parametrize("stdin_open", [False, True])
+async def test_a_kill_that_comes_before_the_command_has_begun(
+    warden: WardenClient, stdin_open: bool
+) -> None:
+    """The shell that waits for it is killed, and no other takes its place."""
+    for _ in range(20):
+        command_id = await warden.start("sleep 1237", timeout_s=300, stdin_open=stdin_open)
+        await warden.signal(command_id, 9)
+        async with asyncio.timeout(30):
+            await warden.ended(command_id)
+        assert (await warden.result(command_id)).exit.exit_code == 137
+    assert "1237" not in await processes(warden)
+
+
 async def test_a_handler_gets_its_signal(warden: WardenClient) -> None:
     command = "trap 'echo caught; exit 5' INT; echo up; while :; do sleep 0.05; done"
     running = asyncio.create_task(warden.run(command, command_id="i"))

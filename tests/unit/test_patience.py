@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_sdk.backends.remote.patience import FIRST_CONTACT_S, Patience, Setback
+from sandbox_sdk.backends.remote.patience import FIRST_CONTACT_S, HELD_S, Patience, Setback
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
 CUT = Setback(RuntimeUnavailable("cut"), repeatable=True)
@@ -66,3 +66,21 @@ def test_progress_starts_it_over() -> None:
     assert patience.pause_s(CUT, 11.0) is None
     patience.start_over()
     assert patience.pause_s(CUT, 11.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("setback", "lasted_s", "goes_on"),
+    [
+        (CUT, HELD_S + 1, True),
+        (CUT, HELD_S - 1, False),
+        (REFUSED, HELD_S + 1, False),
+        (Setback(RuntimeUnavailable("full"), repeatable=True, after_s=1), HELD_S + 1, False),
+    ],
+)
+def test_connections_that_worked_for_a_while(
+    setback: Setback, lasted_s: float, goes_on: bool
+) -> None:
+    patience = Patience(10, known=True)
+    assert patience.pause_s(setback, 0.0) is not None
+    patience.look_back(setback, lasted_s=lasted_s)
+    assert (patience.pause_s(setback, 11.0) is not None) == goes_on

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from pydantic import TypeAdapter
 
-from sandbox_sdk.backends.remote.patience import HELD_S, Setback
+from sandbox_sdk.backends.remote.patience import Setback
 from sandbox_sdk.backends.remote.server import SILENCE_S, Call, Server
 from sandbox_sdk.protocol.errors import Internal, SandboxError, Unreachable
 from sandbox_sdk.protocol.events import (
@@ -52,8 +52,7 @@ async def events_of(
                         return
             raise Setback(_cut(server), repeatable=True)
         except Setback as setback:
-            if time.monotonic() > connected + HELD_S:
-                patience.start_over()
+            patience.look_back(setback, lasted_s=time.monotonic() - connected)
             await server.pause(patience, setback)
 
 

@@ -36,6 +36,11 @@ class Setback(Exception):
         self.unreached = unreached
         self.after_s = after_s
 
+    @property
+    def cut(self) -> bool:
+        """Whether a connection there was has ended too soon."""
+        return not self.unreached and not self.after_s
+
 
 @dataclass
 class Patience:
@@ -62,6 +67,11 @@ class Patience:
             return None
         self._failures = min(self._failures + 1, 10)
         return pause_s
+
+    def look_back(self, setback: Setback, *, lasted_s: float) -> None:
+        """What is cut again and again, but worked for a while each time, gets somewhere."""
+        if setback.cut and lasted_s > HELD_S:
+            self.start_over()
 
     def start_over(self) -> None:
         """There was progress: what failed before does not count any more."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import httpx
 from anyio.lowlevel import current_token
 
-from sandbox_sdk.backends.remote.patience import HELD_S, Patience, Setback
+from sandbox_sdk.backends.remote.patience import Patience, Setback
 from sandbox_sdk.protocol.errors import (
     Internal,
     InvalidRequest,
@@ -131,9 +131,8 @@ class Server:
                         return await answer.aread()
             except Setback as setback:
                 now = time.monotonic()
-                in_time = now < began + call.work_s + self._read_s
-                if in_time and now > attempt + HELD_S:
-                    patience.start_over()
+                if now < began + call.work_s + self._read_s:
+                    patience.look_back(setback, lasted_s=now - attempt)
                 await self.pause(patience, setback)
 
     @contextlib.asynccontextmanager
