@@ -34,7 +34,7 @@ def analyse(
     env: Mapping[str, str] | None = None,
     stdin: str | None = None,
     open_stdin: bool = False,
-    cwd: str | None = None,
+    cwd: str | None = "/workspace",
 ) -> Analysis:
     """Every simple command in it. Never raises, and looks at a bounded amount."""
     source = PRIVATE.sub("", command).replace("\r\n", "\n").rstrip("\r")
@@ -126,7 +126,7 @@ class _Analyser(Walk):
 
     def invoke(self, call: Call, scope: Scope) -> None:
         """A command is called: by the source, or by another command."""
-        call.cwd = scope.variables.cwd
+        call.cwd, call.other_cwds = scope.variables.cwd, scope.variables.other_cwds
         self.emit(call)
         self.effort.work += sum(map(len, call.argvs)) // 4
         with self.deeper(call.place.start):

@@ -37,9 +37,9 @@ def assigned_names(name: str, argv: list[str]) -> list[str]:
 def affect(name: str, argv: list[str], stdin: str | None, variables: Variables) -> None:
     """Carry over what a builtin does. `stdin` is None where it is not known."""
     if name == "cd":
-        variables.cwd = _moved(argv, variables.cwd)
+        variables.move(_moved(argv, variables.cwd))
     elif name in ("pushd", "popd"):
-        variables.cwd = None
+        variables.move(None)
     elif name in DECLARING:
         for word in argv[1:]:
             target, equals, value = word.partition("=")

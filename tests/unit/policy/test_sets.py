@@ -88,7 +88,17 @@ def test_strict_allows_everyday_work(command: str) -> None:
         "ls() { :; }", "alias ls=cat", "source f", "sort --compress-program=x f", "hash -p x ls",
         "shopt -s extglob", "cat f | xargs sort", 'rm -rf "$x"', "sed 1e f", "echo $((x))",
         "enable -f x y", "split --filter=x f", "mapfile -C x -c 1 y", "readonly x=/", "bash -i",
-        "bash -O extglob -c ls", "trap 'X=/' DEBUG; X=b; rm -rf \"$X\"",
+        "bash -O extglob -c ls", "trap 'X=/' DEBUG; X=b; rm -rf \"$X\"", "jobs -x reboot",
+        "bash - x.sh", "xargs --replace reboot", "split --f=x f", "sed -f --sandbox f",
+        "sed -f x -- --sandbox", "find . -exec {} ;", "getopts x 'a[$(ls)]'", "bash --init-file x",
+        'X=; rm -rf "/${X-tmp}"', "X=/etc; rm -rf ${X/\\/etc/&}",
+        "X='/etc*'; rm -rf \"${X%\"*\"}\"",
+        'X=abcdefgh/etc; rm -rf "${X:010}"', 'export x={/tmp,/etc}; rm -rf "$x"',
+        "echo x > /dev/nvme$((0))n1", "cd /; rm -rf e*", 'cd "$(cat f)"; rm -rf *',
+        "cd /; cd /nope; rm -rf *", "rm -rf $'\\x{0000002f}etc'", "kill -n 9 -1",
+        'select x in etc; do rm -rf "/$x"; done', 'x=tmp; f() { local x; rm -rf "/$x"; }; f',
+        'declare -l x=/ETC; rm -rf "$x"', "PS4='$(ls)'; set -x", "X=tmp; bash -c 'rm -rf /$X'",
+        "if false; then capsh() { ls; }; fi; capsh", "capsh() { ls; }; command capsh",
     ],
 )  # fmt: skip
 def test_strict_rejects_what_would_void_it(command: str) -> None:
