@@ -116,13 +116,13 @@ class _Analyser(Walk):
             self._assign(node.assignments, scope)
             self.emit(Call(place, [[]], via=scope.via, assigned=names, writes=writes))
             return
-        if node.assignments:
-            if node.words[0].bare() not in DECLARING:
-                inner = inner.apart()
-            self._assign(node.assignments, inner)
+        before = {name: scope.variables.values.get(name) for name in names}
+        self._assign(node.assignments, inner)
         call = Call(place, self.words(node.words, inner), via=scope.via, assigned=names)
         call.writes, call.literal = writes, is_literal(node.words[0])
         self.invoke(call, inner)
+        if node.words[0].bare() not in DECLARING:
+            _restore(before, scope.variables)
 
     def invoke(self, call: Call, scope: Scope) -> None:
         """A command is called: by the source, or by another command."""
@@ -130,9 +130,12 @@ class _Analyser(Walk):
         self.emit(call)
         self.effort.work += sum(map(len, call.argvs)) // 4
         with self.deeper(call.place.start):
-            for argv in call.argvs:
+            for index, argv in enumerate(call.argvs):
+                before = scope.variables.copy() if index else None
                 if argv:
                     self._one_way(call, argv, scope)
+                if before is not None:
+                    scope.variables.or_as(before)
         if not any(call.argvs) and not call.literal:
             self.doubt(Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known")
 
@@ -281,6 +284,15 @@ class _Analyser(Walk):
             return
         if bad:
             self.doubt(Doubt.UNKNOWN_VALUE, call.place, f"{name} evaluates a name")
+
+
+def _restore(before: Mapping[str, Values | None], variables: Variables) -> None:
+    """After `X=1 command`: X is what it was, unless the command has set it, too."""
+    for name, held in before.items():
+        variables.values.pop(name, None)
+        variables.arrays.pop(name, None)
+        if held is not None:
+            variables.values[name] = Values(held.texts)
 
 
 def _is_compound(word: str) -> bool:

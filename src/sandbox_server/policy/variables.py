@@ -42,7 +42,7 @@ class Variables:
 
     values: dict[str, Values] = field(default_factory=dict)
     arrays: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Arguments, already joined by GAP where there are alternatives to them: one reading only."""
+    """Their fields, in one reading; SPLIT among them where there may be others."""
     unstable: frozenset[str] = frozenset()
     """Assigned by a function, which may be called at any time."""
     functions: frozenset[str] = frozenset()

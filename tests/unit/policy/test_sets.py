@@ -98,6 +98,8 @@ def test_strict_allows_everyday_work(command: str) -> None:
         "cd /; cd /nope; rm -rf *", "rm -rf $'\\x{0000002f}etc'", "kill -n 9 -1",
         'select x in etc; do rm -rf "/$x"; done', 'x=tmp; f() { local x; rm -rf "/$x"; }; f',
         'declare -l x=/ETC; rm -rf "$x"', "PS4='$(ls)'; set -x", "X=tmp; bash -c 'rm -rf /$X'",
+        "A=1 cd /; rm -rf *", "env -C / rm -rf etc", "capsh() { ls; }; unset -f $x; capsh",
+        'x=/etc; if ls; then x=b; fi; export y="$x"; rm -rf "$y"',
         "if false; then capsh() { ls; }; fi; capsh", "capsh() { ls; }; command capsh",
     ],
 )  # fmt: skip
