@@ -8,7 +8,7 @@ import pytest
 
 from sandbox_sdk.protocol.errors import Capacity, SessionLost
 from sandbox_sdk.protocol.events import GapEvent
-from sandbox_sdk.protocol.models import ExecuteResult, Target
+from sandbox_sdk.protocol.models import ExecuteResult, Target, Verdict
 from tests.api.fake import exited, out, start
 from tests.api.serving import Served, eventually
 
@@ -158,3 +158,13 @@ def test_reader_that_does_not_read_holds_nobody_up(server: Served) -> None:
     server.fake.script = [start(), *(out("x" * 65536, n * 65536) for n in range(500)), exited()]
     with server.http.stream("POST", "/execute", json=RUN, headers=EVENTS):
         assert httpx.get(f"{server.http.base_url}/health").status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{}, EVENTS])
+def test_a_dry_run_is_answered_with_the_verdict(server: Served, headers: dict[str, str]) -> None:
+    body = {"thread_id": "t", "command": "rm -rf /", "dry_run": True, "background": True}
+    answer = server.http.post("/execute", json=body, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert Verdict.model_validate(answer.json()).allowed is False
+    assert server.fake.ran == []
+    assert server.fake.sessions == {}

@@ -51,6 +51,8 @@ class Call:
     """A definition of a function, and no call."""
     fork_bomb: bool = False
     cwd: str | None = None
+    other_cwds: tuple[str | None, ...] = ()
+    """Where it may run as well: a cd may fail. None: anywhere."""
 
 
 @dataclass(slots=True)

@@ -37,9 +37,9 @@ def assigned_names(name: str, argv: list[str]) -> list[str]:
 def affect(name: str, argv: list[str], stdin: str | None, variables: Variables) -> None:
     """Carry over what a builtin does. `stdin` is None where it is not known."""
     if name == "cd":
-        variables.cwd = _moved(argv, variables.cwd)
+        variables.move(_moved(argv, variables.cwd))
     elif name in ("pushd", "popd"):
-        variables.cwd = None
+        variables.move(None)
     elif name in DECLARING:
         for word in argv[1:]:
             target, equals, value = word.partition("=")
@@ -50,14 +50,15 @@ def affect(name: str, argv: list[str], stdin: str | None, variables: Variables) 
             elif name not in ("export", "readonly"):
                 variables.forget(target)
     elif name == "set" and "--" in argv:
-        _set_positional(argv[argv.index("--") + 1 :], variables)
+        bind(argv[argv.index("--") + 1 :], variables)
     elif name == "printf" and argv[1:2] == ["-v"] and len(argv) > 3:
         made = output(["printf", *argv[3:]], None)
         variables.assign(argv[2], UNKNOWN if made is None else Values((made,)))
     elif name == "read":
         _read(argv, stdin, variables)
     elif name in _SETS_NAMES:
-        variables.functions -= set(argv[1:]) if HOLE not in argv else variables.functions
+        sure = all(known(word) for word in argv)
+        variables.functions = variables.functions - set(argv) if sure else frozenset()
         for target in assigned_names(name, argv):
             variables.forget(target)
 
@@ -75,10 +76,6 @@ def _moved(argv: list[str], cwd: str | None) -> str | None:
     if target[:1] in ("/", "~"):
         return posixpath.normpath(target)
     return posixpath.normpath(posixpath.join(cwd, target)) if cwd else None
-
-
-def _set_positional(words: list[str], variables: Variables) -> None:
-    bind(words, variables)
 
 
 def bind(words: list[str], variables: Variables) -> None:

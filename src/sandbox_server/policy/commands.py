@@ -168,7 +168,7 @@ class CommandParser(RedirectionParser):
             if made.words and made.words[0].bare() in _DECLARING:
                 declared: list[Assignment] = []
                 if self._assignment(declared):
-                    made.words.append(_declared(declared[0], end, self.position))
+                    made.words.append(self._declared(declared[0], end))
                     made.assignments.extend(d for d in declared if isinstance(d.value, list))
                     continue
             word = self.word()
@@ -277,9 +277,10 @@ class CommandParser(RedirectionParser):
     def _function(self, name: str | None, start: int) -> Function:
         """After the parentheses."""
 
-
-def _declared(assignment: Assignment, start: int, end: int) -> Word:
-    """`declare x=1` has an argument `x=1` that is not split."""
-    value = assignment.value
-    inner: list[Part] = value.parts if isinstance(value, Word) else [Text("", quoted=True)]
-    return Word([Text(f"{assignment.name}=", quoted=True), *inner], start, end)
+    def _declared(self, assignment: Assignment, start: int) -> Word:
+        """`declare x=1` has an argument `x=1` that is not split; braces in it make it several."""
+        value = assignment.value
+        inner: list[Part] = value.parts if isinstance(value, Word) else [Text("", quoted=True)]
+        if any(isinstance(part, Text) and not part.quoted and "{" in part.text for part in inner):
+            raise self.unclear("braces in a declaration")
+        return Word([Text(f"{assignment.name}=", quoted=True), *inner], start, self.position)

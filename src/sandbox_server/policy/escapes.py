@@ -9,7 +9,7 @@ _SIMPLE = {
     "t": "\t", "v": "\v", "\\": "\\", "'": "'", '"': '"', "?": "?",
 }  # fmt: skip
 _ESCAPE = re.compile(
-    r"\\(?:([0-7]{1,3})|x\{?([0-9A-Fa-f]{1,2})\}?|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})"
+    r"\\(?:([0-7]{1,3})|x(?:\{([0-9A-Fa-f]{1,8})\}|([0-9A-Fa-f]{1,2}))|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})"
     r"|c(.)|(.))",
     re.DOTALL,
 )
@@ -30,11 +30,13 @@ def echoed(text: str) -> str:
 
 
 def _character(found: re.Match[str]) -> str:
-    octal, pair, short, long, control, single = found.groups()
+    octal, braced, pair, short, long, control, single = found.groups()
     if octal:
         return chr(int(octal, 8) & 0xFF)
-    if pair or short or long:
-        number = int(pair or short or long, 16)
+    if braced or pair:
+        return chr(int(braced or pair, 16) & 0xFF)
+    if short or long:
+        number = int(short or long, 16)
         return "?" if 0xD800 <= number < 0xF900 or number >= 0x110000 else chr(number)
     if control:
         return chr(ord(control) & 0x1F)

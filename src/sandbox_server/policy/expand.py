@@ -119,7 +119,8 @@ def parameter(part: Parameter, variables: Variables, outputs: Outputs) -> tuple[
         return _indirect(part, variables), part.quoted
     if part.subscript in ("@", "*") or part.name in ("@", "*"):
         name = part.name if part.subscript else "@"
-        return Values((GAP.join(variables.array(name)),), complete=True), True
+        joined = part.quoted and "*" in (part.name, part.subscript)
+        return Values((GAP.join(variables.array(name)),), complete=not joined), True
     if isinstance(part.subscript, Arithmetic):
         index = "".join(p.text for p in part.subscript.parts if isinstance(p, Text))
         values = variables.element(part.name, index)
@@ -237,6 +238,8 @@ def _choices(inner: str) -> list[str]:
     low, high = (int(end) if end.lstrip("-").isdigit() else ord(end) for end in found.groups())
     if found[1].lstrip("-").isdigit() != found[2].lstrip("-").isdigit():
         return []
+    if re.search(r"(?:^|\.)-?0[0-9]", inner):
+        return [SPLIT]
     if abs(high - low) >= MAX_BRACES:
         return [SPLIT]
     step = 1 if high >= low else -1

@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 
-from sandbox_server.policy.fields import HOLE, known
+from sandbox_server.policy.fields import known
 from sandbox_server.policy.variables import UNKNOWN, Values
+
+_DECIMAL = re.compile(r"\s*-?(?:0|[1-9][0-9]*)\s*", re.ASCII)
+"""Not `010`, which is eight."""
 
 
 def transformed(values: Values, operator: str, argument: str) -> Values:
     """As far as it can be told; incomplete where it cannot."""
     kind = operator.lstrip(":")
     if kind[:1] in ("-", "=", "?", "+") and kind:
-        return _default(values, kind, argument)
+        return _default(values, operator, argument)
     results = [_applied(text, operator, argument) for text in values.texts]
     if None in results:
         return UNKNOWN
-    return Values(tuple(r for r in results if r is not None), values.complete)
+    # Which characters of a pattern were quoted is not known here.
+    plain = operator[0] not in "#%/" or not re.search(r"[^\w./@-]", argument)
+    return Values(tuple(r for r in results if r is not None), values.complete and plain)
 
 
-def _default(values: Values, kind: str, argument: str) -> Values:
-    """Set and unset are not told apart: both ways are possible."""
+def _default(values: Values, operator: str, argument: str) -> Values:
+    """With a colon, empty is as good as unset; a variable that is not known may be either."""
+    kind, colon = operator[-1], operator[0] == ":"
     if kind == "?":
         return values
-    given = tuple(t for t in values.texts if t or kind == "+")
-    other = () if argument == HOLE else (argument,)
+    results = [] if values.complete else [argument]
+    for text in values.texts:
+        is_set = bool(text) or not colon
+        if kind == "+":
+            results.append(argument if is_set else "")
+        else:
+            results.append(text if is_set else argument)
     if kind == "+":
-        return Values(("", *other), values.complete and known(argument))
-    if values.complete and all(values.texts):
-        return values
-    return Values((*other, *given), complete=values.complete and known(argument))
+        return Values(tuple(dict.fromkeys((*results, ""))), complete=True)
+    return Values(tuple(dict.fromkeys(results)), values.complete)
 
 
 def _applied(text: str, operator: str, argument: str) -> str | None:
     if not known(text) or not known(argument):
         return None
+    if not text.isascii() and operator[0] in "^,@":
+        return None
     if operator in ("^^", ",,", "^", ",") and not argument:
         return _cased(text, operator)
-    if operator in ("@L", "@U", "@u", "@Q"):
-        return _cased(text, {"@L": ",,", "@U": "^^", "@u": "^"}.get(operator, ""))
+    if operator in ("@L", "@U", "@u"):
+        return _cased(text, {"@L": ",,", "@U": "^^", "@u": "^"}[operator])
     if operator == ":":
         return _substring(text, argument)
     if operator in ("/", "//", "/#", "/%"):
@@ -53,24 +65,21 @@ def _cased(text: str, operator: str) -> str:
         return text.upper()
     if operator == ",,":
         return text.lower()
-    first = text[:1].upper() if operator == "^" else text[:1].lower() if operator else text[:1]
-    return first + text[1:]
+    return (text[:1].upper() if operator == "^" else text[:1].lower()) + text[1:]
 
 
 def _substring(text: str, argument: str) -> str | None:
     start, _, length = argument.partition(":")
-    try:
-        begin = int(start or 0)
-        count = int(length) if length.strip() else len(text)
-    except ValueError:
+    if not all(_DECIMAL.fullmatch(number) for number in (start or "0", length or "0")):
         return None
+    begin, count = int(start or 0), int(length) if length else len(text)
     begin = max(begin + len(text), 0) if begin < 0 else begin
     return text[begin : begin + count] if count >= 0 else text[begin:count]
 
 
 def _replaced(text: str, operator: str, argument: str) -> str | None:
     pattern, _, replacement = argument.partition("/")
-    if any(mark in pattern for mark in "*?[("):
+    if any(mark in pattern for mark in "*?[(\\") or "&" in replacement:
         return None
     if operator == "/#":
         return replacement + text.removeprefix(pattern) if text.startswith(pattern) else text

@@ -77,7 +77,7 @@ class Policy:
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
         open_stdin: bool = False,
-        cwd: str | None = None,
+        cwd: str | None = "/workspace",
     ) -> Ruling:
         """Whether a command may run, with what it is given; `open_stdin`: and with what may come
         later."""

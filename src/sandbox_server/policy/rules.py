@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -98,11 +99,11 @@ class Rule:
     def _files(self, call: Call, argv: list[str], *, loosely: bool) -> bool:
         wanted = self.conditions
         if wanted.paths and not any(
-            _is_path(operand, call.cwd, wanted.paths, loosely=loosely) for operand in operands(argv)
+            _is_path(operand, call, wanted.paths, loosely=loosely) for operand in operands(argv)
         ):
             return False
         if wanted.writes and not any(
-            _is_path(written, call.cwd, wanted.writes, loosely=loosely) for written in call.writes
+            _is_path(written, call, wanted.writes, loosely=loosely) for written in call.writes
         ):
             return False
         return not wanted.assigns or any(
@@ -162,7 +163,7 @@ def _is_flag(argument: str, flag: str) -> bool:
         return True
     if flag.startswith("--"):
         given = argument.partition("=")[0]
-        return given == flag or (len(given) > 3 and given[1] == "-" and flag.startswith(given))
+        return given == flag or (len(given) > 2 and given[1] == "-" and flag.startswith(given))
     return len(flag) == 2 and argument[1:2] != "-" and flag[1] in argument[1:]
 
 
@@ -190,7 +191,10 @@ def _is_command(argv: list[str], wanted: tuple[tuple[str, ...], ...], *, loosely
 
 def _starts_with(argv: list[str], words: tuple[str, ...], *, loosely: bool) -> bool:
     """The words come next, or next among the arguments that are no flags."""
-    for candidates in (argv[1 : 1 + len(words)], list(operands(argv))[: len(words)]):
+    readings = [argv[1 : 1 + len(words)]]
+    if not any(word[0] == "-" for word in words):
+        readings.append(list(operands(argv))[: len(words)])
+    for candidates in readings:
         if len(candidates) == len(words) and all(
             argument == word or (loosely and may_be(argument, word))
             for argument, word in zip(candidates, words, strict=True)
@@ -208,12 +212,29 @@ def _like(argument: str, patterns: tuple[str, ...], *, loosely: bool) -> bool:
     return any(possible(argument).fullmatch(sample(pattern)) for pattern in patterns)
 
 
-def _is_path(argument: str, cwd: str | None, patterns: tuple[str, ...], *, loosely: bool) -> bool:
-    path = absolute(argument, cwd)
-    if path is not None and any(glob(pattern).fullmatch(path) for pattern in patterns):
+def _is_path(argument: str, call: Call, patterns: tuple[str, ...], *, loosely: bool) -> bool:
+    if _is_at(argument, call.cwd, patterns):
         return True
-    if not loosely or known(argument.replace(NUMBER, "")):
+    if not loosely:
         return False
     if HOLE in argument or SPLIT in argument or f"/.{STAR}" in argument:
         return True
-    return any(possible(argument).fullmatch(sample(pattern)) for pattern in patterns)
+    places = (call.cwd, *call.other_cwds) if argument[:1] not in ("/", "~") else (None,)
+    return any(_may_be_at(argument, cwd, patterns) for cwd in places)
+
+
+def _is_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
+    path = absolute(argument, cwd)
+    return path is not None and any(glob(pattern).fullmatch(path) for pattern in patterns)
+
+
+def _may_be_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
+    """Numbers may be any number, patterns any file; from a place that is not known, anywhere."""
+    if argument[:1] not in ("/", "~"):
+        if cwd is None:
+            return True
+        argument = posixpath.join(cwd, argument)
+    if any(_is_at(argument.replace(NUMBER, digit), cwd, patterns) for digit in "01"):
+        return True
+    path = possible(posixpath.normpath(argument))
+    return any(path.fullmatch(sample(pattern)) for pattern in patterns)

@@ -42,21 +42,28 @@ class Variables:
 
     values: dict[str, Values] = field(default_factory=dict)
     arrays: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Arguments, already joined by GAP where there are alternatives to them: one reading only."""
+    """Their fields, in one reading; SPLIT among them where there may be others."""
     unstable: frozenset[str] = frozenset()
     """Assigned by a function, which may be called at any time."""
     functions: frozenset[str] = frozenset()
     """Those that are surely defined."""
     cwd: str | None = None
+    other_cwds: tuple[str | None, ...] = ()
+    """Where it may be as well: a cd may fail. None: anywhere."""
 
     def copy(self) -> Variables:
         values, arrays = dict(self.values), dict(self.arrays)
-        return Variables(values, arrays, self.unstable, self.functions, self.cwd)
+        return Variables(values, arrays, self.unstable, self.functions, self.cwd, self.other_cwds)
+
+    def move(self, cwd: str | None) -> None:
+        others = tuple(dict.fromkeys((self.cwd, *self.other_cwds)))
+        self.other_cwds = others if len(others) <= MAX_VALUES else (None,)
+        self.cwd = cwd
 
     def inherited(self) -> Variables:
         """In another shell: there, only what was exported is set, which is not known."""
         values = {name: Values((*held.texts, "")) for name, held in self.values.items()}
-        return Variables(values, cwd=self.cwd)
+        return Variables(values, cwd=self.cwd, other_cwds=self.other_cwds)
 
     def get(self, name: str) -> Values:
         found = self.values.get(name)
@@ -97,6 +104,8 @@ class Variables:
     def or_as(self, before: Variables) -> None:
         """What happened since `before` may not have happened."""
         self.functions &= before.functions
+        if self.cwd != before.cwd:
+            self.other_cwds = (*self.other_cwds, *before.other_cwds, before.cwd)
         for name in self.changed(before):
             self.values[name] = before.get(name).or_else(self.get(name))
             if name in before.arrays or name in self.arrays:

@@ -11,7 +11,6 @@ from sandbox_server.policy.finding import unwrap_find
 from sandbox_server.policy.inner import Inner, Options, Run, Script
 
 MAX_GIVEN = 256
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,9 @@ def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> list[Inner]:
     if name == "env" and (text := options.value("-S", "--split-string")) is not None:
         return [Script(" ".join([text, *options.rest]), words=True)]
     rest, assigned = options.rest, []
-    while prefix.assignments and rest and _ASSIGNMENT.match(rest[0]):
+    if name == "env" and rest[:1] == ["-"]:
+        rest = rest[1:]
+    while prefix.assignments and rest and "=" in rest[0]:
         assigned.append(rest[0])
         rest = rest[1:]
     rest = _skipped(prefix, rest)
@@ -124,16 +125,7 @@ def _xargs(argv: list[str], stdin: str | None) -> list[Inner]:
     options = Options(
         argv[1:],
         valued="InPLsdEa",
-        long_valued=(
-            "--replace",
-            "--max-args",
-            "--max-procs",
-            "--max-lines",
-            "--max-chars",
-            "--delimiter",
-            "--eof",
-            "--arg-file",
-        ),
+        long_valued=("--max-args", "--max-procs", "--max-chars", "--delimiter", "--arg-file"),
     )
     command = options.rest or ["echo"]
     mark = options.value("-I", "--replace", "-i")
@@ -141,7 +133,8 @@ def _xargs(argv: list[str], stdin: str | None) -> list[Inner]:
     if mark is not None:
         lines = [SPLIT] if stdin is None or from_file else _few(stdin.splitlines())
         return [
-            Run([word.replace(mark or "{}", line.strip()) for word in command]) for line in lines
+            Run([word.replace(mark or "{}", line.strip()) for word in command])
+            for line in lines or [""]
         ]
     if stdin is None or from_file:
         return [Run([*command, SPLIT])]
@@ -218,13 +211,13 @@ def _shell(argv: list[str], stdin: str | None) -> list[Inner]:
     words = argv[1:]
     command = from_input = False
     found: list[Inner] = []
-    while words and words[0] != "-":
+    while words:
         if not known(words[0]) and not command:
             return [Script(SPLIT)]
         if words[0][:1] not in ("-", "+"):
             break
         option, *words = words
-        if option == "--":
+        if option in ("-", "--"):
             break
         if option.startswith("--"):
             if option in ("--rcfile", "--init-file", "--login"):
@@ -242,7 +235,7 @@ def _shell(argv: list[str], stdin: str | None) -> list[Inner]:
                 found.append(Script(SPLIT))
     if command:
         return [*found, Script(words[0], arguments=tuple(words[1:]))] if words else []
-    if words and not from_input and words[0] not in ("-", "/dev/stdin", "/dev/fd/0"):
+    if words and not from_input and words[0] not in ("/dev/stdin", "/dev/fd/0"):
         return [*found, Script(SPLIT, file=words[0])]
     return [*found, Script(SPLIT if stdin is None else stdin)]
 

@@ -1,0 +1,271 @@
+"""What becomes of each simple command: what it sets, and what it would run in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping
+
+from sandbox_server.policy.analysis import Call, Doubt, Place
+from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bind
+from sandbox_server.policy.expand import expand, expand_one, is_literal
+from sandbox_server.policy.fields import HOLE, SPLIT, certain, known
+from sandbox_server.policy.inner import Inner, Run, Script
+from sandbox_server.policy.lexer import Effort
+from sandbox_server.policy.names import command_name
+from sandbox_server.policy.parser import Parser
+from sandbox_server.policy.scan import scan
+from sandbox_server.policy.streams import Scope
+from sandbox_server.policy.syntax import Assignment, Sequence, Simple, TooMuch, Unclear
+from sandbox_server.policy.variables import UNKNOWN, Values, Variables
+from sandbox_server.policy.walk import Walk
+from sandbox_server.policy.wrappers import READS_INPUT, unwrap
+
+CHARACTERS = 32
+"""So many count for one word, in sources that are made out of others."""
+_BAD_SUBSCRIPT = re.compile(r"\[|[^\x20-\x7e]")
+
+
+class Analyser(Walk):
+    """Notes every simple command, and looks at what it runs."""
+
+    def __init__(self, effort: Effort) -> None:
+        super().__init__(effort)
+        self._active: list[str] = []
+
+    def source(self, source: str, scope: Scope) -> None:
+        """All of a source. What is not understood is scanned for words."""
+        place = scope.place
+        pinned = (place.start, place.end) if place else None
+        self.effort.work += len(source) // CHARACTERS
+        parser = Parser(source, self.effort, pinned=pinned)
+        depth = self.effort.depth
+        parsed: Sequence = parser.whole
+        try:
+            parser.parse()
+        except TooMuch:
+            self.effort.depth = depth
+            self.sequence(parsed, scope)
+            raise
+        except Unclear as exc:
+            self.effort.depth = depth
+            rest = parser.source[self._reached(parsed) if not pinned else 0 :]
+            here = place or Place(rest[:200], len(source) - len(rest), len(source))
+            self.doubt(Doubt.NOT_PARSED, here, exc.why)
+            self.found.calls.extend(scan(rest, here))
+        self.sequence(parsed, scope)
+
+    @staticmethod
+    def _reached(parsed: Sequence) -> int:
+        """Where the last command that was understood ends, if it is a simple one."""
+        last = parsed.items[-1][0] if parsed.items else None
+        return last.end if isinstance(last, Simple) else 0
+
+    def simple(self, node: Simple, scope: Scope) -> None:
+        place = scope.place or Place(node.text, node.start, node.end)
+        if self._aliased(node, scope, place):
+            return
+        self.parts(list(self.assigned_parts(node.assignments)), scope, place)
+        for word in node.words:
+            self.parts(word.parts, scope, place)
+        writes = self.redirected(node.redirects, scope, place) if node.redirects else []
+        inner = scope
+        if node.redirects:
+            inner = dataclasses.replace(scope, stdin=self.input_of(node.redirects, scope))
+        names = [assignment.name for assignment in node.assignments]
+        if not node.words:
+            self._assign(node.assignments, scope)
+            self.emit(Call(place, [[]], via=scope.via, assigned=names, writes=writes))
+            return
+        before = {name: scope.variables.values.get(name) for name in names}
+        self._assign(node.assignments, inner)
+        call = Call(place, self.words(node.words, inner), via=scope.via, assigned=names)
+        call.writes, call.literal = writes, is_literal(node.words[0])
+        self.invoke(call, inner)
+        if node.words[0].bare() not in DECLARING:
+            _restore(before, scope.variables)
+
+    def invoke(self, call: Call, scope: Scope) -> None:
+        """A command is called: by the source, or by another command."""
+        call.cwd, call.other_cwds = scope.variables.cwd, scope.variables.other_cwds
+        self.emit(call)
+        self.effort.work += sum(map(len, call.argvs)) // 4
+        with self.deeper(call.place.start):
+            for index, argv in enumerate(call.argvs):
+                before = scope.variables.copy() if index else None
+                if argv:
+                    self._one_way(call, argv, scope)
+                if before is not None:
+                    scope.variables.or_as(before)
+        if not any(call.argvs) and not call.literal:
+            self.doubt(Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known")
+
+    def _one_way(self, call: Call, argv: list[str], scope: Scope) -> None:
+        name = command_name(argv[0])
+        if name is None or not call.literal:
+            self.doubt(Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known")
+        if name is None:
+            if likely := _likely(argv):
+                self.invoke(Call(call.place, [likely], call.via, literal=False), scope)
+            return
+        call.assigned.extend(assigned_names(name, argv))
+        self._subscripts(name, argv, call)
+        if name in self.functions and call.direct:
+            call.function = name in scope.variables.functions
+            self._call_function(name, argv, scope)
+        elif name == "alias":
+            self._alias(argv, call, scope)
+        stdins: list[str | None] = [*scope.stdin.texts[:2]]
+        complete = scope.stdin.complete and 0 < len(scope.stdin.texts) <= 2
+        for stdin in stdins if complete else [*stdins, None]:
+            for inner in unwrap(name, argv, stdin):
+                self._inner(name, inner, call, scope)
+            if name not in READS_INPUT:
+                break
+        affect(name, argv, stdins[0] if len(stdins) == 1 else None, scope.variables)
+
+    def _inner(self, name: str, inner: Inner, call: Call, scope: Scope) -> None:
+        via = (*call.via, name)
+        if isinstance(inner, Run):
+            names = [text.partition("=")[0] for text in inner.assigned]
+            made = Call(call.place, [inner.argv], via, assigned=names, direct=False)
+            self.invoke(made, dataclasses.replace(scope, via=via))
+            return
+        self._script(inner, call, dataclasses.replace(scope, via=via, place=call.place))
+
+    def _script(self, script: Script, call: Call, scope: Scope) -> None:
+        text = script.text
+        read = self.processes.get(script.file or "")
+        if read and len(read.texts) == 1:
+            text = read.texts[0] if read.complete else f"{read.texts[0]}\n{SPLIT}"
+        if SPLIT in text or HOLE in text:
+            why = "what the shell would be given is not known"
+            if script.file is not None:
+                why = f"what is in {certain(script.file) or 'the file'} is not known"
+            self.doubt(Doubt.UNKNOWN_SCRIPT, call.place, why)
+        text = certain(text) or text.replace(SPLIT, HOLE)
+        if not text.strip(HOLE + " \t\n"):
+            return
+        if not script.here:
+            scope = dataclasses.replace(scope, variables=scope.variables.inherited())
+        if script.arguments:
+            scope.variables.assign("0", Values(script.arguments[:1]))
+            bind(list(script.arguments[1:]), scope.variables)
+        if script.words:
+            text = text.replace("\\_", " ")
+        before = scope.variables
+        if script.late:
+            scope = scope.apart()
+        with self.deeper(call.place.start):
+            self.source(text, dataclasses.replace(scope, stdin=UNKNOWN))
+        if script.late:
+            before.unstable |= scope.variables.changed(before)
+
+    # Names of this source
+
+    def _call_function(self, name: str, argv: list[str], scope: Scope) -> None:
+        if name in self._active:
+            return
+        self._active.append(name)
+        before = scope.variables.copy()
+        bind(argv[1:], scope.variables)
+        self.node(self.functions[name].body, scope)
+        for key in [*"@123456789"]:
+            scope.variables.values.pop(key, None)
+            scope.variables.arrays.pop(key, None)
+            if key in before.values:
+                scope.variables.values[key] = before.values[key]
+            if key in before.arrays:
+                scope.variables.arrays[key] = before.arrays[key]
+        self._active.pop()
+
+    def _alias(self, argv: list[str], call: Call, scope: Scope) -> None:
+        for word in argv[1:]:
+            name, equals, value = word.partition("=")
+            if equals:
+                self.aliases[name] = certain(value) or HOLE
+                via = (*call.via, "alias")
+                inside = dataclasses.replace(scope.apart(), place=call.place, via=via)
+                self._script(Script(value, here=True), call, inside)
+
+    def _aliased(self, node: Simple, scope: Scope, place: Place) -> bool:
+        name = node.words[0].bare() if node.words and not node.assignments else None
+        value = self.aliases.get(name or "")
+        if name is None or value is None or f"alias {name}" in self._active:
+            return False
+        self._active.append(f"alias {name}")
+        with self.deeper(place.start):
+            text = value + node.text[len(name) :]
+            self.source(text, dataclasses.replace(scope, place=place, via=(*scope.via, name)))
+        self._active.pop()
+        return True
+
+    def _assign(self, assignments: list[Assignment], scope: Scope) -> None:
+        variables, outputs = scope.variables, self.outputs(scope)
+        for assignment in assignments:
+            name, value = assignment.name, assignment.value
+            if isinstance(value, list):
+                ways = [expand(word, variables, outputs) for word in value]
+                fields = tuple(
+                    field for each in ways for field in [*each[0], *[SPLIT] * (len(each) > 1)]
+                )
+                before = variables.array(name) if assignment.append else ()
+                variables.set_array(name, (*before, *fields))
+                continue
+            values = expand_one(value, variables, outputs)
+            self.effort.work += sum(map(len, values.texts)) // CHARACTERS
+            if assignment.append:
+                old = variables.get(name)
+                values = Values(
+                    tuple(a + b for a in old.texts or (HOLE,) for b in values.texts)[:8],
+                    old.complete and len(old.texts) * len(values.texts) <= 8,
+                )
+            if assignment.subscript:
+                variables.arrays.pop(name, None)
+                variables.forget(name)
+            else:
+                variables.assign(name, values)
+
+    def _subscripts(self, name: str, argv: list[str], call: Call) -> None:
+        """Names with a subscript are evaluated by the builtins that take names."""
+        if name == "let":
+            bad = any(not re.fullmatch(r"[\w\s=+*/%()<>!&|^~?:,-]+", word) for word in argv[1:])
+        elif name in ("test", "["):
+            bad = any(
+                word == "-v" and _BAD_SUBSCRIPT.search(after)
+                for word, after in itertools.pairwise(argv)
+            )
+        elif name in DECLARING and any(_is_compound(word) for word in argv[1:]):
+            bad = True
+        elif named := assigned_names(name, argv):
+            bad = any(each == HOLE for each in named) or any(
+                "[" in word.partition("=")[0] for word in argv[1:]
+            )
+        else:
+            return
+        if bad:
+            self.doubt(Doubt.UNKNOWN_VALUE, call.place, f"{name} evaluates a name")
+
+
+def _restore(before: Mapping[str, Values | None], variables: Variables) -> None:
+    """After `X=1 command`: X is what it was, unless the command has set it, too."""
+    for name, held in before.items():
+        variables.values.pop(name, None)
+        variables.arrays.pop(name, None)
+        if held is not None:
+            variables.values[name] = Values(held.texts)
+
+
+def _is_compound(word: str) -> bool:
+    """`declare 'x=($(reboot))'`: a list in quotes is expanded all the same."""
+    value = word.partition("=")[2]
+    return value[:1] in ("(", HOLE, SPLIT)
+
+
+def _likely(argv: list[str]) -> list[str]:
+    """The command if what is not known in its name is nothing: empty where it has no name then."""
+    rest = re.sub(f"[{HOLE}{SPLIT}]", "", argv[0])
+    if rest:
+        return [rest, *argv[1:]] if rest != argv[0] and known(rest) else []
+    return argv[1:] if argv[1:] and argv[1][:1] != "-" else []
