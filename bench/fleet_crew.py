@@ -101,6 +101,10 @@ class Member:
         where = await self.directory.locate(TENANT, Target(thread_id=thread_id))
         assert where.worker is not None, f"{thread_id} is nowhere"
 
+    async def restore(self, thread_id: str) -> None:
+        """What a worker tells a Redis that may have forgotten."""
+        assert await self.registry.restore(self.records[thread_id]), f"{thread_id} is another's"
+
     async def end(self, thread_id: str) -> None:
         await self.registry.end(self.records.pop(thread_id), Status.CLEANED)
 
