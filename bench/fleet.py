@@ -19,7 +19,7 @@ from bench.fleet_redis import Cost, Counters, redis_client, redis_server
 from bench.processes import ended
 from sandbox_server.fleet import Directory, SessionIndex, Store
 
-BEGIN, LOCATE, END, LIST = "begin", "locate", "end", "list"
+BEGIN, LOCATE, RESTORE, END, LIST = "begin", "locate", "restore", "end", "list"
 PACED = "paced"
 _READY_S = 600.0
 _STEP_S = 3600.0
@@ -72,7 +72,8 @@ async def measure_registry(size: Size) -> RegistryFindings:
             begun = found.timings[BEGIN].calls + found.timings[f"{BEGIN} {PACED}"].calls
             found.session_bytes = (full.memory - ready.memory) / begun
             await _measure_list(client, url, found)
-            await _measure(client, crews, END, found)
+            for work in (RESTORE, END):
+                await _measure(client, crews, work, found)
             found.lost_leases = sum(int(told["gaps"]) for told in await _tell(crews, "gaps"))
     return found
 

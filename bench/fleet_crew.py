@@ -35,6 +35,8 @@ _AT_ONCE = 16
 _PACE = 100
 """Calls a second of a crew, when there is to be no crowd."""
 _PACED = 2000
+_SAMPLED = 10
+"""All sessions are begun; one in so many is found, vouched for and ended."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,10 @@ class Member:
         where = await self.directory.locate(TENANT, Target(thread_id=thread_id))
         assert where.worker is not None, f"{thread_id} is nowhere"
 
+    async def restore(self, thread_id: str) -> None:
+        """What a worker tells a Redis that may have forgotten."""
+        assert await self.registry.restore(self.records[thread_id]), f"{thread_id} is another's"
+
     async def end(self, thread_id: str) -> None:
         await self.registry.end(self.records.pop(thread_id), Status.CLEANED)
 
@@ -128,6 +134,8 @@ class Crew:
         if paced:
             self._paced += 1
         each = _PACED // len(self._members) if paced else self._threads
+        if work != "begin" and not paced:
+            each = max(each // _SAMPLED, 1)
         for member in self._members:
             for number in range(each):
                 old = f"{member.name}-{number % self._threads}"

@@ -22,7 +22,6 @@ from sandbox_sdk.protocol.models import DEFAULT_TENANT, ExecuteRequest, Target
 
 DIRECT, HOP = "at the worker", "through a coordinator"
 _KEY = "of-the-fleet"
-_LEASE_S = 10.0
 _STOP_S = 60.0
 
 
@@ -136,7 +135,6 @@ async def _fleet(runtime: str, *, workers: int) -> AsyncIterator[tuple[Server, S
             for number in range(workers)
         ]  # fmt: skip
         coordinator = await stack.enter_async_context(_server("coordinator", redis, folder))
-        await asyncio.sleep(_LEASE_S)  # Until a new Redis is believed.
         yield coordinator, started
 
 
@@ -146,7 +144,7 @@ async def _server(role: str, redis: str, folder: str, **settings: str) -> AsyncI
         **{name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_")},
         "SANDBOX_REDIS_URL": redis,
         "SANDBOX_FLEET_KEY": _KEY,
-        "SANDBOX_LEASE": str(_LEASE_S),
+        "SANDBOX_GRACE": "1",  # For so long, and that of a lease, the first thread has to wait.
         "SANDBOX_STATE_DIR": folder,
         "SANDBOX_LOG_LEVEL": "error",
         "SANDBOX_DESTROY_ON_EXIT": "true",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from bench.fleet import BEGIN, END, LIST, LOCATE, PACED, RegistryFindings
+from bench.fleet import BEGIN, END, LIST, LOCATE, PACED, RESTORE, RegistryFindings
 from bench.fleet_hop import DIRECT, HOP, HopFindings
 from bench.measure import Summary
 from bench.tables import aligned, piped
@@ -17,6 +17,7 @@ _TITLES = {
     BEGIN: "a thread gets its session, as fast as it goes",
     f"{LOCATE} {PACED}": "a coordinator finds a thread, 200 a second",
     LOCATE: "a coordinator finds a thread, as fast as it goes",
+    RESTORE: "a worker vouches for a session, as fast as it goes",
     END: "a session ends, as fast as it goes",
     LIST: "a coordinator lists all workers",
 }
@@ -99,6 +100,7 @@ def _costs(found: RegistryFindings) -> list[list[str]]:
     titles = {
         BEGIN: "a session begins",
         LOCATE: "a thread is found",
+        RESTORE: "a worker vouches for a session",
         END: "a session ends",
         LIST: "all workers are listed",
     }
