@@ -105,7 +105,7 @@ class Gate:
                 env=request.env,
                 stdin=request.stdin,
                 # Whoever leaves a command in the background may still write to it.
-                open_stdin=request.background,
+                open_stdin=request.stdin_open,
                 cwd=request.cwd or cwd,
             )
 

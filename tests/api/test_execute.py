@@ -167,4 +167,4 @@ def test_a_dry_run_is_answered_with_the_verdict(server: Served, headers: dict[st
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     assert Verdict.model_validate(answer.json()).allowed is False
     assert server.fake.ran == []
-    assert server.fake.sessions == {}
+    assert server.fake.live == {}

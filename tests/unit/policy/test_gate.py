@@ -82,11 +82,11 @@ async def test_a_verdict_tells_what_was_found() -> None:
     assert verdict.doubts == ["unknown-script"]
 
 
-async def test_what_a_background_command_will_read_is_not_known() -> None:
+async def test_what_a_command_will_be_sent_is_not_known() -> None:
     gate = Gate(Policy.read("strict"))
     await admit(gate, "bash")
     with pytest.raises(CommandRejected):
-        await gate.admit(run("bash", background=True), environment=None, tenant="acme")
+        await gate.admit(run("bash", stdin_open=True), environment=None, tenant="acme")
 
 
 async def test_a_long_command_is_judged_too() -> None:
