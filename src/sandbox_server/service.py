@@ -8,13 +8,10 @@ import signal as signals
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from sandbox_sdk.backends.base import Download, Sandboxes, to_run
-from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import SessionLost
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
@@ -24,19 +21,14 @@ from sandbox_sdk.protocol.models import (
     CommandInfo,
     CommandList,
     CreateSessionRequest,
-    DownloadInfo,
     ExecuteRequest,
     ExecuteResult,
-    FileEntry,
     Health,
     ListResult,
-    RunningCommand,
     Session,
     SessionInfo,
     SessionList,
     SessionState,
-    SessionSummary,
-    SessionUsage,
     SignalName,
     StdinReceipt,
     Target,
@@ -51,23 +43,18 @@ from sandbox_server.sessions.table import Life, SessionTable
 from sandbox_server.wording import (
     LOOKBACK,
     EventWording,
-    at,
+    ServiceFacts,
     command_info,
+    download_info,
     execute_result,
-    in_a_while,
     life,
+    listing_told,
+    session_info,
+    session_summary,
+    told_session,
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class ServiceFacts:
-    """What the service says of itself and its sandboxes."""
-
-    worker_id: str
-    runtime: str
-    why: str = ""
-    """Why this runtime, in words for people."""
-    limits: models.Limits
+__all__ = ["SandboxService", "ServiceFacts"]
 
 
 class SandboxService(Sandboxes):
@@ -108,33 +95,20 @@ class SandboxService(Sandboxes):
             session_id=own_id,
         )
         session, state = await self._table.open(tenant, request.thread_id or own_id or "", wanted)
-        return self._session(session, "existing" if state == "live" else "created")
+        status: Literal["created", "existing"] = "existing" if state == "live" else "created"
+        return told_session(session, self._facts, status=status, now=self._clock())
 
     async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
             state, usage = await session.warden.state(), await session.warden.usage()
-        now = self._clock()
-        idle_s = 0.0 if session.busy else min(state.idle_s, session.idle_s(now))
-        running = [
-            RunningCommand(command_id=c.command_id, age_s=c.age_s, output_bytes=c.output_bytes)
-            for c in state.commands
-            if c.running
-        ]
-        return SessionInfo(
-            **dict(self._session(session, "existing")),
-            state="busy" if running or session.busy else "idle",
-            last_used_at=datetime.now(UTC) - timedelta(seconds=idle_s),
-            idle_s=round(idle_s, 3),
-            commands=state.ran,
-            running=running,
-            usage=SessionUsage(**usage.model_dump()),
-        )
+        return session_info(session, self._facts, state, usage, now=self._clock())
 
     async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
         own = [s for s in self._table.sessions() if s.record.tenant == tenant]
         own.sort(key=lambda session: session.record.created_at)
-        return SessionList(sessions=[self._summary(session) for session in own])
+        now = self._clock()
+        return SessionList(sessions=[session_summary(s, self._facts, now=now) for s in own])
 
     async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
         await self._table.cleanup(await self._table.find(tenant, target))
@@ -300,16 +274,7 @@ class SandboxService(Sandboxes):
     ) -> AsyncIterator[Download]:
         session = await self._table.find(tenant, target)
         async with self._using(session), session.warden.get(path, digest=True) as file:
-            about = file.about
-            info = DownloadInfo(
-                filename=PurePosixPath(about.path).name or "workspace",
-                path=about.path,
-                type=about.type,
-                size=about.size,
-                sha256=about.sha256,
-                modified_at=at(about.modified_at),
-            )
-            yield Download(info, aiter(file))
+            yield Download(download_info(file.about), aiter(file))
 
     async def list_files(
         self,
@@ -323,11 +288,7 @@ class SandboxService(Sandboxes):
         session, _ = await self._open(tenant, target)
         async with self._using(session):
             listing = await session.warden.list(path, recursive=recursive, limit=limit)
-        entries = [
-            FileEntry(**{**dict(entry), "modified_at": at(entry.modified_at)})
-            for entry in listing.entries
-        ]
-        return ListResult(path=path, entries=entries, truncated=listing.truncated)
+        return listing_told(path, listing)
 
     # Together
 
@@ -364,37 +325,6 @@ class SandboxService(Sandboxes):
             yield
         except SessionLost as exc:
             raise await self._table.lose(session) from exc
-
-    def _session(self, session: LiveSession, status: str) -> Session:
-        record = session.record
-        return Session(
-            session_id=record.session_id,
-            thread_id=record.thread_id,
-            status="existing" if status == "existing" else "created",
-            generation=record.generation,
-            worker=self._facts.worker_id,
-            runtime=self._facts.runtime,
-            created_at=at(record.created_at),
-            expires_at=self._expires_at(session),
-            limits=self._facts.limits,
-        )
-
-    def _summary(self, session: LiveSession) -> SessionSummary:
-        record = session.record
-        return SessionSummary(
-            session_id=record.session_id,
-            thread_id=record.thread_id,
-            generation=record.generation,
-            worker=self._facts.worker_id,
-            runtime=self._facts.runtime,
-            created_at=at(record.created_at),
-            idle_s=round(session.idle_s(self._clock()), 3),
-            expires_at=self._expires_at(session),
-            state="busy" if session.busy else "idle",
-        )
-
-    def _expires_at(self, session: LiveSession) -> datetime:
-        return in_a_while(session.idle_timeout_s - session.idle_s(self._clock()))
 
 
 class _Standing(TypedDict):

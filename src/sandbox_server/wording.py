@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, Literal
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.events import (
     CommandEvent,
     ExitEvent,
@@ -16,14 +19,40 @@ from sandbox_sdk.protocol.events import (
 )
 from sandbox_sdk.protocol.models import (
     CommandInfo,
+    DownloadInfo,
     ExecuteResult,
+    FileEntry,
+    ListResult,
+    RunningCommand,
+    Session,
+    SessionInfo,
     SessionState,
+    SessionSummary,
+    SessionUsage,
 )
 from sandbox_server.runtime.warden import CommandResult, Event, Exited, Gap, Output, Started
-from sandbox_server.runtime.warden.answers import CommandSummary, StreamName
+from sandbox_server.runtime.warden.answers import (
+    BoxState,
+    CommandSummary,
+    DownloadAbout,
+    Listing,
+    StreamName,
+    Usage,
+)
 from sandbox_server.sessions.live import LiveSession
 
 LOOKBACK = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceFacts:
+    """What the service says of itself and its sandboxes."""
+
+    worker_id: str
+    runtime: str
+    why: str = ""
+    """Why this runtime, in words for people."""
+    limits: models.Limits
 
 
 class EventWording:
@@ -101,6 +130,82 @@ def command_info(summary: CommandSummary) -> CommandInfo:
     return CommandInfo(**summary.model_dump(exclude={"late_bytes"}))
 
 
+def told_session(
+    session: LiveSession,
+    facts: ServiceFacts,
+    *,
+    status: Literal["created", "existing"],
+    now: float,
+) -> Session:
+    record = session.record
+    return Session(
+        session_id=record.session_id,
+        thread_id=record.thread_id,
+        status=status,
+        generation=record.generation,
+        worker=facts.worker_id,
+        runtime=facts.runtime,
+        created_at=at(record.created_at),
+        expires_at=_expires_at(session, now),
+        limits=facts.limits,
+    )
+
+
+def session_info(
+    session: LiveSession, facts: ServiceFacts, state: BoxState, usage: Usage, *, now: float
+) -> SessionInfo:
+    """The box has the last word on how long it has been idle."""
+    idle_s = 0.0 if session.busy else min(state.idle_s, session.idle_s(now))
+    running = [
+        RunningCommand(command_id=c.command_id, age_s=c.age_s, output_bytes=c.output_bytes)
+        for c in state.commands
+        if c.running
+    ]
+    return SessionInfo(
+        **dict(told_session(session, facts, status="existing", now=now)),
+        state="busy" if running or session.busy else "idle",
+        last_used_at=datetime.now(UTC) - timedelta(seconds=idle_s),
+        idle_s=round(idle_s, 3),
+        commands=state.ran,
+        running=running,
+        usage=SessionUsage(**usage.model_dump()),
+    )
+
+
+def session_summary(session: LiveSession, facts: ServiceFacts, *, now: float) -> SessionSummary:
+    record = session.record
+    return SessionSummary(
+        session_id=record.session_id,
+        thread_id=record.thread_id,
+        generation=record.generation,
+        worker=facts.worker_id,
+        runtime=facts.runtime,
+        created_at=at(record.created_at),
+        idle_s=round(session.idle_s(now), 3),
+        expires_at=_expires_at(session, now),
+        state="busy" if session.busy else "idle",
+    )
+
+
+def download_info(about: DownloadAbout) -> DownloadInfo:
+    return DownloadInfo(
+        filename=PurePosixPath(about.path).name or "workspace",
+        path=about.path,
+        type=about.type,
+        size=about.size,
+        sha256=about.sha256,
+        modified_at=at(about.modified_at),
+    )
+
+
+def listing_told(path: str, listing: Listing) -> ListResult:
+    entries = [
+        FileEntry(**{**dict(entry), "modified_at": at(entry.modified_at)})
+        for entry in listing.entries
+    ]
+    return ListResult(path=path, entries=entries, truncated=listing.truncated)
+
+
 def life(session: LiveSession, state: SessionState) -> dict[str, Any]:
     record = session.record
     return {
@@ -114,5 +219,6 @@ def at(timestamp: float) -> datetime:
     return datetime.fromtimestamp(timestamp, UTC)
 
 
-def in_a_while(seconds: float) -> datetime:
-    return datetime.now(UTC) + timedelta(seconds=max(seconds, 0))
+def _expires_at(session: LiveSession, now: float) -> datetime:
+    left_s = session.idle_timeout_s - session.idle_s(now)
+    return datetime.now(UTC) + timedelta(seconds=max(left_s, 0))
