@@ -32,6 +32,9 @@ from sandbox_server.sessions.registry import Status, told
 
 _KNOWN = 10_000
 """How many threads' workers are kept in mind for the time in which Redis does not answer."""
+_FRESH_S = 2.0
+"""How long a worker that has answered is asked again without looking it up: if it does not have the
+thread any more it says so, or cannot be reached."""
 _REGISTRY_S = 0.5
 """How long the registry is waited for where it is known without it whom to ask."""
 _SILENT_S = 1.0
@@ -76,6 +79,14 @@ class Attempt:
         self._pause_s = min(self._pause_s * 1.5, 0.5)
 
 
+@dataclass
+class _Known:
+    """A worker that has answered for a session."""
+
+    worker: Worker
+    fresh_until: float
+
+
 class Router:
     def __init__(
         self,
@@ -92,7 +103,7 @@ class Router:
         self._chance = chance or random.Random()
         self._backends: dict[tuple[str, str], Sandboxes] = {}
         self._silent_until = 0.0
-        self._known: OrderedDict[tuple[str, Target], Worker] = OrderedDict()
+        self._known: OrderedDict[tuple[str, Target], _Known] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Router to {len({url for url, _ in self._backends})} workers>"
@@ -131,6 +142,7 @@ class Router:
         self, exc: SandboxError, worker: Worker, attempt: Attempt, *, resendable: bool = True
     ) -> None:
         """Returns where the call is worth another try. Raises the error where it is not."""
+        self._doubt(attempt)
         if not resendable:
             raise exc
         if isinstance(exc, Unreachable):
@@ -181,8 +193,10 @@ class Router:
         known = self._known.get((attempt.tenant, target))
         if known is None:
             where = await self._directory.locate(attempt.tenant, target)
+        elif time.monotonic() < known.fresh_until:
+            return Whereabouts(worker=known.worker, presence=Presence.HERE, assumed=True)
         else:
-            where = await self._located(attempt.tenant, target, known)
+            where = await self._located(attempt.tenant, target, known.worker)
         record = where.record
         if attempt.begun and record is not None and record.status in (Status.LIVE, Status.LOST):
             attempt.target = Target(session_id=record.session_id)
@@ -217,7 +231,12 @@ class Router:
         if attempt.target is None:
             return
         key = (attempt.tenant, attempt.target)
-        self._known[key] = worker
+        self._known[key] = _Known(worker, time.monotonic() + _FRESH_S)
         self._known.move_to_end(key)
         while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
+
+    def _doubt(self, attempt: Attempt) -> None:
+        """Something went wrong: the next try looks up where the thread is."""
+        if attempt.target and (known := self._known.get((attempt.tenant, attempt.target))):
+            known.fresh_until = 0.0
