@@ -82,7 +82,7 @@ class Proxy:
             pass
         finally:
             self._connections.discard(task)
-            await _abort(writer)
+            writer.transport.abort()
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: Fault | None
@@ -101,15 +101,9 @@ class Proxy:
         try:
             await _answer(to_server, writer, fault)
         finally:
+            from_client.transport.abort()
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-            await _abort(from_client)
-
-
-async def _abort(writer: asyncio.StreamWriter) -> None:
-    writer.transport.abort()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
 
 
 async def _send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
