@@ -48,4 +48,4 @@ class WardenClient(CommandCalls, FileCalls):
         with contextlib.suppress(LinkLost):
             async with link.request(frames.END, {}) as channel:
                 while True:
-                    await channel.receive()
+                    await self._next(link, channel)
