@@ -49,10 +49,16 @@ class Fleet:
         return made
 
     async def start(self, *, workers: int, coordinators: int = 1) -> None:
+        await self.run(
+            [self.process("worker") for _ in range(workers)],
+            [self.process("coordinator") for _ in range(coordinators)],
+        )
+
+    async def run(self, workers: list[ServerProcess], coordinators: list[ServerProcess]) -> None:
+        """Start these, and return when they answer."""
         # As if this Redis had been up for long: a new one is not believed at once.
         await self.store.set(self.store.marker_key, f"{await self.store.run_id()} 0", ttl_s=600)
-        self.workers = [self.process("worker") for _ in range(workers)]
-        self.coordinators = [self.process("coordinator") for _ in range(coordinators)]
+        self.workers, self.coordinators = workers, coordinators
         await asyncio.gather(*(p.start() for p in (*self.workers, *self.coordinators)))
         await asyncio.gather(*(p.ready() for p in (*self.workers, *self.coordinators)))
 
