@@ -56,6 +56,7 @@ class ServerProcess:
                 sys.executable,
                 "-m",
                 "sandbox_server",
+                "--json",  # No greeting between the lines of the log.
                 env={**os.environ, **self.settings},
                 stdout=DEVNULL,
                 stderr=log,

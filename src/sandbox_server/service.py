@@ -312,19 +312,39 @@ class SandboxService(Sandboxes):
             "output_limit": self._facts.limits.output_limit_bytes,
         }
 
-    @contextlib.asynccontextmanager
-    async def _using(self, session: LiveSession) -> AsyncIterator[None]:
-        async with self._told_if_lost(session):
-            with session.use(self._clock()):
-                yield
-            session.last_used = self._clock()
+    def _using(self, session: LiveSession) -> _Watched:
+        return _Watched(self._table, session, use=session.use(self._clock))
 
-    @contextlib.asynccontextmanager
-    async def _told_if_lost(self, session: LiveSession) -> AsyncIterator[None]:
-        try:
-            yield
-        except SessionLost as exc:
-            raise await self._table.lose(session) from exc
+    def _told_if_lost(self, session: LiveSession) -> _Watched:
+        return _Watched(self._table, session)
+
+
+class _Watched:
+    """A session while something is done with it: if its box goes, the loss is told.
+
+    A class: a loop that shuts down closes generators in any order, also those of decorators.
+    """
+
+    def __init__(
+        self,
+        table: SessionTable,
+        session: LiveSession,
+        *,
+        use: contextlib.AbstractContextManager[None] | None = None,
+    ) -> None:
+        self._table = table
+        self._session = session
+        self._use = use or contextlib.nullcontext()
+
+    async def __aenter__(self) -> None:
+        self._use.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: object
+    ) -> None:
+        self._use.__exit__(None, None, None)
+        if isinstance(exc, SessionLost):
+            raise await self._table.lose(self._session) from exc
 
 
 class _Standing(TypedDict):

@@ -54,7 +54,7 @@ async def look(make_box: MakeBox) -> str:
 
 
 async def test_ten_commands_of_a_box_that_goes_are_all_told(make_box: MakeBox) -> None:
-    box = await make_box(limits=SMALL)
+    box = await make_box()
     async with WardenClient(box) as warden:
         commands = [asyncio.create_task(warden.run("sleep 100")) for _ in range(10)]
         await until_running(warden, 10)

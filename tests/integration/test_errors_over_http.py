@@ -35,6 +35,7 @@ NOT_FROM_A_BOX = {
     "forbidden": "a caller that may not do what it asks for; none is restricted yet",
     "command_rejected": "takes a policy",
     "rate_limited": "takes a limit of calls",
+    "stdin_closed": "a command that takes no input; with real boxes in tests/contract",
     "unavailable": "the base of other errors",
     "misdirected": "what a worker tells a coordinator",
 }

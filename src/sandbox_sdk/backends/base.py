@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from sandbox_sdk.protocol.errors import InvalidRequest
@@ -47,16 +47,21 @@ def to_run(request: ExecuteRequest) -> ExecuteRequest:
     return request
 
 
-@asynccontextmanager
-async def closing(
-    events: AsyncIterator[CommandEvent],
-) -> AsyncIterator[AsyncIterator[CommandEvent]]:
-    """Iterators of backends hold connections: whoever leaves one early closes it."""
-    try:
-        yield events
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
+class closing:  # noqa: N801 - it is used like contextlib's
+    """Iterators of backends hold connections: whoever leaves one early closes it.
+
+    A class: a loop that shuts down closes generators in any order, also those of decorators.
+    """
+
+    def __init__(self, events: AsyncIterator[CommandEvent]) -> None:
+        self._events = events
+
+    async def __aenter__(self) -> AsyncIterator[CommandEvent]:
+        return self._events
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if isinstance(self._events, AsyncGenerator):
+            await self._events.aclose()
 
 
 class Sandboxes(ABC):

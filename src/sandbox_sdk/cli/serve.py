@@ -94,7 +94,7 @@ async def _serve(caller: Caller, settings: Settings) -> None:
             facts = sandboxes.facts
             limits = facts.limits.model_dump(mode="json")
             caller.tell({"url": url, "runtime": facts.runtime, "why": facts.why, "limits": limits})
-        else:
+        elif settings.log_format != "json":  # Else whoever reads stderr is no person.
             print(greeting(url, sandboxes, settings), file=sys.stderr, flush=True)
             await _warming(sandboxes, settings.pool_size)
 

@@ -35,14 +35,15 @@ class LiveSession:
         return f"<LiveSession {record.thread_id} #{record.generation} in {self.box.id}>"
 
     @contextmanager
-    def use(self, now: float) -> Iterator[None]:
-        """Something is going on: it does not expire meanwhile."""
+    def use(self, clock: Callable[[], float]) -> Iterator[None]:
+        """Something is going on: it does not expire meanwhile, and its time begins anew after."""
         self.busy += 1
-        self.last_used = now
+        self.last_used = clock()
         try:
             yield
         finally:
             self.busy -= 1
+            self.last_used = clock()
 
     def watch(self, command_id: str, *, clock: Callable[[], float]) -> None:
         """A command nobody waits for is use of the session too, until it ends."""
