@@ -7,6 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from sandbox_sdk.backends.base import Sandboxes
 from sandbox_server import logs
 from sandbox_server.main import serve
 from sandbox_server.settings import load
@@ -19,9 +20,13 @@ async def main(path: Path) -> None:
     logs.configure(form=settings.log_format, level=settings.log_level)
     watching = asyncio.create_task(write_lag(path))
     try:
-        await serve(settings)
+        await serve(settings, on_listening=_nothing)
     finally:
         watching.cancel()
+
+
+async def _nothing(url: str, sandboxes: Sandboxes) -> None:
+    """Nobody waits for a greeting."""
 
 
 async def write_lag(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sandbox_server.policy.analyse import analyse
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
@@ -52,6 +53,10 @@ class Ruling:
         return list(dict.fromkeys(doubt.value for doubt, _, _ in self.analysis.doubts))
 
 
+KEPT, KEPT_LENGTH = 1024, 1000
+"""Rulings on so many commands of at most so many characters are remembered."""
+
+
 class Policy:
     """Pure: the same command gets the same ruling."""
 
@@ -61,6 +66,7 @@ class Policy:
         self.rules = rules.rules
         self._deny = RuleIndex(rule for rule in rules.rules if rule.action is Action.DENY)
         self._allow = RuleIndex(rule for rule in rules.rules if rule.action is Action.ALLOW)
+        self._judge_bare = lru_cache(KEPT)(self._judge)
 
     def __repr__(self) -> str:
         return f"<Policy {self.name} {self.mode} {len(self.rules)} rules>"
@@ -81,6 +87,19 @@ class Policy:
     ) -> Ruling:
         """Whether a command may run, with what it is given; `open_stdin`: and with what may come
         later."""
+        if env or stdin is not None or len(command) > KEPT_LENGTH:
+            return self._judge(command, open_stdin, cwd, env=env, stdin=stdin)
+        return self._judge_bare(command, open_stdin, cwd)
+
+    def _judge(
+        self,
+        command: str,
+        open_stdin: bool,
+        cwd: str | None,
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+    ) -> Ruling:
         found = analyse(command, env=env, stdin=stdin, open_stdin=open_stdin, cwd=cwd)
         return Ruling(self.name, self.mode, self._rejection(found), found)
 
