@@ -1,8 +1,9 @@
 """What the service adds to a box: calls over HTTP and in-process, next to the bare box and to
 llm-sandbox."""
 
-from __future__ import asyncio
+from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
