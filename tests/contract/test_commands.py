@@ -1,6 +1,7 @@
 """One primitive: a command that is stateful, streaming, killable and resumable."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -275,9 +276,14 @@ async def test_state_is_taken_over_in_order_of_completion(warden: WardenClient) 
     slow = asyncio.create_task(warden.run(f"{wait}; who=slow", timeout_s=60))
     await until_running(warden)
     await warden.run("who=quick")
-    assert (await warden.run("echo $who; touch /tmp/go")).output == "quick\n"
+    assert (await warden.run("echo $who")).output == "quick\n"
+    await warden.put("/tmp/go", nothing())  # Not by a command, which has a state of its own.
     await slow
     assert (await warden.run("echo $who")).output == "slow\n"
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    yield b""
 
 
 # Idempotency
