@@ -37,7 +37,7 @@ from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.worker import Worker
 from tests.contract.clients import through_client
 from tests.contract.scripted import write_script
-from tests.fleet.redis_server import RedisServer
+from tests.fleet.redis_server import RedisServer, redis_program
 
 LIMITS = Limits(
     memory_bytes=512 << 20,
@@ -69,7 +69,7 @@ class Way:
 def fleet_way(runtimes: list[str]) -> list[Way]:
     """One that has everything between a client and a box: what is true of any way is tried once."""
     servers = [name for name in ("bubblewrap", "docker") if name in runtimes]
-    return [Way(runtime, "routed") for runtime in servers[:1]]
+    return [Way(runtime, "routed") for runtime in servers[:1] if redis_program()]
 
 
 def ways(runtimes: list[str], *, wire: bool, bash: bool) -> list[Way]:
@@ -77,11 +77,12 @@ def ways(runtimes: list[str], *, wire: bool, bash: bool) -> list[Way]:
     left out; the clients add nothing that depends on the runtime, so one is enough for them. What
     is about the wire itself does not concern clients, and what needs a shell not the fake."""
     servers = [name for name in runtimes if name != "gvisor"]
-    found = [Way(runtime, name) for runtime in servers for name in ("service", "http", "routed")]
+    names = ("service", "http", *(["routed"] if redis_program() else []))
+    found = [Way(runtime, name) for runtime in servers for name in names]
     if not wire and servers:
         fastest = "bubblewrap" if "bubblewrap" in servers else servers[0]
-        names = ("async-local", "sync-local", "async-remote", "sync-remote")
-        found += [Way(fastest, name) for name in names]
+        clients = ("async-local", "sync-local", "async-remote", "sync-remote")
+        found += [Way(fastest, name) for name in clients]
     return found if bash else [*found, Way("memory", "fake")]
 
 

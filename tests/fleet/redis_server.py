@@ -10,6 +10,11 @@ from pathlib import Path
 from redis.asyncio import Redis
 
 
+def redis_program() -> str | None:
+    """None where there is no Redis: the end of the run says so."""
+    return os.environ.get("SANDBOX_TEST_REDIS") or shutil.which("redis-server")
+
+
 class RedisServer:
     """A process that can be stopped, killed, started again and emptied."""
 
@@ -23,7 +28,7 @@ class RedisServer:
         self.url = f"redis://127.0.0.1:{self.port}/0"
 
     async def start(self) -> None:
-        program = os.environ.get("SANDBOX_TEST_REDIS") or shutil.which("redis-server")
+        program = redis_program()
         assert program, "no redis-server on this machine"
         self._folder.mkdir(parents=True, exist_ok=True)
         keep = ["--appendonly", "yes"] if self._persistent else ["--save", ""]
