@@ -19,6 +19,11 @@ _SLACK = 256 * 1024
 """Beyond the window granted: small frames (started, gap, reply) are not counted by the warden."""
 
 
+STALL_S = 10.0
+"""A warden that takes nothing for so long is given up. An engine does not always end the streams of
+a box that is gone, and whoever writes to one would wait for ever."""
+
+
 class LinkLost(Exception):
     """The stream ended, or the warden broke the protocol. What was asked may have happened."""
 
@@ -114,7 +119,11 @@ class Link:
         if self.lost is not None:
             raise LinkLost(self.lost)
         try:
-            await self._stream.write(frame)
+            async with asyncio.timeout(STALL_S):
+                await self._stream.write(frame)
+        except TimeoutError as exc:
+            self._lose("the warden reads no more")
+            raise LinkLost(self.lost) from exc
         except ConnectionError as exc:
             self._lose(f"the stream broke: {exc}")
             raise LinkLost(str(exc)) from exc
