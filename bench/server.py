@@ -7,6 +7,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import uvloop
+
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_server import logs
 from sandbox_server.main import serve
@@ -39,4 +41,4 @@ async def write_lag(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    uvloop.run(main(Path(sys.argv[1])))

@@ -205,7 +205,7 @@ async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutingBackend
         def connect(url: str, tenant: str) -> Sandboxes:
             # The router repeats calls itself: another worker may have the thread by then.
             key = settings.fleet_key.get_secret_value() or None
-            backend = RemoteBackend(url, api_key=key, tenant=tenant, retry_for_s=0)
+            backend = RemoteBackend(url, api_key=key, tenant=tenant, retry_for_s=0, nearby=True)
             stack.push_async_callback(backend.close)
             return backend
 

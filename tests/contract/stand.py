@@ -194,7 +194,7 @@ async def routed_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[Route
         await stack.enter_async_context(served(stand.service, listener, keys=keys))
 
         def connect(url: str, tenant: str) -> Sandboxes:
-            backend = RemoteBackend(url, api_key="fleet", tenant=tenant, retry_for_s=0)
+            backend = RemoteBackend(url, api_key="fleet", tenant=tenant, retry_for_s=0, nearby=True)
             stack.push_async_callback(backend.close)
             return backend
 

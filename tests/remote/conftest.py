@@ -2,7 +2,8 @@
 
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.remote.proxy import Proxy, proxied
 __all__ = ["state_dir"]
 
 RUNTIMES = os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",")
+Connect = Callable[..., RemoteBackend]
 FASTEST = next((name for name in ("bubblewrap", "docker") if name in RUNTIMES), None)
 
 
@@ -36,9 +38,14 @@ async def proxy(stand: Stand) -> AsyncIterator[Proxy]:
         yield made
 
 
+@pytest.fixture(params=["usual", "nearby"])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    return partial(RemoteBackend, nearby=request.param == "nearby")
+
+
 @pytest.fixture
-async def remote(proxy: Proxy) -> AsyncIterator[RemoteBackend]:
-    async with RemoteBackend(proxy.url) as backend:
+async def remote(connect: Connect, proxy: Proxy) -> AsyncIterator[RemoteBackend]:
+    async with connect(proxy.url) as backend:
         yield backend
 
 

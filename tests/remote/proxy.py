@@ -110,8 +110,9 @@ async def _send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     with contextlib.suppress(OSError, EOFError):
         head = await reader.readuntil(b"\r\n\r\n")
         # One call a connection, so that a fault is a call's.
-        assert b"Connection: keep-alive" in head
-        writer.write(head.replace(b"Connection: keep-alive", b"Connection: close"))
+        head = head.replace(b"\r\nConnection: keep-alive\r\n", b"\r\n")
+        assert b"\r\nconnection:" not in head.lower()
+        writer.write(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         while data := await reader.read(SIZE):
             writer.write(data)
             await writer.drain()

@@ -13,6 +13,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
 from sandbox_server.api.auth import ApiKeys
 from tests.api.serving import served
+from tests.remote.conftest import Connect
 
 KEY = "key-of-acme-\u043a\u043b\u044e\u0447"
 
@@ -26,8 +27,8 @@ def nobody() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("retry_for_s", [0, 0.5])
-async def test_nobody_there(nobody: str, retry_for_s: float) -> None:
-    async with RemoteBackend(nobody, retry_for_s=retry_for_s) as remote:
+async def test_nobody_there(nobody: str, retry_for_s: float, connect: Connect) -> None:
+    async with connect(nobody, retry_for_s=retry_for_s) as remote:
         with pytest.raises(errors.RuntimeUnavailable) as caught:
             await remote.health()
         assert nobody in caught.value.message
@@ -38,14 +39,16 @@ async def test_nobody_there(nobody: str, retry_for_s: float) -> None:
             [e async for e in remote.stream(ExecuteRequest(thread_id="t", command="true"))]
 
 
-async def test_a_person_with_a_wrong_address_is_told_by_default(nobody: str) -> None:
-    async with RemoteBackend(nobody) as remote:
+async def test_a_person_with_a_wrong_address_is_told_by_default(
+    nobody: str, connect: Connect
+) -> None:
+    async with connect(nobody) as remote:
         with pytest.raises(errors.RuntimeUnavailable):
             await remote.create_session(CreateSessionRequest())
 
 
 async def test_a_name_that_does_not_exist_is_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, connect: Connect
 ) -> None:
     pauses: list[float] = []
 
@@ -53,7 +56,7 @@ async def test_a_name_that_does_not_exist_is_not_tried_again(
         pauses.append(seconds)
 
     monkeypatch.setattr("sandbox_sdk.backends.remote.server.asyncio.sleep", pause)
-    async with RemoteBackend("http://sandbox.invalid:8000") as remote:
+    async with connect("http://sandbox.invalid:8000") as remote:
         with pytest.raises(errors.RuntimeUnavailable, match=r"sandbox\.invalid"):
             await remote.health()
     assert pauses == []
@@ -67,15 +70,15 @@ def test_not_an_address(url: str) -> None:
         RemoteBackend(url)
 
 
-async def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_from_the_environment(monkeypatch: pytest.MonkeyPatch, connect: Connect) -> None:
     with served(keys=ApiKeys([("acme", KEY)])) as server:
         monkeypatch.setenv("SANDBOX_URL", f"http://127.0.0.1:{server.port}/")
         monkeypatch.setenv("SANDBOX_API_KEY", KEY)
-        async with RemoteBackend() as remote:
+        async with connect() as remote:
             await remote.create_session(CreateSessionRequest(thread_id="t"))
         assert list(server.fake.live) == [("acme", "t")]
         monkeypatch.setenv("SANDBOX_API_KEY", "another")
-        async with RemoteBackend() as remote:
+        async with connect() as remote:
             with pytest.raises(errors.Unauthorized):
                 await remote.sessions()
 
@@ -88,31 +91,31 @@ def everything_told(error: BaseException | None) -> str:
     return told
 
 
-async def test_the_key_is_never_shown(nobody: str) -> None:
+async def test_the_key_is_never_shown(nobody: str, connect: Connect) -> None:
     secret = "s3cret-key"
     url = nobody.replace("http://", "http://user:s3cret-key@")
-    async with RemoteBackend(url, api_key=secret, retry_for_s=0) as remote:
+    async with connect(url, api_key=secret, retry_for_s=0) as remote:
         assert secret not in repr(remote)
         with pytest.raises(errors.RuntimeUnavailable) as caught:
             await remote.execute(ExecuteRequest(thread_id="t", command="true"))
         assert secret not in everything_told(caught.value)
     with pytest.raises(errors.InvalidRequest) as refused:
-        RemoteBackend(nobody, api_key=f"{secret}\r\nx: y")
+        connect(nobody, api_key=f"{secret}\r\nx: y")
     assert secret not in everything_told(refused.value)
 
 
-async def test_what_no_header_can_carry(nobody: str) -> None:
+async def test_what_no_header_can_carry(nobody: str, connect: Connect) -> None:
     with served() as server:
-        async with RemoteBackend(f"http://127.0.0.1:{server.port}") as remote:
+        async with connect(f"http://127.0.0.1:{server.port}") as remote:
             for command_id in ("a\nb", "\u0430"):
                 with pytest.raises(errors.InvalidRequest):
                     [e async for e in remote.follow(Target(thread_id="t"), command_id)]
 
 
-async def test_somebody_elses_server() -> None:
+async def test_somebody_elses_server(connect: Connect) -> None:
     with served() as server:
         url = f"http://127.0.0.1:{server.port}/elsewhere"
-        async with RemoteBackend(url) as remote:
+        async with connect(url) as remote:
             with pytest.raises(errors.NotFound):
                 await remote.sessions()
 
@@ -133,14 +136,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return key, cert
 
 
-async def test_certificates(certificate: tuple[Path, Path]) -> None:
+async def test_certificates(certificate: tuple[Path, Path], connect: Connect) -> None:
     with served(certificate=certificate) as server:
         url = f"https://127.0.0.1:{server.port}"
-        async with RemoteBackend(url) as careful:
+        async with connect(url) as careful:
             with pytest.raises(errors.RuntimeUnavailable, match=r"(?i)certificate"):
                 await careful.health()
-        async with RemoteBackend(url, verify=False) as careless:
+        async with connect(url, verify=False) as careless:
             assert (await careless.health()).status == "healthy"
         context = ssl.create_default_context(cafile=str(certificate[1]))
-        async with RemoteBackend(url, verify=context) as told:
+        async with connect(url, verify=context) as told:
             assert (await told.health()).status == "healthy"

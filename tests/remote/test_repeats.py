@@ -9,6 +9,7 @@ from sandbox_sdk import RemoteBackend
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
 from tests.contract.stand import Stand
+from tests.remote.conftest import Connect
 from tests.remote.proxy import Answers, Closed, Cut, Fault, Proxy, Silent
 
 FULL = Answers(
@@ -118,15 +119,19 @@ async def test_what_was_put_off_is_repeated_whatever_it_is(
     await remote.cleanup(Target(session_id=session.session_id))
 
 
-async def test_put_off_for_longer_than_patience_is_told_at_once(proxy: Proxy) -> None:
-    async with RemoteBackend(proxy.url, retry_for_s=5) as remote:
+async def test_put_off_for_longer_than_patience_is_told_at_once(
+    proxy: Proxy, connect: Connect
+) -> None:
+    async with connect(proxy.url, retry_for_s=5) as remote:
         proxy.faults.append(Answers(FULL.status, "retry-after: 3600\r\n", FULL.body))
         with pytest.raises(errors.Capacity, match="full"):
             await remote.create_session(CreateSessionRequest())
 
 
-async def test_without_repeats_every_fault_is_told(proxy: Proxy, thread_id: str) -> None:
-    async with RemoteBackend(proxy.url, retry_for_s=0) as remote:
+async def test_without_repeats_every_fault_is_told(
+    proxy: Proxy, thread_id: str, connect: Connect
+) -> None:
+    async with connect(proxy.url, retry_for_s=0) as remote:
         told: list[tuple[Fault, type[errors.SandboxError]]] = [
             (Closed(), errors.RuntimeUnavailable),
             (Cut(), errors.RuntimeUnavailable),
@@ -160,11 +165,11 @@ async def test_a_server_that_comes_back(
 
 
 async def test_a_command_longer_than_what_is_before_the_server_allows(
-    proxy: Proxy, stand: Stand, thread_id: str, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, stand: Stand, thread_id: str, monkeypatch: pytest.MonkeyPatch, connect: Connect
 ) -> None:
     """A proxy that gives up on quiet connections, again and again, does not wear patience out."""
     monkeypatch.setattr("sandbox_sdk.backends.remote.patience.HELD_S", 0.0)
-    async with RemoteBackend(proxy.url, retry_for_s=0.6) as remote:
+    async with connect(proxy.url, retry_for_s=0.6) as remote:
         proxy.faults.extend([Cut()] * 12)
         command = f"until [ -e go ]; do sleep 0.05; done; {ADD_A_LINE}"
         request = ExecuteRequest(thread_id=thread_id, command=command)
@@ -249,18 +254,20 @@ async def test_a_download_begins_again_but_is_not_pieced_together(
 # Time
 
 
-async def test_a_server_that_takes_a_call_and_never_answers(proxy: Proxy, thread_id: str) -> None:
-    async with RemoteBackend(proxy.url, read_timeout_s=0.5) as remote:
+async def test_a_server_that_takes_a_call_and_never_answers(
+    proxy: Proxy, thread_id: str, connect: Connect
+) -> None:
+    async with connect(proxy.url, read_timeout_s=0.5) as remote:
         proxy.faults.append(Silent())
         with pytest.raises(errors.RuntimeUnavailable, match="did not answer in time"):
             await remote.session(Target(thread_id=thread_id))
 
 
 async def test_the_time_of_a_command_is_not_the_time_for_an_answer(
-    proxy: Proxy, thread_id: str
+    proxy: Proxy, thread_id: str, connect: Connect
 ) -> None:
-    async with RemoteBackend(proxy.url) as patient:
+    async with connect(proxy.url) as patient:
         await patient.create_session(CreateSessionRequest(thread_id=thread_id))
-    async with RemoteBackend(proxy.url, read_timeout_s=0.5) as remote:
+    async with connect(proxy.url, read_timeout_s=0.5) as remote:
         request = ExecuteRequest(thread_id=thread_id, command="sleep 1.5; echo late")
         assert (await remote.execute(request)).output == "late\n"

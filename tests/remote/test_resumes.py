@@ -7,6 +7,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
 from tests.contract.stand import Stand
+from tests.remote.conftest import Connect
 from tests.remote.proxy import Answers, Closed, Cut, Fault, Proxy, Silent
 
 COUNT = "echo x >> runs; for i in $(seq 40); do echo line $i.; sleep 0.02; done; wc -l < runs"
@@ -109,8 +110,10 @@ async def test_silence_is_a_cut(
     assert whole(events) == COUNTED
 
 
-async def test_a_stream_that_never_gets_anywhere_is_given_up(proxy: Proxy, thread_id: str) -> None:
-    async with RemoteBackend(proxy.url, retry_for_s=1) as remote:
+async def test_a_stream_that_never_gets_anywhere_is_given_up(
+    proxy: Proxy, thread_id: str, connect: Connect
+) -> None:
+    async with connect(proxy.url, retry_for_s=1) as remote:
         proxy.faults.extend([Cut(b"event: start\n")] * 100)
         request = ExecuteRequest(thread_id=thread_id, command="sleep 60", timeout=90)
         with pytest.raises(errors.RuntimeUnavailable):

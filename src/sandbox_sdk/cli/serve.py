@@ -59,6 +59,8 @@ def serve(
     """
     caller = Caller(json=as_json)
     try:
+        import uvloop
+
         from sandbox_server.settings import load
 
         settings = load(
@@ -77,7 +79,7 @@ def serve(
     if print_config:
         print_settings(caller, settings.in_force())
         return
-    caller.run(_serve(caller, settings))
+    caller.run(_serve(caller, settings), loop=uvloop.new_event_loop)
 
 
 async def _serve(caller: Caller, settings: Settings) -> None:

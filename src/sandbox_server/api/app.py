@@ -9,7 +9,14 @@ from fastapi import FastAPI
 
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_server.api.auth import ApiKeys
-from sandbox_server.api.docs import DESCRIPTION, TAGS, TITLE, app_version, install_docs
+from sandbox_server.api.docs import (
+    DESCRIPTION,
+    TAGS,
+    TITLE,
+    DocumentedApp,
+    app_version,
+    install_docs,
+)
 from sandbox_server.api.errors import install_error_handlers
 from sandbox_server.api.further import further
 from sandbox_server.api.limits import ApiLimits
@@ -27,7 +34,7 @@ def create_app(
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
     """A new app. Without keys, every caller is the default tenant."""
-    app = FastAPI(
+    app = DocumentedApp(
         title=TITLE,
         version=app_version(),
         description=DESCRIPTION,

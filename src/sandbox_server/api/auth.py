@@ -70,8 +70,21 @@ class ApiKeys:
         return f"<ApiKeys of {len(set(self._tenants.values()))} tenants>"
 
 
+SCHEMES = {
+    "HTTPBearer": {"type": "http", "scheme": "bearer"},
+    "APIKeyHeader": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+"""As the OpenAPI document has them: the two ways to send a key."""
+
+
 class KeyedRoute(APIRoute):
     """A route that asks for the key first, before anything of the body is read."""
+
+    def __init__(self, *args: Any, openapi_extra: dict[str, Any] | None = None, **more: Any):
+        security: list[dict[str, list[str]]] = [{scheme: []} for scheme in SCHEMES]
+        super().__init__(
+            *args, openapi_extra={**(openapi_extra or {}), "security": security}, **more
+        )
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
-from fastapi import Body, Depends, Header, Query, Request
+from fastapi import Body, Header, Query, Request
 from pydantic import Discriminator, Tag
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.events import CommandEvent, StartEvent, parse_event_id
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
 from sandbox_server.api.about import about_command, about_target
-from sandbox_server.api.dependencies import Limits, OpenUntilSent, Service, Tenant
+from sandbox_server.api.dependencies import Asked
 from sandbox_server.api.errors import invalid_request
 from sandbox_server.api.examples import EXECUTE_BODIES
 from sandbox_server.api.sse import EVENT_STREAM, EventResponse, Feed, Position
@@ -30,15 +31,16 @@ ExecuteBody = Annotated[
 ]
 
 
-async def _resume(
-    last_event_id: Annotated[
-        str | None, Header(max_length=200, description="Go on after this event of a stream.")
-    ] = None,
-    command_id: Annotated[
-        str | None, Query(min_length=1, max_length=128, description="Go on with this command…")
-    ] = None,
-    offset: Annotated[int, Query(ge=0, description="…from here on in its output.")] = 0,
-) -> Position | None:
+LastEventId = Annotated[
+    str | None, Header(max_length=200, description="Go on after this event of a stream.")
+]
+CommandId = Annotated[
+    str | None, Query(min_length=1, max_length=128, description="Go on with this command…")
+]
+Offset = Annotated[int, Query(ge=0, description="…from here on in its output.")]
+
+
+def _resume(last_event_id: str | None, command_id: str | None, offset: int) -> Position | None:
     """Where to go on with a command that was started before. Raises InvalidRequest."""
     if command_id:
         return Position(command_id, offset)
@@ -55,12 +57,11 @@ async def _resume(
 
 async def execute(
     request: Request,
-    sandboxes: Service,
-    tenant: Tenant,
-    limits: Limits,
-    open_until_sent: OpenUntilSent,
+    asked: Asked,
     body: ExecuteBody,
-    resume: Annotated[Position | None, Depends(_resume)],
+    last_event_id: LastEventId = None,
+    command_id: CommandId = None,
+    offset: Offset = 0,
 ) -> Any:
     """Run bash source in the session of a thread, which is made where there is none. Working
     directory, variables, functions and options carry over to the next command.
@@ -71,37 +72,39 @@ async def execute(
 
     With `dry_run` nothing runs: the answer is what the policy says of the command.
     """
+    resume = _resume(last_event_id, command_id, offset)
     if isinstance(body, ExecuteRequest) and body.dry_run:
-        return await sandboxes.check(body, tenant=tenant)
+        return await asked.sandboxes.check(body, tenant=asked.tenant)
     about_target(body)
     wants_events = EVENT_STREAM in request.headers.get("accept", "").lower()
     if resume is None and not wants_events:
-        result = await sandboxes.execute(_command(body), tenant=tenant)
+        result = await asked.sandboxes.execute(_command(body), tenant=asked.tenant)
         about_command(result.command_id)
         return result
     if not wants_events:
         raise InvalidRequest(f"a command is followed as events; send Accept: {EVENT_STREAM}")
-    feed = Feed(_events(sandboxes, body, resume, tenant))
-    await open_until_sent.enter_async_context(feed)
-    first = await feed.next()
-    if isinstance(first, StartEvent):
-        about_command(first.command_id)
-    return EventResponse(
-        feed,
-        first,
-        after=resume or Position(),
-        request_id=request.state.request_id,
-        keep_alive_s=limits.keep_alive_s,
-    )
+    async with AsyncExitStack() as stack:
+        feed = await stack.enter_async_context(Feed(_events(asked, body, resume)))
+        first = await feed.next()
+        if isinstance(first, StartEvent):
+            about_command(first.command_id)
+        return EventResponse(
+            feed,
+            first,
+            held=stack.pop_all(),
+            after=resume or Position(),
+            request_id=request.state.request_id,
+            keep_alive_s=asked.limits.keep_alive_s,
+        )
 
 
-def _events(
-    sandboxes: Service, body: Target, resume: Position | None, tenant: str
-) -> AsyncIterator[CommandEvent]:
+def _events(asked: Asked, body: Target, resume: Position | None) -> AsyncIterator[CommandEvent]:
     if resume is None:
-        return sandboxes.stream(_command(body), tenant=tenant)
+        return asked.sandboxes.stream(_command(body), tenant=asked.tenant)
     target = Target(thread_id=body.thread_id, session_id=body.session_id)
-    return sandboxes.follow(target, resume.command_id, offset=resume.offset, tenant=tenant)
+    return asked.sandboxes.follow(
+        target, resume.command_id, offset=resume.offset, tenant=asked.tenant
+    )
 
 
 def _command(body: Target) -> ExecuteRequest:

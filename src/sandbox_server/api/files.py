@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import PurePosixPath
 from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Header, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
 from sandbox_sdk.protocol.errors import InvalidPath, InvalidRequest
 from sandbox_sdk.protocol.models import WORKSPACE, DownloadInfo, ListResult, UploadResult
-from sandbox_server.api.dependencies import (
-    Limits,
-    OpenUntilSent,
-    QueryTarget,
-    Service,
-    SessionIdQuery,
-    Tenant,
-    ThreadIdQuery,
-)
+from sandbox_server.api.dependencies import Asked, QueryTarget, SessionIdQuery, ThreadIdQuery
 from sandbox_server.api.errors import make_target
 from sandbox_server.api.forms import UploadForm, read_upload
+from sandbox_server.api.holding import HoldingResponse
 
 
 async def upload_file(
     request: Request,
-    sandboxes: Service,
-    tenant: Tenant,
-    limits: Limits,
+    asked: Asked,
     thread_id: ThreadIdQuery = None,
     session_id: SessionIdQuery = None,
     path: Annotated[
@@ -38,47 +29,48 @@ async def upload_file(
 ) -> UploadResult:
     """Store a file. It appears when it is whole, or not at all. In the form, `thread_id` or
     `session_id` and `path` come before `file`; they may be given in the query instead."""
-    form = await read_upload(request, limit=limits.upload_bytes)
+    form = await read_upload(request, limit=asked.limits.upload_bytes)
     fields = _merged(form, {"thread_id": thread_id, "session_id": session_id, "path": path})
     target = make_target(thread_id=fields.get("thread_id"), session_id=fields.get("session_id"))
-    return await sandboxes.upload_file(
-        target, fields.get("path") or _own_name(form), form.chunks, tenant=tenant
+    return await asked.sandboxes.upload_file(
+        target, fields.get("path") or _own_name(form), form.chunks, tenant=asked.tenant
     )
 
 
 async def download_file(
-    sandboxes: Service,
-    tenant: Tenant,
+    asked: Asked,
     target: QueryTarget,
-    open_until_sent: OpenUntilSent,
     path: Annotated[str, Query(min_length=1, examples=["out.csv"])],
     if_none_match: Annotated[str | None, Header(description="An ETag had before.")] = None,
 ) -> Response:
     """The bytes of a file as they are, or a folder as a tar."""
-    download = await open_until_sent.enter_async_context(
-        sandboxes.download_file(target, path, tenant=tenant)
-    )
-    headers = _headers(download.info)
-    if _matches(if_none_match, headers.get("ETag")):
-        return Response(status_code=304, headers={"ETag": headers["ETag"]})
-    # What fails up to the first byte still has a status of its own.
-    first = await anext(download.chunks, b"")
-    return StreamingResponse(
-        _with_first(first, download.chunks), headers=headers, media_type=_media_type(download.info)
-    )
+    async with AsyncExitStack() as stack:
+        download = await stack.enter_async_context(
+            asked.sandboxes.download_file(target, path, tenant=asked.tenant)
+        )
+        headers = _headers(download.info)
+        if _matches(if_none_match, headers.get("ETag")):
+            return Response(status_code=304, headers={"ETag": headers["ETag"]})
+        # What fails up to the first byte still has a status of its own.
+        first = await anext(download.chunks, b"")
+        return HoldingResponse(
+            _with_first(first, download.chunks),
+            held=stack.pop_all(),
+            headers=headers,
+            media_type=_media_type(download.info),
+        )
 
 
 async def list_files(
-    sandboxes: Service,
-    tenant: Tenant,
+    asked: Asked,
     target: QueryTarget,
     path: Annotated[str, Query(min_length=1)] = WORKSPACE,
     recursive: Annotated[bool, Query(description="Folders in folders too.")] = False,
     limit: Annotated[int, Query(ge=1, le=100_000, description="The most entries.")] = 1000,
 ) -> ListResult:
     """What is in a folder. The session is made where there is none."""
-    return await sandboxes.list_files(
-        target, path=path, recursive=recursive, limit=limit, tenant=tenant
+    return await asked.sandboxes.list_files(
+        target, path=path, recursive=recursive, limit=limit, tenant=asked.tenant
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from sandbox_sdk.protocol.models import Health
-from sandbox_server.api.dependencies import Service
 
 
-async def health(sandboxes: Service, response: Response) -> Health:
+async def health(request: Request, response: Response) -> Health:
     """How the server is doing. Needs no key."""
-    found = await sandboxes.health()
+    found: Health = await request.app.state.sandboxes.health()
     response.status_code = 503 if found.status == "unhealthy" else 200
     return found

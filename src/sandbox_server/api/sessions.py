@@ -13,12 +13,11 @@ from sandbox_sdk.protocol.models import (
     Target,
 )
 from sandbox_server.api.about import about_target
-from sandbox_server.api.dependencies import QueryTarget, Service, Tenant
+from sandbox_server.api.dependencies import Asked, QueryTarget
 
 
 async def create_session(
-    sandboxes: Service,
-    tenant: Tenant,
+    asked: Asked,
     response: Response,
     body: CreateSessionRequest | None = None,
 ) -> Session:
@@ -26,22 +25,22 @@ async def create_session(
     its own, named like the session."""
     request = body or CreateSessionRequest()
     about_target(request)
-    session = await sandboxes.create_session(request, tenant=tenant)
+    session = await asked.sandboxes.create_session(request, tenant=asked.tenant)
     response.status_code = 201 if session.status == "created" else 200
     return session
 
 
-async def session(sandboxes: Service, tenant: Tenant, target: QueryTarget) -> SessionInfo:
+async def session(asked: Asked, target: QueryTarget) -> SessionInfo:
     """How a session is doing. Asking does not count as use of it, and never makes one."""
-    return await sandboxes.session(target, tenant=tenant)
+    return await asked.sandboxes.session(target, tenant=asked.tenant)
 
 
-async def cleanup(sandboxes: Service, tenant: Tenant, body: Target) -> CleanupResult:
+async def cleanup(asked: Asked, body: Target) -> CleanupResult:
     """End a session: its processes and its files are gone."""
     about_target(body)
-    return await sandboxes.cleanup(body, tenant=tenant)
+    return await asked.sandboxes.cleanup(body, tenant=asked.tenant)
 
 
-async def sessions(sandboxes: Service, tenant: Tenant) -> SessionList:
+async def sessions(asked: Asked) -> SessionList:
     """The live sessions of whoever asks, oldest first. No box is asked."""
-    return await sandboxes.sessions(tenant=tenant)
+    return await asked.sandboxes.sessions(tenant=asked.tenant)

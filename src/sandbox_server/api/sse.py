@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
 from typing import Any, Self
-
-from starlette.responses import StreamingResponse
 
 from sandbox_sdk.protocol.errors import Internal, SandboxError
 from sandbox_sdk.protocol.events import (
@@ -22,6 +21,7 @@ from sandbox_sdk.protocol.events import (
 )
 from sandbox_server.api.errors import error_body
 from sandbox_server.api.failures import log_failure
+from sandbox_server.api.holding import HoldingResponse
 
 EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -95,7 +95,7 @@ class Feed:
         await self._queue.put(end)
 
 
-class EventResponse(StreamingResponse):
+class EventResponse(HoldingResponse):
     """Answers with the events of a feed whose first event has been taken already."""
 
     def __init__(
@@ -103,6 +103,7 @@ class EventResponse(StreamingResponse):
         feed: Feed,
         first: CommandEvent | Silence | None,
         *,
+        held: AsyncExitStack,
         after: Position,
         request_id: str,
         keep_alive_s: float,
@@ -111,7 +112,7 @@ class EventResponse(StreamingResponse):
         self._request_id = request_id
         self._keep_alive_s = keep_alive_s
         self._position = after
-        super().__init__(self._frames(first), headers=HEADERS, media_type=EVENT_STREAM)
+        super().__init__(self._frames(first), held=held, headers=HEADERS, media_type=EVENT_STREAM)
 
     async def _frames(self, event: CommandEvent | Silence | None) -> AsyncIterator[bytes]:
         try:

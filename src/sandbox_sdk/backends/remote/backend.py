@@ -71,6 +71,9 @@ class RemoteBackend(Sandboxes):
     verify: False trusts any certificate; a context of your own trusts what it says.
 
     tenant: on whose behalf calls are sent on. Only a coordinator's key may say so.
+
+    nearby: for many calls to a server that is reached without a proxy, at a third of the CPU time.
+    Takes aiohttp, which a server has.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class RemoteBackend(Sandboxes):
         retry_for_s: float = 30.0,
         verify: bool | ssl.SSLContext = True,
         tenant: str | None = None,
+        nearby: bool = False,
     ) -> None:
         self._server = Server(
             url or os.environ.get("SANDBOX_URL") or DEFAULT_URL,
@@ -92,6 +96,7 @@ class RemoteBackend(Sandboxes):
             retry_for_s=retry_for_s,
             verify=verify,
             tenant=tenant,
+            nearby=nearby,
         )
         self._health_for_s = min(retry_for_s, FIRST_CONTACT_S)
         self._users: Counter[object] = Counter()

@@ -9,7 +9,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import httpx
 from anyio.lowlevel import current_token
@@ -23,6 +23,9 @@ from sandbox_sdk.protocol.errors import (
     Unreachable,
 )
 from sandbox_sdk.protocol.models import TENANT_HEADER
+
+if TYPE_CHECKING:  # Takes aiohttp, which not every program has.
+    from sandbox_sdk.backends.remote.quick import QuickClient
 
 SILENCE_S = 45.0
 """A stream of events has a comment every 15 s: one that is silent for longer has been cut."""
@@ -66,6 +69,7 @@ class Server:
         retry_for_s: float,
         verify: bool | ssl.SSLContext,
         tenant: str | None,
+        nearby: bool,
     ) -> None:
         self._address = _checked_url(url)
         self._headers = _key_header(api_key)
@@ -80,8 +84,9 @@ class Server:
         self._connect_s = connect_timeout_s
         self._retry_for_s = retry_for_s
         self._verify = verify
+        self._nearby = nearby
         self._known = False
-        self._clients: dict[object, httpx.AsyncClient] = {}
+        self._clients: dict[object, httpx.AsyncClient | QuickClient] = {}
         """By event loop: connections cannot leave the one they were made in."""
 
     async def close(self) -> None:
@@ -90,13 +95,13 @@ class Server:
             await client.aclose()
 
     @property
-    def _client(self) -> httpx.AsyncClient:
+    def _client(self) -> httpx.AsyncClient | QuickClient:
         loop = current_token()
         if loop not in self._clients:
             self._clients[loop] = self._new_client()
         return self._clients[loop]
 
-    def _new_client(self) -> httpx.AsyncClient:
+    def _new_client(self) -> httpx.AsyncClient | QuickClient:
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_ALIVE_S
         )
@@ -106,6 +111,12 @@ class Server:
             transport = httpx.AsyncHTTPTransport(uds=self._address.path, limits=limits)
             return httpx.AsyncClient(
                 base_url="http://sandbox", headers=self._headers, transport=transport
+            )
+        if self._nearby and self._auth is None:
+            from sandbox_sdk.backends.remote.quick import QuickClient
+
+            return QuickClient(
+                base_url=self._address, headers=self._headers, limits=limits, verify=verify
             )
         return httpx.AsyncClient(
             base_url=self._address,
