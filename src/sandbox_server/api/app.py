@@ -22,6 +22,7 @@ from sandbox_server.api.further import further
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.middleware import BodyLimit, RequestLog
 from sandbox_server.api.routes import UPLOAD, eight
+from sandbox_server.api.shortcut import Shortcut
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -44,12 +45,13 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.sandboxes = sandboxes
-    app.state.keys = keys or ApiKeys([])
+    app.state.keys = keys = keys or ApiKeys([])
     app.state.limits = limits
     app.include_router(eight())
     app.include_router(further())
     install_docs(app)
     install_error_handlers(app)
+    app.add_middleware(Shortcut, sandboxes=sandboxes, keys=keys)
     app.add_middleware(BodyLimit, limits=limits, uploads=frozenset({UPLOAD}))
     app.add_middleware(RequestLog)
     return app
