@@ -7,8 +7,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-import uvloop
-
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_server import logs
 from sandbox_server.main import serve
@@ -41,4 +39,4 @@ async def write_lag(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(Path(sys.argv[1])))
+    asyncio.run(main(Path(sys.argv[1])))

@@ -19,9 +19,9 @@ from bench.stage import Stage
 from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
 
-SETTLE_S = 0.1
+SETTLE_S = 0.4
+"""Until an engine is done with the boxes that came and went."""
 POOL = 5
-SETTLE_S = 0.1
 
 
 def lacking() -> list[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -114,10 +116,12 @@ class Worker:
     def _connect(self, box: Box) -> WardenClient:
         return WardenClient(box, epoch=self._lease.epoch, deadman_s=self._spec.deadman_s)
 
-    async def claim(self, environment: str | None) -> tuple[Box, WardenClient]:
+    async def claim(
+        self, environment: str | None, state: Mapping[str, Any]
+    ) -> tuple[Box, WardenClient]:
         """A box for a new session: a warm one, or a new one of another environment."""
         if environment is None:
-            warm = await self._pool.claim()
+            warm = await self._pool.claim(state)
             return warm.box, warm.warden
         image = self._environments.get(environment)
         if image is None:
@@ -126,7 +130,7 @@ class Worker:
         box = await self._runtime.create(replace(self._spec, image=image))
         warden = self._connect(box)
         try:
-            await warden.connect()
+            await warden.set_state(state)
         except BaseException:
             await asyncio.shield(box.destroy())
             raise

@@ -111,7 +111,7 @@ def claim(stack: AsyncExitStack) -> Callable[[Pool], Any]:
     """Claims a box and destroys it after the test."""
 
     async def claim(pool: Pool) -> WarmBox:
-        warm = await pool.claim()
+        warm = await pool.claim({})
         stack.push_async_callback(warm.destroy)
         return warm
 
@@ -353,13 +353,13 @@ async def test_a_claim_cancelled_while_it_checks_its_box_loses_nothing(
         await until(lambda: pool.warm == 1)
         asked = asyncio.Event()
 
-        async def hang(self: WardenClient) -> None:
+        async def hang(self: WardenClient, state: object) -> None:
             asked.set()
             await asyncio.Event().wait()
 
         with monkeypatch.context() as patch:
-            patch.setattr(WardenClient, "ping", hang)
-            claiming = asyncio.create_task(pool.claim())
+            patch.setattr(WardenClient, "set_state", hang)
+            claiming = asyncio.create_task(pool.claim({}))
             await asked.wait()
             claiming.cancel()
             await asyncio.wait([claiming])
@@ -375,7 +375,7 @@ async def test_a_claim_cancelled_while_its_box_starts_leaves_the_box_to_the_pool
 ) -> None:
     runtime.open.clear()
     async with open_pool(size=1, max_size=1) as pool:
-        claiming = asyncio.create_task(pool.claim())
+        claiming = asyncio.create_task(pool.claim({}))
         await until(lambda: runtime.attempts == 1)
         claiming.cancel()
         await asyncio.wait([claiming])
@@ -395,7 +395,7 @@ async def test_a_claim_cancelled_the_moment_its_box_is_there(
             claiming.cancel()
 
         monkeypatch.setattr(pool, "_hand_out", hand_out_and_cancel)
-        claiming = asyncio.create_task(pool.claim())
+        claiming = asyncio.create_task(pool.claim({}))
         await asyncio.wait([claiming])
         assert claiming.cancelled()
         await until(lambda: pool.warm == 1 and not pool.starting and not len(pool._ends))
@@ -409,7 +409,7 @@ async def test_cancelled_claims_at_any_moment_lose_no_box(
     async with open_pool() as pool:
         await until(lambda: pool.warm == 2)
         for pause_s in (0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.1):
-            claims = [asyncio.create_task(pool.claim()) for _ in range(3)]
+            claims = [asyncio.create_task(pool.claim({})) for _ in range(3)]
             await asyncio.sleep(pause_s)
             for task in claims:
                 task.cancel()
@@ -423,11 +423,11 @@ async def test_cancelled_claims_at_any_moment_lose_no_box(
 async def test_closing_ends_starts_and_claims(runtime: Flaky, open_pool: OpenPool) -> None:
     runtime.open.clear()
     async with open_pool() as pool:
-        claiming = asyncio.create_task(pool.claim())
+        claiming = asyncio.create_task(pool.claim({}))
         await until(lambda: pool.starting == 2)
         await pool.close(destroy=False)
         with pytest.raises(RuntimeUnavailable, match="stop"):
             await claiming
         with pytest.raises(RuntimeUnavailable, match="stop"):
-            await pool.claim()
+            await pool.claim({})
     assert pool.starting == 0

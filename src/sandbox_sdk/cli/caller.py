@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 SANDBOX_FAILED = 125
 """As `docker run` has it: not the command has failed, but what should run it."""
 INTERRUPTED = 130
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +45,10 @@ class Caller:
 
         return LocalBackend()
 
-    def run(
-        self, work: Coroutine[Any, Any, int | None], *, loop: NewLoop | None = None
-    ) -> NoReturn:
+    def run(self, work: Coroutine[Any, Any, int | None]) -> NoReturn:
         """Do the work and leave with its exit code, or with a line that says what went wrong."""
         try:
-            with asyncio.Runner(loop_factory=loop) as runner:
-                code = runner.run(work)
+            code = asyncio.run(work)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except (SandboxError, OSError) as exc:

@@ -59,8 +59,6 @@ def serve(
     """
     caller = Caller(json=as_json)
     try:
-        import uvloop
-
         from sandbox_server.settings import load
 
         settings = load(
@@ -79,7 +77,7 @@ def serve(
     if print_config:
         print_settings(caller, settings.in_force())
         return
-    caller.run(_serve(caller, settings), loop=uvloop.new_event_loop)
+    caller.run(_serve(caller, settings))
 
 
 async def _serve(caller: Caller, settings: Settings) -> None:

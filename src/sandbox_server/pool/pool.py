@@ -11,10 +11,10 @@ import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import Context
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import structlog
 
@@ -105,8 +105,8 @@ class Pool:
         self._keep(WarmBox(box, warden), check_in_s=0)
         self._wake.set()
 
-    async def claim(self) -> WarmBox:
-        """A box that nobody had before and that has just answered; the caller's from now on.
+    async def claim(self, state: Mapping[str, Any]) -> WarmBox:
+        """A box that nobody had before and that has taken this state: the caller's from now on.
 
         Takes the oldest warm box, or waits for a new one where there is none. Raises Capacity
         where the machine is full and RuntimeUnavailable where no box can be started.
@@ -119,7 +119,7 @@ class Pool:
         self._idle_since = self._clock()
         self._claims.append(self._idle_since)
         try:
-            warm = await self._claim_warm() or await self._claim_cold()
+            warm = await self._claim_warm(state) or await self._claim_cold(state)
         finally:
             self._claiming -= 1
             self._wake.set()
@@ -149,20 +149,32 @@ class Pool:
 
     # Claims
 
-    async def _claim_warm(self) -> WarmBox | None:
+    async def _claim_warm(self, state: Mapping[str, Any]) -> WarmBox | None:
         while self._warm:
             warm = self._take()
-            try:
-                answered = await warm.answers(within_s=self._settings.claim_timeout_s)
-            except BaseException:
-                self._put_back(warm)
-                raise
-            if answered:
+            if await self._give(warm, state):
                 return warm
-            self._discard(warm, reason="dead")
         return None
 
-    async def _claim_cold(self) -> WarmBox:
+    async def _claim_cold(self, state: Mapping[str, Any]) -> WarmBox:
+        warm = await self._next()
+        if not await self._give(warm, state):
+            raise RuntimeUnavailable("a new box did not answer; try again")
+        return warm
+
+    async def _give(self, warm: WarmBox, state: Mapping[str, Any]) -> bool:
+        """Whether the box is there and has taken the state. One that may have taken it and is not
+        handed out goes: it would be found as a session that never was."""
+        try:
+            taken = await warm.answers(within_s=self._settings.claim_timeout_s, state=state)
+        except BaseException:
+            self._discard(warm, reason="claim cancelled")
+            raise
+        if not taken:
+            self._discard(warm, reason="dead")
+        return taken
+
+    async def _next(self) -> WarmBox:
         """Wait for the next box, of which there is one on its way for every claim that waits."""
         self._require_open()
         waiter: asyncio.Future[WarmBox] = asyncio.get_running_loop().create_future()
@@ -204,14 +216,6 @@ class Pool:
         warm = next(iter(self._warm))
         self._warm.pop(warm).cancel()
         return warm
-
-    def _put_back(self, warm: WarmBox) -> None:
-        """A claim was cancelled before it knew whether its box lives. Nobody who waits for a box
-        gets this one: they have boxes on the way that are surely alive."""
-        if self._waiters or self._closed:
-            self._discard(warm, reason="claim cancelled")
-        else:
-            self._keep(warm, check_in_s=0)
 
     async def _keep_alive(self, warm: WarmBox, check_in_s: float) -> None:
         """Signs of life in both directions: they also set back the box's dead-man's switch."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -31,11 +32,15 @@ class WarmBox:
     fenced: bool = False
     """Somebody with a higher epoch has taken the box over, so it is no longer ours to destroy."""
 
-    async def answers(self, *, within_s: float) -> bool:
-        """Whether the box is there. A link that broke is replaced, where that goes in time."""
+    async def answers(self, *, within_s: float, state: Mapping[str, Any] | None = None) -> bool:
+        """Whether the box is there and, where it is given one, has taken a state. A link that broke
+        is replaced, where that goes in time."""
         try:
             async with asyncio.timeout(within_s):
-                await self.warden.ping()
+                if state is None:
+                    await self.warden.ping()
+                else:
+                    await self.warden.set_state(state)
         except Fenced:
             self.fenced = True
             return False

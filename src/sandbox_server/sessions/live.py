@@ -75,18 +75,18 @@ class LiveSession:
     def is_idle(self, now: float) -> bool:
         return self.idle_s(now) > self.idle_timeout_s
 
-    def state(self) -> dict[str, Any]:
-        """What the box is told of its session, for a server that finds it later."""
-        record = self.record
-        return {
-            "tenant": record.tenant,
-            "thread_id": record.thread_id,
-            "generation": record.generation,
-            "session_id": record.session_id,
-            "created_at": record.created_at,
-            "idle_timeout_s": self.idle_timeout_s,
-            "environment": self.environment,
-        }
+
+def state_of(record: Record, *, idle_timeout_s: float, environment: str | None) -> dict[str, Any]:
+    """What a box is told of its session, for a server that finds it later."""
+    return {
+        "tenant": record.tenant,
+        "thread_id": record.thread_id,
+        "generation": record.generation,
+        "session_id": record.session_id,
+        "created_at": record.created_at,
+        "idle_timeout_s": idle_timeout_s,
+        "environment": environment,
+    }
 
 
 def record_from_state(

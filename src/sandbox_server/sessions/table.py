@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -23,7 +23,7 @@ from sandbox_sdk.protocol.models import WORKSPACE, SessionState, Target
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.lease import Lease
-from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.live import LiveSession, state_of
 from sandbox_server.sessions.registry import Record, Registry, Status, told
 
 log = structlog.get_logger()
@@ -35,8 +35,10 @@ Key = tuple[str, str]
 class BoxSource(Protocol):
     """Where boxes for new sessions come from."""
 
-    async def claim(self, environment: str | None) -> tuple[Box, WardenClient]:
-        """A box nobody has used, with a warden that answers. Raises Capacity."""
+    async def claim(
+        self, environment: str | None, state: Mapping[str, Any]
+    ) -> tuple[Box, WardenClient]:
+        """A box nobody has used, whose warden has taken this state. Raises Capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,45 +209,55 @@ class SessionTable:
         before = await self._registry.predecessor(*key)
         self._making += 1
         try:
-            box, warden = await self._source.claim(life.environment)
+            session = await self._make(self._record_of(key, life, before), life)
             try:
-                session = await self._furnish(key, life, box, warden, before)
+                await self._registry.begin(session.record, before=before)
             except BaseException:
-                await asyncio.shield(_discard(box, warden))
+                await asyncio.shield(_discard(session.box, session.warden))
                 raise
+            self._live[key] = session
         finally:
             self._making -= 1
         again = before is not None and before.status != Status.CLEANED
-        log.info("session.created", thread=key[1], tenant=key[0], box=box.id,
+        log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
                  generation=session.record.generation)  # fmt: skip
         return session, "recreated" if again else "created"
 
-    async def _furnish(
-        self, key: Key, life: Life, box: Box, warden: WardenClient, before: Record | None
-    ) -> LiveSession:
-        record = Record(
+    def _record_of(self, key: Key, life: Life, before: Record | None) -> Record:
+        """Of a session that has no box yet."""
+        return Record(
             tenant=key[0],
             thread_id=key[1],
             generation=1 if before is None else before.generation + 1,
             session_id=life.session_id or str(uuid.uuid4()),
-            box_id=box.id,
+            box_id="",
             status=Status.LIVE,
             created_at=self._wall(),
             worker=self._lease.worker,
             epoch=self._lease.epoch,
         )
+
+    async def _make(self, record: Record, life: Life) -> LiveSession:
+        """A box that is this session's, with what its caller wants in it."""
         idle_timeout_s = life.idle_timeout_s or self._idle_timeout_s
-        session = LiveSession(
-            record, box, warden, idle_timeout_s, self._clock(), environment=life.environment
-        )
-        session.cwd = WORKSPACE
-        await warden.set_state(session.state())
+        state = state_of(record, idle_timeout_s=idle_timeout_s, environment=life.environment)
+        box, warden = await self._source.claim(life.environment, state)
         if life.env:
             exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in life.env.items())
-            await warden.run(exports)
-        await self._registry.begin(record, before=before)
-        self._live[_key(session)] = session
-        return session
+            try:
+                await warden.run(exports)
+            except BaseException:
+                await asyncio.shield(_discard(box, warden))
+                raise
+        return LiveSession(
+            replace(record, box_id=box.id),
+            box,
+            warden,
+            idle_timeout_s,
+            self._clock(),
+            environment=life.environment,
+            cwd=WORKSPACE,
+        )
 
     async def _end(self, session: LiveSession, status: Status) -> None:
         if session.ended is None:
