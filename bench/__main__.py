@@ -48,7 +48,7 @@ class Effort:
     boxes: int = 10
     creates: int = 100
     firsts: int = 10
-    cold_rounds: int = 3
+    cold_rounds: int = 4
     sessions: int = r.CROWD_SIZE
     fleet: fleet.Size = field(default_factory=fleet.Size)
     hops: fleet_hop.Effort = field(default_factory=fleet_hop.Effort)
@@ -56,7 +56,7 @@ class Effort:
 
 QUICK = Effort(
     rounds=3, batch=10, transfers=2, starts=3, crowds=1, boxes=3, creates=10, firsts=2,
-    cold_rounds=1, sessions=20, fleet=fleet.SMALL, hops=fleet_hop.SHORT,
+    cold_rounds=2, sessions=20, fleet=fleet.SMALL, hops=fleet_hop.SHORT,
 )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ def orders(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
     """Who comes when, round by round: everybody is first as often, and the direction alternates, so
     that nobody always pays for the same neighbour."""
     for number in range(rounds):
-        start = number % len(names) if names else 0
+        start = number // 2 % len(names) if names else 0
         order = [*names[start:], *names[:start]]
         yield order if number % 2 == 0 else order[::-1]
 

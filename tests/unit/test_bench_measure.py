@@ -38,6 +38,10 @@ def test_everybody_takes_every_place():
     assert len({tuple(order) for order in rounds}) == 6
 
 
+def test_two_take_turns_to_be_first():
+    assert [order[0] for order in orders(["a", "b"], 4)] == ["a", "b", "b", "a"]
+
+
 def test_nobody_takes_no_turns():
     assert list(orders([], 2)) == [[], []]
 

@@ -31,6 +31,8 @@ _LEFT_AFTER_S = 900
 _OWN_PREFIX = "sandbox-"
 """Names no registry has: our own images are built, never pulled."""
 _PULL_S = 900
+FRESH_S = 1.0
+"""How long an image is taken to be what it was: many boxes at once need not look it up each."""
 _PREPARE_S = 300
 _CONFIG: dict[str, Any] = {
     "User": "0:0",
@@ -62,13 +64,21 @@ class BoxImages:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._deriving = asyncio.Lock()
+        self._looked: dict[str, tuple[float, BoxImage]] = {}
 
     async def derived(self, base: str) -> BoxImage:
-        """The image for boxes made from base.
+        """The image for boxes made from base, as it was a moment ago.
 
         Raises RuntimeUnavailable where base is not to be had, InvalidRequest where it lacks
         something a box needs.
         """
+        looked_at, image = self._looked.get(base, (-FRESH_S, None))
+        if image is None or time.monotonic() - looked_at > FRESH_S:
+            image = await self._derived(base)
+            self._looked[base] = time.monotonic(), image
+        return image
+
+    async def _derived(self, base: str) -> BoxImage:
         about = await self._base(base)
         _refuse_volumes(base, about)
         base_id = str(about["Id"])

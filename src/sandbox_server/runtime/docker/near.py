@@ -14,6 +14,7 @@ import array
 import asyncio
 import contextlib
 import ctypes
+import itertools
 import os
 import socket
 import threading
@@ -27,6 +28,8 @@ _CLONE_NEWNET = 0x40000000
 _PATIENCE_S = 5.0
 """For a box that has only just been started: its warden may not listen yet."""
 _AGAIN_S = 0.01
+_LOOK_EVERY = 10
+"""Whether a process that does not answer is there at all is looked up once in so many attempts."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -123,12 +126,13 @@ def _socket_in_network_of(process: int) -> socket.socket:
 
 async def _connect(sock: socket.socket, process: int, gone: str) -> None:
     async with asyncio.timeout(_PATIENCE_S):
-        while True:
+        for attempt in itertools.count(1):
             try:
                 sock.connect(SOCKET_NAME)
                 return
             except (ConnectionRefusedError, BlockingIOError):
-                _still_there(process, gone)
+                if attempt % _LOOK_EVERY == 0:
+                    _still_there(process, gone)
             except OSError as exc:
                 raise NotNear(f"the warden cannot be reached: {exc}") from exc
             await asyncio.sleep(_AGAIN_S)
