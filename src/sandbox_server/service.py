@@ -298,7 +298,7 @@ class SandboxService(Sandboxes):
             return await self._table.open(tenant, target.thread_id)
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
-            await session.warden.connect()
+            await session.meet()
         return session, "live"
 
     def _options(self, request: ExecuteRequest) -> RunOptions:

@@ -27,7 +27,7 @@ from sandbox_server.pool import Pool, PoolSettings
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.lease import Lease, Load
-from sandbox_server.sessions.live import LiveSession, record_from_state
+from sandbox_server.sessions.live import LiveSession, kept_in, record_from_state
 from sandbox_server.sessions.registry import Record, Registry
 from sandbox_server.sessions.table import SessionTable
 
@@ -155,6 +155,7 @@ class Worker:
             record = record_from_state(
                 state.state, box.id, worker=self._lease.worker, epoch=self._lease.epoch
             )
+            idle_timeout_s, environment = kept_in(state.state, self._idle_timeout_s)
         except (RuntimeUnavailable, TimeoutError) as exc:
             why = str(exc) or f"no answer within {ADOPT_S:g} s"
             if known is None:
@@ -163,7 +164,7 @@ class Worker:
             log.warning("session.unreachable", thread=known.thread_id, why=why)
             known = replace(known, worker=self._lease.worker, epoch=self._lease.epoch)
             await self.table.adopt(
-                known, box, warden, idle_timeout_s=self._idle_timeout_s, idle_s=0.0
+                known, box, warden, idle_timeout_s=self._idle_timeout_s, idle_s=0.0, met=False
             )
             return
         except (SandboxError, KeyError, TypeError, ValueError) as exc:
@@ -172,14 +173,13 @@ class Worker:
         if record is None:
             self._pool.adopt(box, warden)
             return
-        idle_timeout_s = float(state.state.get("idle_timeout_s", self._idle_timeout_s))
         session = await self.table.adopt(
             record,
             box,
             warden,
             idle_timeout_s=idle_timeout_s,
             idle_s=state.idle_s,
-            environment=state.state.get("environment"),
+            environment=environment,
         )
         for command in state.commands:
             if session is not None and command.running:

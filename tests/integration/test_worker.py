@@ -36,7 +36,7 @@ def make_worker(state_dir: Path, owner: str, *, destroy_on_exit: bool = True) ->
         registry,
         LoneLease(owner, registry.next_epoch()),
         pool=PoolSettings(size=0, min_size=0, max_size=0),
-        environments={},
+        environments={"other": "sandbox-secure:latest"},
         idle_timeout_s=600,
         capacity=5,
         destroy_on_exit=destroy_on_exit,
@@ -77,7 +77,8 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with make_worker(state_dir, "adopting", destroy_on_exit=False) as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "t")
+        life = Life(environment="other", idle_timeout_s=77)
+        session, _ = await worker.table.open(DEFAULT_TENANT, "t", life)
         await session.warden.run("x=kept")
     frozen = warden_of(state_dir, session)
     frozen.stop()
@@ -88,5 +89,7 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
             assert found.record == replace(session.record, epoch=2)
             frozen.resume()
             assert (await found.warden.run("echo $x")).stdout == "kept\n"
+            again, _ = await worker.table.open(DEFAULT_TENANT, "t")
+            assert (again.environment, again.idle_timeout_s) == ("other", 77)
     finally:
         frozen.resume()

@@ -26,6 +26,9 @@ class LiveSession:
     """The kind of box, where the caller has chosen one."""
     cwd: str | None = None
     """Where the last command left off, as far as this server has seen it."""
+    met: bool = True
+    """Whether its box has said what it is. One that does not answer when a server takes it over is
+    asked again before it is used."""
     busy: int = 0
     ended: Status | None = None
     watches: set[asyncio.Task[None]] = field(default_factory=set)
@@ -33,6 +36,13 @@ class LiveSession:
     def __repr__(self) -> str:
         record = self.record
         return f"<LiveSession {record.thread_id} #{record.generation} in {self.box.id}>"
+
+    async def meet(self) -> None:
+        """Make sure that the box is there. Raises SessionLost, RuntimeUnavailable."""
+        await self.warden.connect()
+        if not self.met and (about := self.warden.about) is not None:
+            self.idle_timeout_s, self.environment = kept_in(about.state, self.idle_timeout_s)
+            self.met = True
 
     @contextmanager
     def use(self, clock: Callable[[], float]) -> Iterator[None]:
@@ -87,6 +97,18 @@ def state_of(record: Record, *, idle_timeout_s: float, environment: str | None) 
         "idle_timeout_s": idle_timeout_s,
         "environment": environment,
     }
+
+
+def kept_in(state: dict[str, Any], idle_timeout_s: float) -> tuple[float, str | None]:
+    """How long a session may be idle and its environment, as its box was told.
+
+    Raises TypeError or ValueError where it carries nonsense.
+    """
+    environment = state.get("environment")
+    return (
+        float(state.get("idle_timeout_s", idle_timeout_s)),
+        None if environment is None else str(environment),
+    )
 
 
 def record_from_state(

@@ -160,6 +160,7 @@ class SessionTable:
         idle_timeout_s: float,
         idle_s: float,
         environment: str | None = None,
+        met: bool = True,
     ) -> LiveSession | None:
         """Take a session over that a server before this one has made, or end it: while that server
         was away, its thread may have begun anew elsewhere."""
@@ -168,7 +169,7 @@ class SessionTable:
             await _discard(box, warden)
             return None
         last_used = self._clock() - idle_s
-        session = LiveSession(record, box, warden, idle_timeout_s, last_used, environment)
+        session = LiveSession(record, box, warden, idle_timeout_s, last_used, environment, met=met)
         self._live[_key(session)] = session
         return session
 
@@ -193,7 +194,7 @@ class SessionTable:
         if session.ended:
             return False
         try:
-            await session.warden.connect()
+            await session.meet()
         except SessionLost:
             await self._end(session, Status.LOST)
             return False
