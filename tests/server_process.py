@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL
@@ -16,14 +15,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from tests.contract.conftest import make_runtime
+from tests.ports import free_port
 
 PATIENCE_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class ServerProcess:

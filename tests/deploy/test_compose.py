@@ -17,7 +17,7 @@ import pytest
 from sandbox_sdk import RemoteBackend, SandboxClient
 from sandbox_sdk.protocol.events import OutputEvent
 from tests.deploy.stack import DEPLOY, Stack, build_images, compose, run
-from tests.server_process import free_port
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.skipif(compose() is None, reason="no docker-compose on this machine"),

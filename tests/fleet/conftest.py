@@ -1,5 +1,6 @@
 """A real Redis and the parts of a fleet on top of it."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from sandbox_server.fleet.store import Store
 from tests.contract.conftest import state_dir
+from tests.fleet import redis_kinds
 from tests.fleet.redis_server import RedisServer, redis_program
 
 __all__ = ["state_dir"]
@@ -22,6 +24,28 @@ async def redis_server(tmp_path: Path) -> AsyncIterator[RedisServer]:
         yield server
     finally:
         await server.stop()
+
+
+@pytest.fixture(params=["redis", "sentinel", "cluster"])
+async def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    async with opened_store(request.param, tmp_path / request.param) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def opened_store(kind: str, folder: Path) -> AsyncIterator[Store]:
+    """On a Redis of this kind, of its own."""
+    if redis_program() is None:
+        pytest.skip("no redis-server here")
+    async with contextlib.AsyncExitStack() as stack:
+        if kind == "sentinel":
+            url, _ = await stack.enter_async_context(redis_kinds.watched(folder))
+        else:
+            make = redis_kinds.cluster if kind == "cluster" else redis_kinds.one
+            url = await stack.enter_async_context(make(folder))
+        made = Store.open(url)
+        stack.push_async_callback(made.close)
+        yield made
 
 
 @pytest.fixture

@@ -4,10 +4,12 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from redis.asyncio import Redis
+
+from tests.ports import free_port
 
 
 def redis_program() -> str | None:
@@ -18,24 +20,25 @@ def redis_program() -> str | None:
 class RedisServer:
     """A process that can be stopped, killed, started again and emptied."""
 
-    def __init__(self, folder: Path, *, persistent: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, persistent: bool = False, options: Sequence[str] = ()
+    ) -> None:
+        """options: more words for its command line."""
         self._folder = folder
-        self._persistent = persistent
+        self._options = ["--appendonly", "yes"] if persistent else ["--save", ""]
+        self._options += options
         self._process: asyncio.subprocess.Process | None = None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
 
     async def start(self) -> None:
         program = redis_program()
         assert program, "no redis-server on this machine"
         self._folder.mkdir(parents=True, exist_ok=True)
-        keep = ["--appendonly", "yes"] if self._persistent else ["--save", ""]
         self._process = await asyncio.create_subprocess_exec(
             program, "--port", str(self.port), "--bind", "127.0.0.1",
-            "--dir", str(self._folder), "--logfile", str(self._folder / "redis.log"), *keep,
-            stdout=asyncio.subprocess.DEVNULL,
+            "--dir", str(self._folder), "--logfile", str(self._folder / "redis.log"),
+            *self._options, stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         async with asyncio.timeout(30), Redis(port=self.port) as client:
             while True:

@@ -1,6 +1,7 @@
-"""Every registry keeps the same promises: in a file, and in Redis."""
+"""Every registry keeps the same promises: in a file, in Redis, and in a cluster of them."""
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -21,13 +22,19 @@ from sandbox_server.fleet.workers import Worker, worker_fields
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.registry import Record, Registry, Status
 from sandbox_server.sessions.sqlite import SqliteRegistry
+from tests.fleet.conftest import opened_store
 from tests.fleet.redis_server import RedisServer
 
 SETTLE_S = 0.2
+LEASE = LoneLease("w1", 1)
 
 
 @pytest.fixture
 async def index(store: Store) -> SessionIndex:
+    return await trusted(store)
+
+
+async def trusted(store: Store) -> SessionIndex:
     """One that has been up for long enough to be believed."""
     made = SessionIndex(store, lease_s=SETTLE_S, grace_s=SETTLE_S)
     await settled(made)
@@ -42,16 +49,16 @@ async def settled(index: SessionIndex) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-async def registry(
-    request: pytest.FixtureRequest, tmp_path: Path, index: SessionIndex
-) -> AsyncIterator[Registry]:
-    if request.param == "sqlite":
-        made: Registry = SqliteRegistry(tmp_path / "sessions.sqlite", worker="w1")
-    else:
-        made = RedisRegistry(index, LoneLease("w1", 1))
-    yield made
-    await made.close()
+@pytest.fixture(params=["sqlite", "redis", "cluster"])
+async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Registry]:
+    async with contextlib.AsyncExitStack() as stack:
+        if request.param == "sqlite":
+            made: Registry = SqliteRegistry(tmp_path / "sessions.sqlite", worker="w1")
+        else:
+            opened = opened_store(request.param, tmp_path / request.param)
+            made = RedisRegistry(await trusted(await stack.enter_async_context(opened)), LEASE)
+        stack.push_async_callback(made.close)
+        yield made
 
 
 def record(**changes: object) -> Record:

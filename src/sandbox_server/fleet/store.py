@@ -28,18 +28,24 @@ _SCRIPTS = {
 class Store:
     """Every method raises RuntimeUnavailable where Redis does not answer."""
 
-    def __init__(self, client: Redis, *, namespace: str = "sandbox") -> None:
+    def __init__(
+        self, client: Redis, *, sentinels: Sequence[Redis] = (), namespace: str = "sandbox"
+    ) -> None:
+        """sentinels: whom the client asks where Redis is. Closed together with it."""
         self._client = client
+        self._sentinels = sentinels
         self._namespace = namespace
 
     @classmethod
     def open(cls, url: str, *, namespace: str = "sandbox") -> Store:
         """`redis://`, `rediss://`, `redis+sentinel://host:port,host:port/service/db` and
         `redis+cluster://host:port`. Raises ValueError for anything else."""
-        return cls(_client(url), namespace=namespace)
+        client, *sentinels = _clients(url)
+        return cls(client, sentinels=sentinels, namespace=namespace)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        for client in (self._client, *self._sentinels):
+            await client.aclose()
 
     # A key has what belongs together in braces, so that a cluster keeps it in one slot, and no
     # names of callers, who may put secrets into them.
@@ -195,7 +201,8 @@ def _translated() -> Iterator[None]:
         ) from exc
 
 
-def _client(url: str) -> Redis:
+def _clients(url: str) -> list[Redis]:
+    """Of Redis itself, and of the sentinels that know which one it is."""
     retry = Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), _RETRIES)
     options: dict[str, Any] = {
         "decode_responses": True,
@@ -205,10 +212,10 @@ def _client(url: str) -> Redis:
     }
     parts = urlsplit(url)
     if parts.scheme in ("redis", "rediss", "unix"):
-        return Redis.from_url(url, **options)
+        return [Redis.from_url(url, **options)]
     if parts.scheme == "redis+cluster":
         cluster = RedisCluster.from_url(url.replace("redis+cluster", "redis", 1), **options)
-        return cast("Redis", cluster)
+        return [cast("Redis", cluster)]
     if parts.scheme == "redis+sentinel":
         return _through_sentinels(parts, options)
     raise ValueError(
@@ -217,7 +224,7 @@ def _client(url: str) -> Redis:
     )
 
 
-def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> Redis:
+def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> list[Redis]:
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     service, _, db = parts.path.strip("/").partition("/")
@@ -231,7 +238,7 @@ def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> Redis:
         password=unquote(password) or None,
         **options,
     )
-    return cast("Redis", master)
+    return [cast("Redis", master), *sentinel.sentinels]
 
 
 @cache
