@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 # Tests wait more than they compute: a box starting, a command sleeping, a timeout.
-JOBS ?= 3
+JOBS ?= 4
 # Rounds of `make chaos`.
 N ?= 20
 BIN := .venv/bin
@@ -34,7 +34,7 @@ image: $(SERVES) ## build the image of Docker boxes
 	@$(BIN)/sandbox image build
 
 test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
-	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 check: $(STAMP) ## format, lint, types, import rules and the fast tests
 	@$(BIN)/ruff format --check --quiet .

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,26 @@ async def test_a_lease_outlives_its_time_by_being_renewed(holder: Holder, store:
     worker = await described(store)
     assert (worker.sessions, worker.capacity, worker.phase) == (3, 7, Phase.SERVING)
     assert worker.presence(grace_s=1) == Presence.HERE
+
+
+@pytest.mark.parametrize("name", ["get", "worker_ids", "run_id"])
+async def test_a_cancellation_is_never_lost(store: Store, name: str) -> None:
+    """asyncio.wait_for loses it where what it waits for has just been done."""
+    calls = {"get": lambda: store.get("x"), "worker_ids": store.worker_ids, "run_id": store.run_id}
+    for steps in range(60):
+        stop = asyncio.Event()
+        task = asyncio.create_task(until(stop, calls[name]))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=1)
+        stop.set()
+        assert task.cancelled()
+
+
+async def until(stop: asyncio.Event, call: Callable[[], Awaitable[object]]) -> None:
+    while not stop.is_set():
+        await call()
 
 
 async def test_it_stays_listed_for_as_long_as_it_lives(holder: Holder, store: Store) -> None:

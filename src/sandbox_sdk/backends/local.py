@@ -145,7 +145,8 @@ class _Shared:
                     if not self._found.done() and await _answers(guest):
                         self._settle(guest)
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._closing.wait(), _LOOK_S)
+                        async with asyncio.timeout(_LOOK_S):
+                            await self._closing.wait()
         except Exception as exc:
             self._fail(exc)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -193,12 +194,21 @@ class Store:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
+    """Errors of Redis end here. Cancellations do not, though redis-py sends with asyncio.wait_for,
+    which up to Python 3.11 loses one that comes at the wrong moment."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
     try:
         yield
     except (RedisError, OSError) as exc:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError from exc
         raise RuntimeUnavailable(
             f"the registry does not answer ({type(exc).__name__}); try again", retry_after_s=1
         ) from exc
+    if task.cancelling() > before:
+        raise asyncio.CancelledError
 
 
 def _clients(url: str) -> list[Redis]:

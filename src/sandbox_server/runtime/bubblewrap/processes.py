@@ -88,7 +88,8 @@ class Process:
         gone = asyncio.Event()
         loop.add_reader(pidfd, gone.set)
         try:
-            await asyncio.wait_for(gone.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                await gone.wait()
         except TimeoutError:
             return False
         finally:
