@@ -118,7 +118,7 @@ async def open_stand(runtime: Runtime, standing: Standing) -> AsyncIterator[Stan
         BoxSpec(owner=owner, deadman_s=300),
         registry,
         lease,
-        pool=PoolSettings(size=1, min_size=0, max_size=2),
+        pool=PoolSettings(size=0, min_size=0, max_size=0),
         environments={},
         idle_timeout_s=600,
         capacity=Stand.capacity,
