@@ -92,7 +92,9 @@ async def server(
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        async with RemoteBackend(url) as client, aiohttp.ClientSession() as http:
+        # The server closes connections that nobody has used for 5 s.
+        connector = aiohttp.TCPConnector(keepalive_timeout=4)
+        async with RemoteBackend(url) as client, aiohttp.ClientSession(connector=connector) as http:
             await ready(client, pool=pool)
             yield Server(process, url, lag, http), client
     finally:
