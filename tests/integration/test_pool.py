@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable
 from sandbox_server.pool import Pool, PoolSettings, WarmBox
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.runtime.warden.answers import BoxState
 from tests.contract import conftest as contract
 
 SPEC = BoxSpec(owner=f"pool-{os.getpid()}", deadman_s=120)
@@ -368,6 +369,20 @@ async def test_a_claim_cancelled_while_it_checks_its_box_loses_nothing(
         assert pool.claimed == 0
         assert await alive(runtime) == 1
         await claim(pool)
+
+
+async def test_a_new_box_that_is_slow_to_take_its_state_is_waited_for(
+    runtime: Flaky, open_pool: OpenPool, claim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_state = WardenClient.set_state
+
+    async def slow(self: WardenClient, state: Mapping[str, Any]) -> BoxState:
+        await asyncio.sleep(0.2)
+        return await set_state(self, state)
+
+    monkeypatch.setattr(WardenClient, "set_state", slow)
+    async with open_pool(size=0, min_size=0, claim_timeout_s=0.05) as pool:
+        assert (await claim(pool)).box.id == runtime.made[0].id
 
 
 async def test_a_claim_cancelled_while_its_box_starts_leaves_the_box_to_the_pool(

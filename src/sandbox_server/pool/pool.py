@@ -152,21 +152,22 @@ class Pool:
     async def _claim_warm(self, state: Mapping[str, Any]) -> WarmBox | None:
         while self._warm:
             warm = self._take()
-            if await self._give(warm, state):
+            if await self._give(warm, state, within_s=self._settings.claim_timeout_s):
                 return warm
         return None
 
     async def _claim_cold(self, state: Mapping[str, Any]) -> WarmBox:
         warm = await self._next()
-        if not await self._give(warm, state):
+        # There is no other to turn to: it has as long as it had to start.
+        if not await self._give(warm, state, within_s=self._settings.start_timeout_s):
             raise RuntimeUnavailable("a new box did not answer; try again")
         return warm
 
-    async def _give(self, warm: WarmBox, state: Mapping[str, Any]) -> bool:
+    async def _give(self, warm: WarmBox, state: Mapping[str, Any], *, within_s: float) -> bool:
         """Whether the box is there and has taken the state. One that may have taken it and is not
         handed out goes: it would be found as a session that never was."""
         try:
-            taken = await warm.answers(within_s=self._settings.claim_timeout_s, state=state)
+            taken = await warm.answers(within_s=within_s, state=state)
         except BaseException:
             self._discard(warm, reason="claim cancelled")
             raise
