@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.fleet import RedisLease
 from sandbox_server.fleet.store import Store
 from tests.contract.conftest import state_dir
 from tests.fleet import redis_kinds
@@ -55,3 +57,11 @@ async def store(redis_server: RedisServer) -> AsyncIterator[Store]:
         yield made
     finally:
         await made.close()
+
+
+def may_serve(lease: RedisLease) -> bool:
+    try:
+        lease.check()
+    except RuntimeUnavailable:
+        return False
+    return True

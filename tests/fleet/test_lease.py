@@ -11,6 +11,7 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet import Drain, Phase, RedisLease, SessionIndex, Store, Worker
 from sandbox_server.fleet.workers import Presence
 from sandbox_server.sessions.lease import Load
+from tests.fleet.conftest import may_serve
 from tests.fleet.redis_server import RedisServer
 
 LEASE_S = 0.6
@@ -39,14 +40,6 @@ async def eventually(holds: Callable[[], bool], *, within_s: float = 30.0) -> No
     async with asyncio.timeout(within_s):
         while not holds():
             await asyncio.sleep(0.02)
-
-
-def may_serve(lease: RedisLease) -> bool:
-    try:
-        lease.check()
-    except RuntimeUnavailable:
-        return False
-    return True
 
 
 @pytest.fixture

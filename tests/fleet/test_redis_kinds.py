@@ -7,6 +7,7 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet import Directory, Phase, RedisLease, SessionIndex, Store, Worker
 from sandbox_server.fleet.workers import Presence
 from sandbox_server.sessions.lease import Load
+from tests.fleet.conftest import may_serve
 from tests.fleet.redis_kinds import watched
 
 LEASE_S = 1.0
@@ -64,11 +65,3 @@ async def answered(store: Store) -> str | None:
         return await store.run_id()
     except RuntimeUnavailable:
         return None
-
-
-def may_serve(lease: RedisLease) -> bool:
-    try:
-        lease.check()
-    except RuntimeUnavailable:
-        return False
-    return True
