@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from tests.contract.conftest import make_runtime
 from tests.ports import free_port
+from tests.run import run_owner
 
 PATIENCE_S = 60.0
 
@@ -25,7 +26,7 @@ class ServerProcess:
 
     def __init__(self, runtime: str, state_dir: Path, settings: dict[str, str]) -> None:
         self.port = free_port()
-        self.name = f"server-{self.port}"
+        self.name = run_owner(f"server-{self.port}")
         self.runtime = runtime
         self._log = state_dir / f"{self.name}.log"
         self.settings = {

@@ -11,6 +11,7 @@ import pytest
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden.client import WardenClient
 from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways
+from tests.run import run_owner
 
 __all__ = ["make_runtime", "sandboxes", "stand"]
 
@@ -64,7 +65,7 @@ async def make_box(runtime: Runtime) -> AsyncIterator[MakeBox]:
     async with AsyncExitStack() as stack:
 
         async def make(**changes: object) -> Box:
-            spec = replace(BoxSpec(owner="contract", deadman_s=300), **changes)  # type: ignore[arg-type]
+            spec = replace(BoxSpec(owner=run_owner("contract"), deadman_s=300), **changes)  # type: ignore[arg-type]
             box = await runtime.create(spec)
             stack.push_async_callback(box.destroy)
             return box

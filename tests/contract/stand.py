@@ -38,6 +38,7 @@ from sandbox_server.worker import Worker
 from tests.contract.clients import through_client
 from tests.contract.scripted import write_script
 from tests.fleet.redis_server import RedisServer, redis_program
+from tests.run import run_owner
 
 LIMITS = Limits(
     memory_bytes=512 << 20,
@@ -112,10 +113,9 @@ class Stand:
 @contextlib.asynccontextmanager
 async def open_stand(runtime: Runtime, standing: Standing) -> AsyncIterator[Stand]:
     registry, lease = standing
-    owner = lease.worker
     worker = Worker(
         runtime,
-        BoxSpec(owner=owner, deadman_s=300),
+        BoxSpec(owner=lease.worker, deadman_s=300),
         registry,
         lease,
         pool=PoolSettings(size=0, min_size=0, max_size=0),
@@ -127,7 +127,7 @@ async def open_stand(runtime: Runtime, standing: Standing) -> AsyncIterator[Stan
     )
     async with worker:
         await lease.serve(load=worker.load, on_gap=worker.table.vouch)
-        facts = ServiceFacts(worker_id=owner, runtime=runtime.name, limits=LIMITS)
+        facts = ServiceFacts(worker_id=lease.worker, runtime=runtime.name, limits=LIMITS)
         yield Stand(worker, SandboxService(worker.table, facts, health=worker.health))
 
 
@@ -135,7 +135,7 @@ async def open_stand(runtime: Runtime, standing: Standing) -> AsyncIterator[Stan
 async def lone_standing() -> AsyncIterator[Standing]:
     registry = SqliteRegistry(worker="stand")
     try:
-        yield registry, LoneLease(f"stand-{uuid.uuid4().hex[:8]}", 1)
+        yield registry, LoneLease(run_owner(f"stand-{uuid.uuid4().hex[:8]}"), 1)
     finally:
         await registry.close()
 
@@ -182,7 +182,7 @@ async def routed_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[Route
         await store.set(store.marker_key, f"{await store.run_id()} 0", ttl_s=600)
         index = SessionIndex(store, lease_s=LEASE_S, grace_s=LEASE_S)
         listener = bound("127.0.0.1", 0)
-        name = f"stand-{uuid.uuid4().hex[:8]}"
+        name = run_owner(f"stand-{uuid.uuid4().hex[:8]}")
         card = fleet.Worker(id=name, url=url_of(listener), capacity=CAPACITY)
         lease = RedisLease(
             store, card, lease_s=LEASE_S, state_dir=state_dir, stop=lambda: None, leaves=True

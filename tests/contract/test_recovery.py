@@ -14,11 +14,12 @@ from sandbox_server.runtime.base import Box, Runtime
 from sandbox_server.runtime.warden.answers import Fenced
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.runtime.warden.events import Exited, Output
+from tests.run import run_owner
 from tests.waiting import until_running
 
 from .conftest import MakeBox, make_runtime
 
-OWN = f"-{os.getpid()}"
+OWN = run_owner(f"-{os.getpid()}")
 """Tests run in several processes, and on docker all of them see one engine."""
 COUNT = "for i in $(seq 2000); do echo line $i; done; sleep 0.2; echo end"
 

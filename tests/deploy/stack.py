@@ -13,6 +13,8 @@ from pathlib import Path
 import certifi
 import httpx
 
+from tests.run import run_owner
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 STAND_INS = ("python", "redis", "nginx")
@@ -82,7 +84,7 @@ class Stack:
     """A project of docker-compose with its own name, port and keys."""
 
     def __init__(self, folder: Path, variables: Mapping[str, str], *, port: int) -> None:
-        self.name = f"sandboxtest{port}"
+        self.name = run_owner(f"sandboxtest{port}")
         self.url = f"http://127.0.0.1:{port}"
         self.api_key = "a-key-of-this-test"
         self._env_file = folder / ".env"

@@ -22,6 +22,7 @@ from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.worker import Worker
 from tests.contract.conftest import server_runtime, state_dir
 from tests.contract.stand import LIMITS
+from tests.run import run_owner
 from tests.server_process import served
 
 __all__ = ["server_runtime", "state_dir"]
@@ -63,7 +64,7 @@ class Place:
 
 @pytest.fixture
 async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place]:
-    owner = f"errors-{uuid.uuid4().hex[:8]}"
+    owner = run_owner(f"errors-{uuid.uuid4().hex[:8]}")
     worker = Worker(
         server_runtime,
         BoxSpec(owner=owner, deadman_s=300, limits=Limits(disk_bytes=16 * MIB)),

@@ -16,6 +16,7 @@ from sandbox_server.runtime.docker.runtime import DockerBox
 from sandbox_server.runtime.docker.stream import ExecStream
 from sandbox_server.runtime.warden import WardenClient
 from tests.contract.conftest import RUNTIMES
+from tests.run import run_owner
 
 LOCAL = os.environ.get("DOCKER_HOST", "unix:").startswith("unix:") and os.geteuid() == 0
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 async def box() -> AsyncIterator[DockerBox]:
     runtime = DockerRuntime()
     async with runtime:
-        made = await runtime.create(BoxSpec(owner="near", deadman_s=300))
+        made = await runtime.create(BoxSpec(owner=run_owner("near"), deadman_s=300))
         try:
             yield made
         finally:

@@ -17,8 +17,9 @@ from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.answers import BoxState
 from tests.contract import conftest as contract
+from tests.run import run_owner
 
-SPEC = BoxSpec(owner=f"pool-{os.getpid()}", deadman_s=120)
+SPEC = BoxSpec(owner=run_owner(f"pool-{os.getpid()}"), deadman_s=120)
 """Tests run in several processes, and on docker all of them see one engine."""
 SETTINGS = PoolSettings(size=2, min_size=1, max_size=4, concurrency=2, tick_s=0.05)
 

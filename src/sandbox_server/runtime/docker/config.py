@@ -138,7 +138,7 @@ def _is_unplugged(spec: BoxSpec, image: BoxImage) -> bool:
 
 
 def _mounts(spec: BoxSpec, image: BoxImage, device: str | None) -> list[dict[str, Any]]:
-    mounts = [_workspace(device)]
+    mounts = [_workspace(spec, device)]
     if _is_unplugged(spec, image):
         mounts.append(
             {"Type": "bind", "Source": image.hosts_file, "Target": "/etc/hosts", "ReadOnly": True}
@@ -192,10 +192,10 @@ def _tmpfs(limits: Limits) -> dict[str, str]:
     }
 
 
-def _workspace(device: str | None) -> dict[str, Any]:
+def _workspace(spec: BoxSpec, device: str | None) -> dict[str, Any]:
     """An anonymous volume: it goes with its container. The engine fills it with what the image has
     in the same place, and gives it the same owner."""
-    volume: dict[str, Any] = {"Labels": {LABEL_MARK: "1"}}
+    volume: dict[str, Any] = {"Labels": {LABEL_MARK: "1", LABEL_OWNER: spec.owner}}
     if device is not None:
         options = {"type": "ext4", "device": device, "o": MOUNT_OPTIONS}
         volume["DriverConfig"] = {"Name": "local", "Options": options}
