@@ -54,6 +54,7 @@ LIMITS = Limits(
 
 CAPACITY = 3
 LEASE_S = 9.0
+_FASTEST_FIRST = ("bubblewrap", "docker")
 
 
 @dataclass(frozen=True)
@@ -69,21 +70,21 @@ class Way:
 
 def fleet_way(runtimes: list[str]) -> list[Way]:
     """One that has everything between a client and a box: what is true of any way is tried once."""
-    servers = [name for name in ("bubblewrap", "docker") if name in runtimes]
+    servers = [name for name in _FASTEST_FIRST if name in runtimes]
     return [Way(runtime, "routed") for runtime in servers[:1] if redis_program()]
 
 
 def ways(runtimes: list[str], *, wire: bool, bash: bool) -> list[Way]:
-    """The ways a test is run over. What happens inside a box does not matter here, so gVisor is
-    left out; the clients add nothing that depends on the runtime, so one is enough for them. What
-    is about the wire itself does not concern clients, and what needs a shell not the fake."""
-    servers = [name for name in runtimes if name != "gvisor"]
-    names = ("service", "http", *(["routed"] if redis_program() else []))
-    found = [Way(runtime, name) for runtime in servers for name in names]
-    if not wire and servers:
-        fastest = "bubblewrap" if "bubblewrap" in servers else servers[0]
-        clients = ("async-local", "sync-local", "async-remote", "sync-remote")
-        found += [Way(fastest, name) for name in clients]
+    """The ways a test is run over: every way on the fastest runtime, and over HTTP on the others.
+    What happens inside a box does not matter here, so gVisor is left out. What is about the wire
+    itself does not concern clients, and what needs a shell not the fake."""
+    servers = sorted((name for name in runtimes if name != "gvisor"), key=_FASTEST_FIRST.index)
+    found = [Way(runtime, "http") for runtime in servers[1:]]
+    for fastest in servers[:1]:
+        names = ["service", "http", *(["routed"] if redis_program() else [])]
+        if not wire:
+            names += ["async-local", "sync-local", "async-remote", "sync-remote"]
+        found += [Way(fastest, name) for name in names]
     return found if bash else [*found, Way("memory", "fake")]
 
 
