@@ -39,14 +39,17 @@ class Command:
         self.nursery: Optional[Nursery] = None
         self.pipes: Dict[int, int] = {}
         self.left: Optional[Dict[int, int]] = None
-        self.status = 0
+        """What was in each pipe when it ended and has not been read yet."""
+        self.status: Optional[int] = None
         self.save_fd = -1
         self.oom_before: Optional[int] = None
         self.timer: Optional[Timer] = None
         self.stall: Optional[Timer] = None
+        self.deadline: Optional[Timer] = None
         self.timed_out = False
         self.signalled = False
         self.paused = False
+        self.hurried = False
         self.stdin: Optional[Stdin] = None
         self.followers: Set[Follower] = set()
         self.result: Optional[Dict[str, Any]] = None
@@ -56,7 +59,7 @@ class Command:
     @property
     def marker(self) -> bytes:
         """What is in the environment of everything it started."""
-        return b"SANDBOX_COMMAND_ID=%s\0" % self.ident.encode()
+        return b"SANDBOX_COMMAND_ID=%s" % self.ident.encode()
 
     @property
     def age_s(self) -> float:

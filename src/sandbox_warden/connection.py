@@ -4,6 +4,7 @@ import os
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional
 
+from .errors import internal_error, report
 from .frames import ERROR, Decoder, FrameError, encode_json
 from .loop import READ, WRITE, Loop
 
@@ -62,7 +63,7 @@ class Connection:
         self.open = True
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
-        loop.watch(read_fd, READ, self._readable)
+        loop.watch(read_fd, READ, self._readable, on_error=self.close)
 
     def send(self, frame: bytes) -> None:
         self._out.append(memoryview(frame))
@@ -87,14 +88,23 @@ class Connection:
         for fd in (self._read_fd, self._write_fd):
             self._loop.unwatch(fd)
             os.close(fd)
-        for source in list(self.sources.values()):
-            source.closed()
-        self.sources.clear()
-        self._turn.clear()
-        self._on_close(self)
+        try:
+            for source in list(self.sources.values()):
+                source.closed()
+        finally:
+            self.sources.clear()
+            self._turn.clear()
+            self._on_close(self)
 
     def pump(self) -> None:
-        """Write what can be written now, asking the sources in turn for more."""
+        """Write what can be written now, asking the sources in turn for more. Never raises."""
+        try:
+            self._pump()
+        except Exception:
+            report()
+            self.close()
+
+    def _pump(self) -> None:
         while self.open:
             self._fill()
             if not self._out:
@@ -102,7 +112,7 @@ class Connection:
             try:
                 count = os.writev(self._write_fd, _first(self._out))
             except BlockingIOError:
-                self._loop.watch(self._write_fd, WRITE, self._writable)
+                self._loop.watch(self._write_fd, WRITE, self._writable, on_error=self.close)
                 return
             except OSError:
                 self.close()
@@ -122,7 +132,7 @@ class Connection:
             and idle < len(self._turn)
         ):
             source = self._turn.popleft()
-            frame = source.pull()
+            frame = self._pull(source)
             if frame is None:
                 idle += 1
             else:
@@ -132,6 +142,15 @@ class Connection:
                 self._drop(source)
             elif self.open:
                 self._turn.append(source)
+
+    def _pull(self, source: Source) -> Optional[bytes]:
+        try:
+            return source.pull()
+        except Exception as exc:
+            report()
+            source.done = True
+            channel = next((number for number, s in self.sources.items() if s is source), 0)
+            return encode_json(ERROR, channel, {"code": "internal", "message": internal_error(exc)})
 
     def _drop(self, source: Source) -> None:
         for channel, other in list(self.sources.items()):
@@ -182,7 +201,7 @@ class Connection:
     def _writable(self, _events: int) -> None:
         self.pump()
         if self.open and not self._closing and self._out_size <= OUT_LIMIT:
-            self._loop.watch(self._read_fd, READ, self._readable)
+            self._loop.watch(self._read_fd, READ, self._readable, on_error=self.close)
 
 
 def _first(buffers: Deque[memoryview]) -> List[Any]:

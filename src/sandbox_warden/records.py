@@ -36,6 +36,9 @@ class Records:
             raise Refused("command_not_found", "no command %s in this box" % ident[:64])
         return command
 
+    def knows(self, ident: bytes) -> bool:
+        return ident.decode("utf-8", "replace") in self._by_id
+
     def known(self, ident: str, key: Optional[str], digest: str) -> Optional[Command]:
         """The command that an earlier attempt of the same call started, if there was one."""
         command = self._by_id.get(ident) or (self._by_key.get(key) if key else None)

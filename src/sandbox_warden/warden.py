@@ -13,7 +13,7 @@ from .command import Command
 from .commands import Commands
 from .connection import Connection
 from .door import Door
-from .errors import Refused, refusal
+from .errors import Refused, internal_error, refusal, report
 from .frames import decode_json, encode_json
 from .loop import READ, Loop
 from .meter import Meter
@@ -71,13 +71,13 @@ class Warden:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._loop.watch(woken, READ, lambda _events: self._reap(woken))
+        self._loop.watch(woken, READ, lambda _events: self._woken(woken))
         self._door.open(self._connect)
         self._commands.prepare()
         self._watch_owner()
         self._loop.run()
 
-    def _reap(self, woken: int) -> None:
+    def _woken(self, woken: int) -> None:
         os.read(woken, 4096)
         while True:
             try:
@@ -86,22 +86,30 @@ class Warden:
                 return
             if pid == 0:
                 return
-            if os.WIFSTOPPED(status):
-                self._commands.stopped(pid)
-            else:
-                self._commands.reaped(pid, status)
+            try:
+                self._reaped(pid, status)
+            except Exception:
+                report()  # The others have to be waited for all the same.
+
+    def _reaped(self, pid: int, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            self._commands.stopped(pid)
+        else:
+            self._commands.reaped(pid, status)
 
     def _watch_owner(self) -> None:
         """The dead-man's switch. A running command is bounded by its own time limit."""
+        self._loop.after(min(_DEADMAN_TICK_S, self._deadman_s / 4), self._watch_owner)
         if not self._commands.running:
             heard = max(self._heard_at, self._commands.finished_at)
             if time.monotonic() - heard > self._deadman_s:
                 os._exit(0)
-        self._loop.after(min(_DEADMAN_TICK_S, self._deadman_s / 4), self._watch_owner)
 
     # Connections
 
     def _connect(self, read_fd: int, write_fd: int, relay: Optional[socket.socket]) -> None:
+        """Raises OSError, with the descriptors still the caller's."""
+
         def on_close(closed: Connection) -> None:
             self._connections.remove(closed)
             hello.cancel()
@@ -109,13 +117,13 @@ class Warden:
                 self._loop.unwatch(relay.fileno())
                 relay.close()
 
+        if relay is not None:
+            self._loop.watch(relay.fileno(), READ, lambda _events: connection.close())
         connection = Connection(self._loop, read_fd, write_fd, self._frame, on_close)
         hello = self._loop.after(
             _HELLO_S, lambda: connection.close() if connection.epoch is None else None
         )
         self._connections.append(connection)
-        if relay is not None:
-            self._loop.watch(relay.fileno(), READ, lambda _events: connection.close())
         if len(self._connections) > MAX_CONNECTIONS:
             self._connections[0].close()
 
@@ -128,6 +136,16 @@ class Warden:
             self._fence(connection, channel)
             return
         self._heard_at = time.monotonic()
+        try:
+            self._serve_frame(connection, kind, channel, payload)
+        except frames.FrameError:
+            raise
+        except Exception as exc:
+            report()
+            connection.cancel(channel)
+            connection.refuse(channel, "internal", internal_error(exc))
+
+    def _serve_frame(self, connection: Connection, kind: int, channel: int, payload: bytes) -> None:
         source = connection.sources.get(channel)
         if kind == frames.CREDIT:
             if source is not None:
