@@ -59,8 +59,8 @@ class Loop:
     ) -> None:
         """Call handler(events) whenever fd is ready. A second watch of the same fd replaces it.
 
-        on_error: called where the handler raises, to close fd. Without it, fd is watched again after
-        a pause. Raises OSError.
+        on_error: called where the handler raises, to close fd. Without it, fd is watched again
+        after a pause. Raises OSError.
         """
         before = self._watches.get(fd)
         if before is not None and not before.paused:
