@@ -265,11 +265,12 @@ class Commands:
         self._loop.after(0, self._shells.prepare)
 
     def _clear(self, command: Command) -> None:
-        """Let go of what only a running command needs. Its pipes stay open for its children."""
+        """Let go of what only a running command needs."""
         for timer in (command.timer, command.deadline):
             if timer is not None:
                 timer.cancel()
         command.left = command.call = None
         self._leave_nursery(command)
+        self._pipes.outlive(command)
         if command.stdin is not None:
             command.stdin.close()

@@ -4,9 +4,10 @@ import os
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional
 
-from .errors import internal_error, report
+from .errors import internal_error
 from .frames import ERROR, Decoder, FrameError, encode_json
 from .loop import READ, WRITE, Loop
+from .reporting import report
 
 READ_SIZE = 256 * 1024
 HIGH_WATER = 256 * 1024

@@ -10,7 +10,7 @@ import select
 import time
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
-from .errors import report
+from .reporting import report
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT

@@ -1,7 +1,7 @@
 """The output of commands on its way from their pipes to their logs, as fast as readers take it."""
 
 import os
-from typing import Callable
+from typing import Callable, Dict
 
 from .command import Command
 from .loop import READ, Loop
@@ -10,6 +10,9 @@ from .shell import available
 READ_SIZE = 256 * 1024
 STALL_S = 10.0
 """How long a reader that takes nothing may hold a command back before it has to accept a gap."""
+MAX_LATE = 256
+"""So many commands that are over may have children which hold their pipes open: each takes two
+descriptors of the warden. One more, and the oldest lose theirs."""
 
 
 class Pipes:
@@ -18,6 +21,7 @@ class Pipes:
     def __init__(self, loop: Loop, on_room: Callable[[Command], None]) -> None:
         self._loop = loop
         self._on_room = on_room
+        self._late: Dict[Command, None] = {}
 
     def watch(self, command: Command) -> None:
         for fd in command.pipes:
@@ -68,6 +72,13 @@ class Pipes:
                 command.left[fd] = command.left[fd] - count if count else 0
         return True
 
+    def outlive(self, command: Command) -> None:
+        """It is over: what its children write is read, so that they go on, and not kept."""
+        if command.pipes:
+            self._late[command] = None
+        if len(self._late) > MAX_LATE:
+            self.close(next(iter(self._late)))
+
     def _room(self, command: Command) -> int:
         """How much may be read now without pushing out what a live reader has yet to get."""
         if command.hurried:
@@ -115,3 +126,5 @@ class Pipes:
         self._loop.unwatch(fd)
         del command.pipes[fd]
         os.close(fd)
+        if not command.pipes:
+            self._late.pop(command, None)

@@ -13,10 +13,11 @@ from .command import Command
 from .commands import Commands
 from .connection import Connection
 from .door import Door
-from .errors import Refused, internal_error, refusal, report
+from .errors import Refused, internal_error, refusal
 from .frames import decode_json, encode_json
 from .loop import READ, Loop
 from .meter import Meter
+from .reporting import report
 
 MAX_CONNECTIONS = 16
 MAX_STATE = 64 * 1024

@@ -104,7 +104,7 @@ async def test_a_kill_works_although_the_shell_is_over(
 async def test_a_timeout_works_although_the_shell_is_over(
     warden: WardenClient, reader: SlowReader
 ) -> None:
-    await reader.run(f"{BACKGROUND} head -c {WRITTEN} /dev/zero", timeout_s=4)
+    await reader.run(f"{BACKGROUND} head -c {WRITTEN} /dev/zero", timeout_s=2)
     taking = asyncio.create_task(reader.result())
     await warden.run(f"until [ -s /tmp/shell ]; do sleep 0.02; done; {OVER}")
     async with asyncio.timeout(SOON_S):
