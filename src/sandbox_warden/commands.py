@@ -15,6 +15,7 @@ from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
 from .records import Records
+from .reporting import report
 from .shell import Shell, ShellState
 from .shells import Shells
 from .stdin import Stdin
@@ -80,7 +81,7 @@ class Commands:
             self._make_room(command)
         try:
             self._spawn(command, stdin=stdin or stdin_open, stdin_open=stdin_open)
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             self._could_not_start(command, exc)
             return command
         if timeout_s is not None:
@@ -101,7 +102,7 @@ class Commands:
             assert command.call is not None
             command.call(shell)
             self._pipes.watch(command)
-        except OSError:
+        except (OSError, MemoryError):
             nursery.close()
             shell.close()
             self._pipes.close(command)
@@ -117,7 +118,9 @@ class Commands:
         )
         command.log.append(STDERR, text)
 
-    def _could_not_start(self, command: Command, error: OSError) -> None:
+    def _could_not_start(self, command: Command, error: Exception) -> None:
+        if not isinstance(error, OSError):
+            error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         text = (
             "sandbox: cannot start the command: %s. The box is at its limit: end something first.\n"
         )
@@ -181,7 +184,7 @@ class Commands:
         self._leave_nursery(command)
         try:
             self._spawn(command, stdin=False)
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             self._could_not_start(command, exc)
 
     def _leave_nursery(self, command: Command) -> None:
@@ -220,7 +223,11 @@ class Commands:
     def _take_state(self, command: Command) -> bool:
         """The state is taken over in order of completion; a killed command leaves none."""
         fd, command.save_fd = command.save_fd, -1
-        state = None if command.timed_out else ShellState.saved(fd)
+        try:
+            state = None if command.timed_out else ShellState.saved(fd)
+        except Exception:
+            report()  # Whatever is wrong with it, the command is over.
+            state = None
         if state is None:
             os.close(fd)
             return False

@@ -5,28 +5,20 @@ in the process tree until the command is over, and can be found and killed. It s
 a time. Left with children that live on in the background it stays until it is released, so that a
 kill still finds them, and then goes away: they become the warden's. Otherwise it waits for the next
 command. It starts shells with posix_spawn, at a third of what a fork of the warden would cost.
-
-It says `pid N KIND` of a shell it has started, `exit STATUS idle` or `busy` (children are left) of
-one that has ended, and when it was asked to wait for those, `empty`.
 """
 
 import array
 import os
 import signal
 import socket
-from typing import Callable, List, NoReturn, Optional, Tuple
+from typing import Callable, List, Optional
 
 from . import processes
 from .killing import Killing
 from .loop import READ, Loop
+from .nursery_process import serve
 from .processes import Process, Table
-from .shell import ARGV, PRELUDE_TARGET, TARGETS, WORKSPACE, Shell, prctl
-
-_PR_SET_CHILD_SUBREAPER = 36
-_BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
-"""Not by PATH, which may begin with folders the user can write to."""
-_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python ignores these; a command would inherit that."""
+from .shell import Shell
 
 
 class Nursery:
@@ -64,7 +56,7 @@ class Nursery:
             theirs.close()
             raise
         if self.pid == 0:
-            _serve(theirs, prelude_fd)
+            serve(theirs, prelude_fd)
         theirs.close()
 
     def start(self, shell: Shell) -> None:
@@ -148,8 +140,11 @@ class Nursery:
             pass  # It is dead, which will be noticed.
 
     def _signal(self, number: int) -> None:
-        members = [p.pid for p in processes.below(processes.scan()[0], [self.pid])]
         group = self.shell.pid if self.shell is not None else 0
+        table, _ = processes.scan()
+        members = {p.pid for p in processes.below(table, [self.pid, group])}
+        if group in table:  # Not below its nursery, where that was killed.
+            members.add(group)
         outside = [pid for pid in members if processes.group_of(pid) != group]
         if group and len(outside) < len(members):
             processes.kill_group(group, number)
@@ -216,10 +211,11 @@ class Nursery:
         self.close()
         self._act_early()
         shell = self.shell
-        if shell is not None and not (shell.pid and _is_ours(shell.pid)):
+        if self._over:
+            if self._killing is not None:
+                self._push()
+        elif shell is not None and not (shell.pid and _is_ours(shell.pid)):
             self.shell_over(signal.SIGKILL, busy=False)
-        elif self._over and self._killing is not None:
-            self._push()
 
 
 def _is_ours(pid: int) -> bool:
@@ -227,89 +223,3 @@ def _is_ours(pid: int) -> bool:
         return processes.look_at(pid).parent == 1
     except (OSError, ValueError):
         return False
-
-
-def _serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
-    """The life of a nursery, in the child."""
-    try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _close_others(sock.fileno(), prelude_fd)
-        kind = _become_subreaper()
-        os.chdir(WORKSPACE)
-        environ = dict(os.environ, BASH_ENV="/dev/fd/%d" % PRELUDE_TARGET)
-        bash = next(path for path in _BASH if os.access(path, os.X_OK))
-        while True:
-            message, fds = _receive(sock)
-            if not message:
-                break
-            if not fds:
-                _wait_for_all()
-                sock.send(b"empty")
-                continue
-            actions = [(os.POSIX_SPAWN_DUP2, prelude_fd, PRELUDE_TARGET)]
-            actions += [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in zip(fds, TARGETS)]
-            try:
-                pid = os.posix_spawn(
-                    bash, ARGV, environ, file_actions=actions, setsid=True, setsigdef=_IGNORED
-                )
-            except OSError as exc:
-                sock.send(b"exit %d idle" % -(exc.errno or 1))
-                continue
-            finally:
-                for fd in fds:
-                    os.close(fd)
-            sock.send(b"pid %d %s" % (pid, kind))
-            status = _wait_for(pid)
-            sock.send(b"exit %d %s" % (status, b"idle" if _childless() else b"busy"))
-    finally:
-        os._exit(0)
-
-
-def _close_others(*keep: int) -> None:
-    start = 3
-    for fd in sorted(keep):
-        os.closerange(start, fd)
-        start = fd + 1
-    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
-
-
-def _become_subreaper() -> bytes:
-    try:
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    except OSError:
-        return b"plain"  # gVisor has no subreapers: orphans become the warden's children.
-    return b"subreaper"
-
-
-def _receive(sock: socket.socket) -> Tuple[bytes, List[int]]:
-    fds = array.array("i")
-    size = socket.CMSG_SPACE(len(TARGETS) * fds.itemsize)
-    message, control, _, _ = sock.recvmsg(1, size, socket.MSG_CMSG_CLOEXEC)
-    for _level, _kind, data in control:
-        fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return message, list(fds)
-
-
-def _wait_for(pid: int) -> int:
-    while True:
-        done, status = os.waitpid(-1, 0)
-        if done == pid:
-            return status
-
-
-def _wait_for_all() -> None:
-    try:
-        while True:
-            os.waitpid(-1, 0)
-    except ChildProcessError:
-        pass
-
-
-def _childless() -> bool:
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return False
-        except ChildProcessError:
-            return True
