@@ -208,7 +208,6 @@ class Nursery:
 
     def died(self) -> None:
         """Somebody has killed it. What it had is the warden's own now."""
-        self.close()
         self._act_early()
         shell = self.shell
         if self._over:

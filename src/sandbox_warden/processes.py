@@ -92,9 +92,8 @@ class Killer:
         """Whether there were new ones, and what was found."""
         table, whole = scan()
         found = self._find(table)
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for process in found:
-                kill(process.pid, number)
+        for process in found:
+            kill(process.pid, signal.SIGKILL)
         known, self._killed = self._killed, {process._replace(parent=0) for process in found}
         dead = {process.pid for process in table.values() if not process.alive}
         sure = whole and dead <= self._dead

@@ -74,14 +74,19 @@ class Shells:
         for nursery in self._nurseries[:]:
             nursery.listen()
         for nursery in self._nurseries[:]:
-            if nursery.pid == pid and nursery in self._spares:
-                self._drop_spare(nursery)
-            elif nursery.pid == pid:
-                nursery.died()
-                if nursery.shell is None and nursery in self._nurseries:
-                    self._nurseries.remove(nursery)
+            if nursery.pid == pid:
+                self._lost(nursery)
             elif nursery.shell is not None and nursery.shell.pid == pid:
                 nursery.shell_over(status, busy=False)
+
+    def _lost(self, nursery: Nursery) -> None:
+        nursery.close()
+        if nursery in self._spares:
+            self._drop_spare(nursery)
+        elif nursery.shell is not None:
+            nursery.died()
+        else:
+            self._nurseries.remove(nursery)
 
     def stopped(self, pid: int) -> None:
         """A child of the warden was stopped: a nursery has to go on, it is nobody's to stop."""
