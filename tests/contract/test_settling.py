@@ -64,6 +64,16 @@ async def reader(box: Box) -> AsyncIterator[SlowReader]:
     await stream.close()
 
 
+async def until_over(
+    warden: WardenClient, reader: SlowReader, end: str = "", *, timeout_s: float = 300
+) -> asyncio.Task[dict[str, object]]:
+    """A command whose shell is over, with output that its reader does not take, and a child."""
+    await reader.run(f"{BACKGROUND} head -c {WRITTEN} /dev/zero; {end}", timeout_s=timeout_s)
+    taking = asyncio.create_task(reader.result())
+    await warden.run(f"until [ -s /tmp/shell ]; do sleep 0.02; done; {OVER}")
+    return taking
+
+
 async def test_a_child_that_reads_along_does_not_put_off_the_end(warden: WardenClient) -> None:
     """It takes from the pipe what was there when the shell ended."""
     for _ in range(20):
@@ -76,10 +86,8 @@ async def test_a_child_that_reads_along_does_not_put_off_the_end(warden: WardenC
 async def test_what_a_child_has_taken_is_not_waited_for(
     warden: WardenClient, reader: SlowReader
 ) -> None:
-    await reader.run(f"{BACKGROUND} head -c {WRITTEN} /dev/zero", timeout_s=300)
-    taking = asyncio.create_task(reader.result())
-    await warden.run(f"until [ -s /tmp/shell ]; do sleep 0.02; done; {OVER}; touch /tmp/go")
-    await warden.run("until [ -e /tmp/drained ]; do sleep 0.02; done")
+    taking = await until_over(warden, reader)
+    await warden.run("touch /tmp/go; until [ -e /tmp/drained ]; do sleep 0.02; done")
     await reader.take_more()
     result = await taking
     assert result["exit_code"] == 0
@@ -89,9 +97,7 @@ async def test_what_a_child_has_taken_is_not_waited_for(
 async def test_a_kill_works_although_the_shell_is_over(
     warden: WardenClient, reader: SlowReader
 ) -> None:
-    await reader.run(f"{BACKGROUND} head -c {WRITTEN} /dev/zero; exit 3", timeout_s=300)
-    taking = asyncio.create_task(reader.result())
-    await warden.run(f"until [ -s /tmp/shell ]; do sleep 0.02; done; {OVER}")
+    taking = await until_over(warden, reader, "exit 3")
     assert len(await survivors(warden)) > 0
     await warden.signal("slow", 9)
     async with asyncio.timeout(SOON_S):
@@ -104,9 +110,7 @@ async def test_a_kill_works_although_the_shell_is_over(
 async def test_a_timeout_works_although_the_shell_is_over(
     warden: WardenClient, reader: SlowReader
 ) -> None:
-    await reader.run(f"{BACKGROUND} head -c {WRITTEN} /dev/zero", timeout_s=2)
-    taking = asyncio.create_task(reader.result())
-    await warden.run(f"until [ -s /tmp/shell ]; do sleep 0.02; done; {OVER}")
+    taking = await until_over(warden, reader, timeout_s=2)
     async with asyncio.timeout(SOON_S):
         while any(c.running for c in (await warden.state()).commands):
             await asyncio.sleep(0.05)

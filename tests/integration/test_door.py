@@ -75,11 +75,14 @@ class Outside:
         self._pid = pid
         self._container = docker.containers.container(container_name(box.id))
 
-    def stop_warden(self) -> None:
+    async def take_over(self, *, after: str, stopped: str, dead: str, taken: str) -> None:
+        """While the warden does not look, give the number of a dead intruder to a new process."""
+        await self.wait_for(after)
         os.kill(self._pid, signal.SIGSTOP)
-
-    def continue_warden(self) -> None:
+        await self.tell(stopped)
+        await self.start_as(await self.wait_for(dead))
         os.kill(self._pid, signal.SIGCONT)
+        await self.tell(taken)
 
     async def run(self, *command: str) -> str:
         made = await self._container.exec(list(command))
@@ -124,18 +127,10 @@ async def test_a_number_that_became_a_relays_opens_no_door(
     async with WardenClient(box) as warden:
         program = f"python3 - '{sender}'"
         intruding = asyncio.create_task(warden.run(program, stdin=INTRUDER.encode(), timeout_s=60))
-        await outside.wait_for("up")
-        outside.stop_warden()
-        await outside.tell("stopped")
-        await outside.start_as(await outside.wait_for("connected"))
-        outside.continue_warden()
-        await outside.tell("taken")
+        await outside.take_over(after="up", stopped="stopped", dead="connected", taken="taken")
         if sender != "holder":
-            await outside.wait_for("challenged")
-            outside.stop_warden()
-            await outside.tell("stopped-again")
-            await outside.start_as(await outside.wait_for("answered"))
-            outside.continue_warden()
-            await outside.tell("taken-again")
+            await outside.take_over(
+                after="challenged", stopped="stopped-again", dead="answered", taken="taken-again"
+            )
         assert (await intruding).output == "b''\n"
         assert (await warden.state()).epoch == 1
