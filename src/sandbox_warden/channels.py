@@ -73,6 +73,9 @@ class Following(Source):
         self.done = True
         if follower.cursor < until:  # Its output has been dropped since.
             self._connection.send(self._gap(until))
+        if command.refused is not None:
+            body = {"code": command.refused.code, "message": str(command.refused)}
+            return encode_json(ERROR, self._channel, body)
         return encode_json(REPLY, self._channel, command.result or self._standing(until))
 
     def _standing(self, output_bytes: int) -> Dict[str, Any]:

@@ -3,6 +3,7 @@
 import time
 from typing import Any, Callable, Dict, Optional, Set
 
+from .errors import Refused
 from .loop import Timer
 from .nursery import Nursery
 from .output import OutputLog
@@ -33,6 +34,7 @@ class Command:
         self.ident = ident
         self.digest = digest
         self.key: Optional[str] = None
+        self.cwd: Optional[str] = None
         self.log = log
         self.started = started
         self.call: Optional[Callable[[Shell], None]] = None
@@ -46,6 +48,9 @@ class Command:
         self.stall: Optional[Timer] = None
         self.timed_out = False
         self.signalled = False
+        self.shells = 0
+        """How many of its shells have ended before they began it."""
+        self.refused: Optional[Refused] = None
         self.paused = False
         self.stdin: Optional[Stdin] = None
         self.followers: Set[Follower] = set()

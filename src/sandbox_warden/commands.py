@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import time
 from typing import Callable, Dict, List, Optional
 
@@ -14,7 +15,7 @@ from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .records import Records
-from .shell import Shell, ShellState, available
+from .shell import WORKSPACE, Shell, ShellState, available, begun, folder_refused
 from .shells import Shells
 from .stdin import Stdin
 
@@ -25,6 +26,11 @@ STALL_S = 10.0
 """How long a reader that takes nothing may hold a command back before it has to accept a gap."""
 TIMEOUT_EXIT_CODE = 124
 EXHAUSTED_EXIT_CODE = 254
+KILLED_SHELLS = 3
+"""After so many shells were killed before they began a command, the background is ended; after
+twice as many the state is dropped, and after three times the command is given up."""
+LOAD_S = 5.0
+"""A shell that was killed after so long without having begun was kept by its state."""
 
 
 class Commands:
@@ -33,7 +39,7 @@ class Commands:
     def __init__(self, loop: Loop, meter: Meter, *, open_files: int) -> None:
         self._loop = loop
         self._meter = meter
-        self._state = ShellState.empty()
+        self._state = ShellState.fresh()
         self.records = Records()
         self._by_shell: Dict[Shell, Command] = {}
         self._shells = Shells(loop, self._shell_ended, open_files)
@@ -66,10 +72,11 @@ class Commands:
         stdin_open: bool,
         output_limit: int,
     ) -> Command:
-        if cwd is not None and not os.path.isdir(cwd):
-            raise Refused("file_not_found", "no folder %s to start in" % cwd)
+        if cwd is not None:
+            _check_folder(cwd)
         command = Command(ident, digest, OutputLog(output_limit), time.monotonic())
         command.key = key
+        command.cwd = cwd
         command.oom_before = self._meter.oom_kills()
         command.call = lambda shell: shell.call(
             text, self._state, command_id=ident, cwd=cwd, env=env
@@ -77,7 +84,7 @@ class Commands:
         self.records.add(command)
         self.ran += 1
         if self._meter.crowded():
-            self._make_room(command)
+            self._make_room(command, "the box was at its limit of processes")
         try:
             self._spawn(command, stdin=stdin or stdin_open, stdin_open=stdin_open)
         except OSError as exc:
@@ -103,13 +110,11 @@ class Commands:
         # Not at once: starting the next shell would compete with this command.
         self._loop.after(PREPARE_S, self._shells.prepare)
 
-    def _make_room(self, command: Command) -> None:
-        """A fork bomb in the background must not take the session with it."""
+    def _make_room(self, command: Command, why: str) -> None:
+        """What is in the background must not take the session with it."""
         processes.kill_all(self._shells.background)
-        text = (
-            b"sandbox: the box was at its limit of processes; those in the background are ended\n"
-        )
-        command.log.append(STDERR, text)
+        text = "sandbox: %s; the processes in the background are ended\n" % why
+        command.log.append(STDERR, text.encode())
 
     def _could_not_start(self, command: Command, error: OSError) -> None:
         text = (
@@ -218,18 +223,12 @@ class Commands:
     def _shell_ended(self, shell: Shell, status: int) -> None:
         """What is in a command's pipes when its shell has ended is still its output."""
         command = self._by_shell.pop(shell, None)
-        again = (
-            command is not None
-            and shell.untouched
-            and not command.signalled
-            and command.stdin is None
-        )
         shell.close()
         if command is None:
             return
         command.nursery = None
-        if again:
-            self._start_again(command)
+        if status >= 0 and not command.signalled and not begun(command.save_fd):
+            self._start_again(command, status)
             return
         if command.timer is not None:
             command.timer.cancel()
@@ -237,21 +236,46 @@ class Commands:
         command.left = {fd: available(fd) for fd in command.pipes}
         self._settle(command)
 
-    def _start_again(self, command: Command) -> None:
-        """The shell that was started ahead died before it took the call: nothing has been run."""
+    def _start_again(self, command: Command, status: int) -> None:
+        """The shell ended before it began the command: nothing of that has been run. One that was
+        killed may have been hit by chance; one that left by itself cannot load the state."""
+        command.shells += 1
+        if os.WIFEXITED(status) or command.shells > 2 * KILLED_SHELLS:
+            self._drop_state(command)
+        if command.shells == KILLED_SHELLS:
+            self._make_room(command, "something in the box ends every new shell")
         for fd in list(command.pipes):
             self._close_pipe(command, fd)
-        os.close(command.save_fd)
+        self._drop_save(command)
+        if command.stdin is not None or command.shells > 3 * KILLED_SHELLS:
+            command.log.append(STDERR, b"sandbox: the command was not begun; run it again\n")
+            self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, signal=None, reason="exhausted")
+            return
         try:
             self._spawn(command, stdin=False)
         except OSError as exc:
             self._could_not_start(command, exc)
+
+    def _drop_save(self, command: Command) -> None:
+        fd, command.save_fd = command.save_fd, -1
+        os.close(fd)
+
+    def _drop_state(self, command: Command) -> None:
+        """The way out of a state that keeps commands from running."""
+        self._state.close()
+        self._state = ShellState.fresh()
+        text = (
+            b"sandbox: the state of earlier commands could not be loaded; variables, functions and"
+            b" options are reset, and the folder is %s\n" % WORKSPACE.encode()
+        )
+        command.log.append(STDERR, text)
 
     def _settle(self, command: Command) -> None:
         """Finish as soon as everything written before the end has been read."""
         assert command.left is not None
         if command.status < 0:  # bash could not be started at all.
             command.left = None
+            self._drop_save(command)
             self._could_not_start(command, OSError(-command.status, os.strerror(-command.status)))
             return
         if any(count > 0 for count in command.left.values()):
@@ -270,6 +294,11 @@ class Commands:
     def _take_state(self, command: Command) -> bool:
         """The state is taken over in order of completion; a killed command leaves none."""
         fd, command.save_fd = command.save_fd, -1
+        if folder_refused(fd):
+            message = "cannot enter the folder %s to start in: it is gone or closed" % command.cwd
+            command.refused = Refused("invalid_path", message)
+        elif not begun(fd) and command.age_s > LOAD_S:
+            self._drop_state(command)
         state = None if command.timed_out else ShellState.saved(fd)
         if state is None:
             os.close(fd)
@@ -314,6 +343,18 @@ class Commands:
             follower.wake()
         self.records.finished(command)
         self._loop.after(0, self._shells.prepare)
+
+
+def _check_folder(cwd: str) -> None:
+    """Raises Refused for a folder that no command can be started in."""
+    try:
+        if not stat.S_ISDIR(os.stat(cwd).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(cwd, os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as exc:
+        why = refusal(exc)
+        raise Refused(why.code, "cannot start in the folder %s: %s" % (cwd, why)) from None
 
 
 def _reader(commands: Commands, command: Command, fd: int, stream: int) -> Callable[[int], None]:

@@ -50,18 +50,23 @@ class Nursery:
         self._sock.setblocking(False)
         loop.watch(self._sock.fileno(), READ, lambda _events: self.listen())
 
-    def start(self, shell: Shell) -> None:
-        """Start bash on the shell's ends. Raises OSError."""
+    def start(self, shell: Shell) -> bool:
+        """Start bash on the shell's ends; False where the nursery has been killed meanwhile.
+        Raises OSError."""
         fds = array.array("i", shell.child_fds)
-        self._sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        try:
+            self._sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        except (BrokenPipeError, ConnectionResetError):
+            self.close()
+            return False
         shell.handed_over()
         self.shell = shell
         self._early = []
+        return True
 
     def go(self) -> Shell:
         """Its shell, awake: a process of the box may have stopped everything it could."""
         assert self.shell is not None
-        self.listen()
         # A shell that has been waiting and whose pid is not known may be stopped before its exec.
         below = [self.shell.pid] if self.shell.pid else processes.descendants(self.pid)
         for pid in (self.pid, *below):
@@ -152,7 +157,7 @@ def _serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _close_others(sock.fileno(), prelude_fd)
         kind = _become_subreaper()
-        os.chdir(WORKSPACE)
+        _enter_workspace()
         environ = dict(os.environ, BASH_ENV="/dev/fd/%d" % PRELUDE_TARGET)
         bash = next(path for path in _BASH if os.access(path, os.X_OK))
         while True:
@@ -179,6 +184,13 @@ def _serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
                 break
     finally:
         os._exit(0)
+
+
+def _enter_workspace() -> None:
+    try:
+        os.chdir(WORKSPACE)
+    except OSError:
+        os.chdir("/")  # Its user may have closed or moved it; a shell says so.
 
 
 def _close_others(*keep: int) -> None:

@@ -1,5 +1,6 @@
 """Shells at hand: bash is always started ahead, so that a command need not wait for it."""
 
+import errno
 import signal
 from typing import Callable, List
 
@@ -11,6 +12,8 @@ from .shell import Shell, prelude_file
 _SPARES = 2
 """One for the next command, and one for the command that comes before that one is replaced."""
 _MAX_IDLE = 2
+_ATTEMPTS = 10
+"""How many nurseries may be killed as a shell is to be started."""
 
 OnExit = Callable[[Shell, int], None]
 
@@ -27,9 +30,12 @@ class Shells:
 
     def take(self, *, stdin: bool) -> Nursery:
         """A nursery whose shell waits for its call. Raises OSError."""
-        if stdin or not self._spares:
-            return self._start(Shell(stdin=stdin))
-        return self._spares.pop(0)
+        while self._spares and not stdin:
+            nursery = self._spares.pop(0)
+            nursery.listen()
+            if nursery.alive and nursery.shell is not None:
+                return nursery
+        return self._start(Shell(stdin=stdin))
 
     def prepare(self) -> None:
         """Have shells at hand for the next commands."""
@@ -66,15 +72,16 @@ class Shells:
     def _start(self, shell: Shell) -> Nursery:
         nursery = next((n for n in self._nurseries if n.alive and n.shell is None), None)
         try:
-            if nursery is None:
+            for _ in range(_ATTEMPTS):
+                if nursery is not None and nursery.start(shell):
+                    return nursery
                 nursery = Nursery(self._loop, self._prelude, self._exited)
                 self._nurseries.append(nursery)
-            nursery.start(shell)
+            raise OSError(errno.EAGAIN, "its nursery was killed")
         except OSError:
             shell.handed_over()
             shell.close()
             raise
-        return nursery
 
     def _exited(self, nursery: Nursery, status: int) -> None:
         shell, nursery.shell = nursery.shell, None
