@@ -2,7 +2,8 @@
 
 A frame is a 9-byte header (payload length, kind, channel) and a payload. A channel is one request
 and everything that belongs to it; the requester picks its number. Both ends use this module, and
-both bound what they accept: a frame that is too long or of an unknown kind ends the stream.
+both bound what they accept: a frame that is too long ends the stream. One of an unknown kind comes
+from a later version and is passed over.
 """
 
 import json
@@ -10,6 +11,8 @@ import struct
 from typing import Any, Dict, Iterator, Tuple
 
 PROTOCOL_VERSION = 1
+OLDEST_VERSION = 1
+"""The two ends speak the highest version that both know. See docs/warden-protocol.md."""
 
 HEADER = struct.Struct("!IBI")
 OFFSET = struct.Struct("!Q")
@@ -25,6 +28,8 @@ DATA, EOF, CREDIT, CANCEL = range(32, 36)
 # Answers.
 REPLY, ERROR, STARTED, STDOUT, STDERR, GAP = range(64, 70)
 
+REQUEST_KINDS = range(1, 32)
+"""Where requests of later versions will be."""
 KINDS = frozenset([*range(1, 14), *range(32, 36), *range(64, 70)])
 
 Frame = Tuple[int, int, bytes]
@@ -83,8 +88,6 @@ class Decoder:
                 length, kind, channel = HEADER.unpack_from(buffer, position)
                 if length > MAX_PAYLOAD:
                     raise FrameError("frame of %d bytes, at most %d" % (length, MAX_PAYLOAD))
-                if kind not in KINDS:
-                    raise FrameError("unknown frame kind %d" % kind)
                 end = position + HEADER.size + length
                 if len(buffer) < end:
                     break

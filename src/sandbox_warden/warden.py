@@ -32,14 +32,16 @@ _DEADMAN_TICK_S = 5.0
 
 class Warden:
     def __init__(
-        self, loop: Loop, door: Door, meter: Meter, *, box: str, deadman_s: float, open_files: int
-    ) -> None:
+        self, loop: Loop, door: Door, meter: Meter, *,
+        box: str, build: str, deadman_s: float, open_files: int,
+    ) -> None:  # fmt: skip
         self._loop = loop
         self._door = door
         self._meter = meter
         self._commands = Commands(loop, meter, open_files=open_files)
         self._connections: List[Connection] = []
         self._box = box
+        self._build = build
         self._boot = os.urandom(8).hex()
         self._epoch = 0
         self._state: Dict[str, Any] = {}
@@ -144,8 +146,11 @@ class Warden:
             if source is not None:
                 raise frames.FrameError("channel %d is in use" % channel)
             self._request(connection, kind, channel, decode_json(payload))
-        else:
+        elif kind in frames.KINDS:
             raise frames.FrameError("kind %d is not a request" % kind)
+        elif kind in frames.REQUEST_KINDS:
+            message = "this warden is older than its server and has no request %d" % kind
+            connection.refuse(channel, "unsupported", message)
 
     def _request(
         self, connection: Connection, kind: int, channel: int, body: Dict[str, Any]
@@ -167,9 +172,11 @@ class Warden:
         connection.close(after_writing=True)
 
     def _hello(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        version, epoch = int(body["version"]), int(body["epoch"])
-        if version != frames.PROTOCOL_VERSION:
-            message = "this warden speaks version %d" % frames.PROTOCOL_VERSION
+        lowest, highest = body.get("versions") or (body["version"], body["version"])
+        version, epoch = min(int(highest), frames.PROTOCOL_VERSION), int(body["epoch"])
+        if version < max(int(lowest), frames.OLDEST_VERSION):
+            spoken = (frames.OLDEST_VERSION, frames.PROTOCOL_VERSION)
+            message = "this warden speaks version %d to version %d" % spoken
             connection.refuse(channel, "version", message)
             connection.close(after_writing=True)
             return
@@ -179,11 +186,13 @@ class Warden:
         self._epoch = connection.epoch = epoch
         if "deadman_s" in body:
             self._deadman_s = max(float(body["deadman_s"]), 1.0)
-        connection.send(encode_json(frames.REPLY, channel, self._about()))
+        about = dict(self._about(), version=version)
+        connection.send(encode_json(frames.REPLY, channel, about))
 
     def _about(self) -> Dict[str, Any]:
         return {
             "version": frames.PROTOCOL_VERSION,
+            "build": self._build,
             "box": self._box,
             "boot": self._boot,
             "epoch": self._epoch,
@@ -341,6 +350,8 @@ def _environment(env: Any) -> Dict[str, str]:
         plain = name.replace("_", "a")
         if not (plain.isascii() and plain.isalnum() and not plain[0].isdigit()):
             raise Refused("invalid_request", "%r is not a variable's name" % name[:64])
+        if name.startswith("__sandbox_"):
+            raise Refused("invalid_request", "names like %s are reserved" % name[:64])
         if not isinstance(value, str) or "\0" in value:
             raise Refused("invalid_request", "the value of %s is not a string" % name)
     return env

@@ -6,17 +6,21 @@ import pytest
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.warden.client import WardenClient
 
-from .conftest import MakeBox
+from .conftest import RUNTIMES
 
 BUILTINS = (
-    "command exec declare typeset local return . source exit cd pwd shopt set export readonly [ test "
-    ": umask alias unalias read true enable type shift"
+    "command exec declare typeset local return . source exit cd pwd shopt set export readonly [ "
+    "test : umask alias unalias read true enable type shift"
 )
-OURS = "wait load begin save saving go call restore lost set aliases loaded command todo options".split()
+OURS = (
+    "__sandbox_wait", "__sandbox_load", "__sandbox_begin", "__sandbox_save", "__sandbox_saving",
+    "__sandbox_go", "__sandbox_call", "__sandbox_restore", "__sandbox_lost", "__sandbox_set",
+    "__sandbox_aliases", "__sandbox_loaded", "__sandbox_command", "__sandbox_other",
+)  # fmt: skip
 
 
 def ours(form: str) -> str:
-    return "; ".join(form % f"__sandbox_{name}" for name in OURS)
+    return "; ".join(form % name for name in OURS)
 
 
 POISONS = [
@@ -88,14 +92,14 @@ POISONS = [
 
 async def test_nothing_left_behind_keeps_a_command_from_running(warden: WardenClient) -> None:
     """One after the other in one box, each on top of those before it."""
+    await warden.run("kept=0")
     for number, poison in enumerate(POISONS):
         done = await warden.run(poison, timeout_s=10)
         assert not done.exit.timed_out, poison
         assert not poison.startswith("ulimit") or done.exit.exit_code == 0, poison
-        result = await warden.run(f"kept={number}\necho ok", timeout_s=10)
-        assert (result.stdout, result.exit.exit_code) == ("ok\n", 0), (poison, result)
-        after = await warden.run("echo $((kept + 0)) && /bin/sh -c 'exit 3'", timeout_s=10)
-        assert (after.stdout, after.exit.exit_code) == (f"{number}\n", 3), (poison, after)
+        check = f"echo ok $((kept + 0))\nkept={number + 1}; /bin/sh -c 'exit 3'"
+        result = await warden.run(check, timeout_s=10)
+        assert (result.stdout, result.exit.exit_code) == (f"ok {number}\n", 3), (poison, result)
 
 
 async def test_what_is_readonly_stays_so(warden: WardenClient) -> None:
@@ -179,7 +183,8 @@ async def test_a_state_that_cannot_be_loaded_and_a_command_with_input(warden: Wa
     await warden.run(forged("exit 0"))
     result = await warden.run("cat", stdin=b"ok")
     assert result.exit.exit_code == 254
-    assert RESET in result.stderr and "run it again" in result.stderr
+    assert RESET in result.stderr
+    assert "run it again" in result.stderr
     assert (await warden.run("cat", stdin=b"ok")).output == "ok"
 
 
@@ -191,12 +196,13 @@ async def test_functions_that_cannot_be_loaded_are_told(warden: WardenClient) ->
     assert (await warden.run("say $x")).stderr == ""
 
 
+@pytest.mark.parametrize("runtime_name", [name for name in RUNTIMES if name != "gvisor"])
 async def test_a_killer_in_the_background_is_ended(warden: WardenClient) -> None:
+    """On gVisor it ends every stream to the warden as well: nobody can be told."""
     await warden.run("kept=1")
     await warden.run("while :; do kill -9 -1; done &")
-    result = await warden.run("echo $kept", timeout_s=20)
-    assert result.stdout == "1\n"
-    assert (await warden.run("echo ok")).output == "ok\n"
+    for _ in range(2):
+        assert (await warden.run("echo $kept", timeout_s=20)).stdout == "1\n"
 
 
 # Folders.
@@ -256,11 +262,11 @@ async def test_a_command_does_not_run_in_another_folder_than_asked(warden: Warde
 async def test_a_folder_that_closes_as_the_command_starts(warden: WardenClient) -> None:
     """The warden has looked, and then the shell cannot enter it."""
     await warden.run("mkdir door; while :; do chmod 000 door; chmod 755 door; done &")
-    refused = 0
+    messages = []
     for _ in range(60):
         try:
             assert (await warden.run("/bin/pwd", cwd="door")).output == "/workspace/door\n"
         except errors.InvalidPath as exc:
-            assert "/workspace/door" in exc.message
-            refused += 1
-    assert refused
+            messages.append(exc.message)
+    assert messages
+    assert all("/workspace/door" in message for message in messages)

@@ -26,7 +26,7 @@ from sandbox_server.runtime.docker.config import (
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
 from sandbox_server.runtime.docker.stream import Demultiplexer, ExecStream
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.zipapp import warden_zipapp
+from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
 IMAGE = BoxImage(name="sandbox-box:abc", hosts_file="/layer/usr/lib/sandbox/hosts")
 
@@ -47,8 +47,9 @@ def mount_at(target, mounts):
 def test_the_warden_is_pid_1_and_runs_as_the_user():
     made = config(BoxSpec(owner="o", deadman_s=90.5))
     warden = [PYTHON, "-I", "-S", "/usr/lib/sandbox/warden.pyz"]
+    about = ["box=b1", f"build={warden_version()}", "deadman_s=90.5"]
     limits = ["pids=256", "open_files=4096"]
-    assert made["Entrypoint"] == [*warden, "pid1", "box=b1", "deadman_s=90.5", *limits]
+    assert made["Entrypoint"] == [*warden, "pid1", *about, *limits]
     assert made["User"] == "1000:1000"
     assert made["WorkingDir"] == "/workspace"
     assert made["Hostname"] == "sandbox"

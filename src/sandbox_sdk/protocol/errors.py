@@ -38,7 +38,7 @@ class SandboxError(Exception):
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.details = details
@@ -162,7 +162,7 @@ class RuntimeUnavailable(Unavailable):
 class Unreachable(RuntimeUnavailable):
     """No answer came. `may_have_arrived` tells whether the server may have begun nevertheless."""
 
-    def __init__(self, message: str, *, may_have_arrived: bool = True, **details: Any) -> None:
+    def __init__(self, message: str, /, *, may_have_arrived: bool = True, **details: Any) -> None:
         super().__init__(message, **details)
         self.may_have_arrived = may_have_arrived
 

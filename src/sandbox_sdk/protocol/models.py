@@ -41,7 +41,9 @@ ThreadId = Annotated[
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    """An answer. A later version may add fields: they are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     def __getitem__(self, name: str) -> Any:
         """`result["output"]`, as callers of older clients write it."""
@@ -51,6 +53,8 @@ class Model(BaseModel):
 
 
 class Request(BaseModel):
+    """What is asked for is understood as a whole or refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 

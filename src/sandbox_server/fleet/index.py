@@ -125,12 +125,28 @@ class SessionIndex:
             return self._listed
 
 
+_FIELDS = frozenset(Record.__dataclass_fields__) - {"more"}
+
+
 def encode(record: Record) -> str:
-    return json.dumps(asdict(record), sort_keys=True, separators=(",", ":"))
+    known = asdict(record)
+    more = known.pop("more")
+    return json.dumps({**more, **known}, sort_keys=True, separators=(",", ":"))
 
 
 def decode(text: str | None) -> Record | None:
+    """The inverse, also for what a later version has written: swap() compares texts.
+
+    Raises RuntimeUnavailable for a record that only a later version understands.
+    """
     if text is None:
         return None
     fields = json.loads(text)
-    return Record(**{**fields, "status": Status(fields["status"])})
+    more = {name: value for name, value in fields.items() if name not in _FIELDS}
+    known = {name: value for name, value in fields.items() if name in _FIELDS}
+    try:
+        return Record(**{**known, "status": Status(known["status"])}, more=more)
+    except (KeyError, TypeError, ValueError):
+        raise RuntimeUnavailable(
+            "the registry holds a session that this version does not understand; upgrade this one"
+        ) from None

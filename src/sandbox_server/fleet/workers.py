@@ -80,6 +80,14 @@ def worker_fields(worker: Worker) -> dict[str, Any]:
     }
 
 
+def _phase(text: str) -> Phase:
+    """One that only a later version knows: what the worker has is served, and nothing is added."""
+    try:
+        return Phase(text)
+    except ValueError:
+        return Phase.DRAINING
+
+
 def worker_from(fields: dict[str, str], *, now_ms: int) -> Worker | None:
     """The inverse; None where there is nothing, or nothing that is understood."""
     try:
@@ -89,7 +97,7 @@ def worker_from(fields: dict[str, str], *, now_ms: int) -> Worker | None:
             capacity=int(fields["capacity"]),
             sessions=int(fields["sessions"]),
             warm=int(fields["warm"]),
-            phase=Phase(fields["state"]),
+            phase=_phase(fields["state"]),
             version=fields["version"],
             runtime=fields["runtime"],
             epoch=int(fields["epoch"]),

@@ -7,8 +7,9 @@ longer tell: that there was one, so that a loss is told and never papered over.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost, SessionNotFound
 
@@ -38,6 +39,8 @@ class Record:
     worker: str = ""
     """Whose boxes it lives among, and the epoch in which that worker last vouched for it."""
     epoch: int = 0
+    more: dict[str, Any] = field(default_factory=dict, hash=False)
+    """What a later version has written beside, kept as it came."""
 
 
 class Registry(ABC):

@@ -277,7 +277,8 @@ class RemoteBackend(Sandboxes):
 
 
 def _body(request: Request) -> dict[str, Any]:
-    return request.model_dump(mode="json", exclude_none=True)
+    """Only what was asked for: a server of an earlier version refuses fields it does not know."""
+    return request.model_dump(mode="json", exclude_defaults=True)
 
 
 def _keyed(request: ExecuteRequest) -> ExecuteRequest:

@@ -23,6 +23,8 @@ from sandbox_sdk.protocol.events import (
     event_id,
 )
 
+_NAMES = ("start", "stdout", "stderr", "gap", "exit", "error")
+"""The events understood here; a later version may send others in between."""
 _EVENT: TypeAdapter[CommandEvent] = TypeAdapter(CommandEvent)
 
 
@@ -68,18 +70,20 @@ async def _connection(
     )  # fmt: skip
     async with server.open(call) as answer:
         async for name, data in _parsed(answer):
-            yield _event(name, data)
+            if name in _NAMES:
+                yield _event(name, data)
 
 
 async def _parsed(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
     """Name and data of every event that is there to its end."""
     name, data = "", ""
     async for line in answer.aiter_lines():
-        field, _, value = line.partition(": ")
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
         if field == "event":
             name = value
         elif field == "data":
-            data = value
+            data = f"{data}\n{value}" if data else value
         elif not line and data:
             yield name, data
             name = data = ""

@@ -12,6 +12,7 @@ from sandbox_server.runtime.bubblewrap.host import Program
 from sandbox_server.runtime.bubblewrap.mounts import PERMS, PLACES, Layout, Python
 from sandbox_server.runtime.bubblewrap.plan import Plan
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
+from sandbox_server.runtime.warden.zipapp import warden_version
 
 Namespace = Literal["mount", "user", ""]
 
@@ -94,6 +95,7 @@ class Setup:
                 layout,
                 {
                     "box": box_id,
+                    "build": warden_version(),
                     "deadman_s": str(spec.deadman_s),
                     "pids": str(spec.limits.pids),
                     "open_files": str(spec.limits.open_files),

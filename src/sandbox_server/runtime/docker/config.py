@@ -10,6 +10,7 @@ from typing import Any
 
 from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
+from sandbox_server.runtime.warden.zipapp import warden_version
 
 FOLDER = "/usr/lib/sandbox"
 """Where a derived image keeps the warden and what it needs."""
@@ -93,6 +94,7 @@ def container_config(
             *_warden(python),
             "pid1",
             f"box={box_id}",
+            f"build={warden_version()}",
             f"deadman_s={spec.deadman_s:g}",
             f"pids={spec.limits.pids}",
             f"open_files={spec.limits.open_files}",

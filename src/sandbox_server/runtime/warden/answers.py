@@ -69,6 +69,10 @@ class CommandSummary(_Answer):
 
 class BoxAbout(_Answer):
     version: int
+    """Of the protocol, as both ends speak it."""
+    build: Short = ""
+    """Which warden it is, by zipapp.warden_version() of the server that made the box. The first
+    ones did not tell."""
     box: Short
     boot: Short
     epoch: Count
@@ -143,6 +147,7 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "exhausted": errors.Capacity,
     "fenced": Fenced,
     "version": errors.RuntimeUnavailable,
+    "unsupported": errors.InvalidRequest,
 }
 
 

@@ -115,13 +115,25 @@ class Line:
 
     async def _hello(self, stream: ByteStream) -> Link:
         link = Link(stream)
-        body: dict[str, Any] = {"version": frames.PROTOCOL_VERSION, "epoch": self._epoch}
+        # The first wardens know `version` alone and ask for exactly theirs.
+        oldest, newest = frames.OLDEST_VERSION, frames.PROTOCOL_VERSION
+        body: dict[str, Any] = {
+            "version": oldest,
+            "versions": [oldest, newest],
+            "epoch": self._epoch,
+        }
         if self._deadman_s is not None:
             body["deadman_s"] = self._deadman_s
         try:
             async with asyncio.timeout(CONNECT_S), link.request(frames.HELLO, body) as channel:
                 kind, _, payload = await channel.receive()
-                self.about = checked(BoxAbout, reply_body(kind, payload))
+                about = checked(BoxAbout, reply_body(kind, payload))
+                if not oldest <= about.version <= newest:
+                    raise errors.RuntimeUnavailable(
+                        f"the warden of box {self._box.id} speaks version {about.version}, this"
+                        f" server {oldest} to {newest}"
+                    )
+                self.about = about
         except BaseException:
             await link.close()
             raise

@@ -157,7 +157,7 @@ class Link:
         if number == 0 and kind == frames.ERROR:
             raise FrameError(str(frames.decode_json(payload).get("message", ""))[:200])
         channel = self._channels.get(number)
-        if channel is not None:
+        if channel is not None and kind in frames.KINDS:  # Or it is of a later version.
             channel.push(frame)
 
     def _lose(self, why: str) -> None:
