@@ -9,41 +9,47 @@
 # a state from what else is written to 202.
 unset -v BASH_ENV
 exec 200<&-
+shopt -s expand_aliases
+__sandbox_usual="$BASHOPTS $SHELLOPTS"
+shopt -u expand_aliases
 __sandbox_wait() {
   # A shell that is never called leaves without a word.
   read -rN1 -u203 __sandbox_go || exit 0
   mapfile -d '' -u204 __sandbox_call
+  exec 203<&- 204<&-
   __sandbox_restore= __sandbox_lost= __sandbox_set= __sandbox_aliases= __sandbox_loaded=
 }
 __sandbox_load() {
-  # The first line of every state: its folder, its `shopt` options, its `set` options (those begin
-  # with the command, on its first line), what turns aliases on, and what turns POSIX mode on.
+  # The first line of every state: its folder, its options of `shopt` and `set`, and what turns POSIX
+  # mode on. Aliases and the options of `set` begin with the command, on its first line.
+  exec 201<&- # bash has read the whole of it by now.
   [[ $PWD == "$1" && . -ef $1 ]] || cd -- "$1" || [[ . -ef $1 ]] || __sandbox_lost=$1
-  local IFS=: name
-  if [[ $2 && $2 != ":$BASHOPTS:" ]]; then
-    for name in $BASHOPTS; do [[ $2 == *":$name:"* ]] || shopt -u "$name"; done
-    for name in $2; do [[ ! $name || :$BASHOPTS: == *":$name:"* ]] || shopt -s "$name"; done
-  fi
-  if [[ $3 && $3 != ":$SHELLOPTS:" ]]; then
-    for name in $SHELLOPTS; do
-      [[ $3 == *":$name:"* ]] || __sandbox_set+="\\builtin set +o $name;"
-    done
-    for name in $3; do
-      [[ ! $name || :$SHELLOPTS: == *":$name:"* ]] || __sandbox_set+="\\builtin set -o $name;"
-    done
-  fi
-  __sandbox_aliases=$4
-  [[ ! $5 ]] || __sandbox_set+="${5/#declare/\\builtin declare};"
+  [[ ! $2 || $2 == "$__sandbox_usual" ]] || __sandbox_options ":${2% *}:" ":${2#* }:"
+  [[ ! $3 ]] || __sandbox_set+="${3/#declare/\\builtin declare};"
 }
-__sandbox_begin() {
-  builtin exec 201<&- 203<&- 204<&-
+__sandbox_options() {
+  local IFS=: name
+  [[ $1 == *:expand_aliases:* ]] || __sandbox_aliases=off
+  set -- "${1/:expand_aliases:/:}" "${2/:posix:/:}"
+  for name in $BASHOPTS; do [[ $1 == *":$name:"* ]] || shopt -u "$name"; done
+  for name in $1; do [[ ! $name || :$BASHOPTS: == *":$name:"* ]] || shopt -s "$name"; done
+  for name in $SHELLOPTS; do
+    [[ $2 == *":$name:"* ]] || __sandbox_set+="\\builtin set +o $name;"
+  done
+  for name in $2; do
+    [[ ! $name || :$SHELLOPTS: == *":$name:"* ]] || __sandbox_set+="\\builtin set -o $name;"
+  done
+}
+__sandbox_check() {
+  # Called where the state was not loaded as a whole, its folder cannot be entered, or the call names
+  # one of its own.
   if [[ $__sandbox_loaded == functions ]]; then
     builtin printf 'sandbox: not all functions of earlier commands could be loaded\n' >&2
   elif [[ $__sandbox_loaded != all ]]; then
     builtin exit 1
   fi
-  if [[ ${__sandbox_call[0]} ]]; then
-    builtin cd -- "${__sandbox_call[0]}" 2>/dev/null || [[ . -ef ${__sandbox_call[0]} ]] || {
+  if [[ $__sandbox_call ]]; then
+    builtin cd -- "$__sandbox_call" 2>/dev/null || [[ . -ef $__sandbox_call ]] || {
       builtin printf '#cwd\n' >&202
       builtin exit 126
     }
@@ -57,10 +63,12 @@ __sandbox_begin() {
     [[ -d $__sandbox_lost ]] && __sandbox_lost+=' cannot be entered' || __sandbox_lost+=' is gone'
     builtin printf 'sandbox: %s, starting in %s\n' "$__sandbox_lost" "$__sandbox_go" >&2
   fi
+}
+__sandbox_begin() {
   builtin eval "${__sandbox_call[1]}"
   __sandbox_command=$__sandbox_set${__sandbox_call[2]}
   builtin trap "{ $__sandbox_saving || [[ 1 ]]; } >/dev/null 2>&1" EXIT
-  [[ $__sandbox_aliases == off ]] || builtin shopt -s expand_aliases
+  [[ $__sandbox_aliases ]] || builtin shopt -s expand_aliases
   builtin printf '#begun\n' >&202
 }
 __sandbox_saving='__sandbox_save "$?" "$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}"'
@@ -71,29 +79,24 @@ __sandbox_save() {
   builtin trap - DEBUG ERR RETURN
   builtin trap '' XFSZ
   # A variable of the call's own does not turn POSIX mode on for others.
-  [[ ${__sandbox_restore-} != *'unset -v POSIXLY_CORRECT'* ]] || builtin set -- "$1" "$2" "$3" ''
-  builtin set -- "$1" ":$2:" ":$3:" "$4" "${__sandbox_restore-}"
-  [[ $2 != *:expand_aliases:* ]] && builtin set -- "$@" off || builtin set -- "$@" on
+  [[ ! $4 || ${__sandbox_restore-} != *'unset -v POSIXLY_CORRECT'* ]] ||
+    builtin set -- "$1" "$2" "$3" ''
   # The folder the shell is in, whatever PWD says: by the name it was entered by if that still
   # leads there.
   if [[ ${DIRSTACK[0]-} == /* && . -ef ${DIRSTACK[0]} ]]; then
-    builtin set -- "$@" "${DIRSTACK[0]}"
+    builtin set -- "$@" "${__sandbox_restore-}" "${DIRSTACK[0]}"
   else
-    builtin set -- "$@" "$(\builtin pwd -P || \builtin printf %s "${PWD-}")"
+    builtin set -- "$@" "${__sandbox_restore-}" "$(\builtin pwd -P || \builtin printf %s "${PWD-}")"
   fi
   builtin unset -v RANDOM SRANDOM BASH BASHPID BASH_ALIASES BASH_ARGV0 BASH_CMDS BASH_COMMAND \
     BASH_EXECUTION_STRING BASH_LOADABLES_PATH BASH_SUBSHELL BASH_VERSION COMP_WORDBREAKS DIRSTACK \
     EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD HOSTTYPE LINENO MACHTYPE OSTYPE PIPESTATUS
   {
-    builtin unset -f trap __sandbox_wait __sandbox_load __sandbox_begin __sandbox_save &&
-      builtin unset -n SANDBOX_COMMAND_ID __sandbox_go __sandbox_call __sandbox_restore \
-        __sandbox_lost __sandbox_set __sandbox_aliases __sandbox_loaded __sandbox_command \
-        __sandbox_saving &&
-      builtin unset -v SANDBOX_COMMAND_ID __sandbox_go __sandbox_call __sandbox_restore \
-        __sandbox_lost __sandbox_set __sandbox_aliases __sandbox_loaded __sandbox_command \
-        __sandbox_saving &&
-      builtin printf '#KEY %s\n__sandbox_load %q %q %q %q %q\n' "${7//$'\n'/?}" "$7" \
-        "${2/:expand_aliases:/:}" "${3/:posix:/:}" "$6" "$4" &&
+    builtin unset -f trap __sandbox_wait __sandbox_load __sandbox_options __sandbox_check \
+      __sandbox_begin __sandbox_save &&
+      builtin unset -n SANDBOX_COMMAND_ID "${!__sandbox_@}" &&
+      builtin unset -v SANDBOX_COMMAND_ID "${!__sandbox_@}" &&
+      builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${6//$'\n'/?}" "$6" "$2 $3" "$4" &&
       builtin umask -p &&
       builtin declare -p &&
       builtin printf '%s\n' "$5" &&

@@ -17,7 +17,9 @@ WORKSPACE = "/workspace"
 ARGV = [
     "bash",
     "-c",
-    '__sandbox_wait; . /dev/fd/201 2>/dev/null; __sandbox_begin; builtin eval "$__sandbox_command"',
+    "__sandbox_wait; . /dev/fd/201 2>/dev/null; "
+    "[[ $__sandbox_loaded$__sandbox_lost$__sandbox_call == all ]] || __sandbox_check; "
+    '__sandbox_begin; builtin eval "$__sandbox_command"',
 ]
 TARGETS = (0, 1, 2, 201, 202, 203, 204)
 """What a shell gets as descriptors: stdin, stdout, stderr, state, save, go, call.
@@ -76,7 +78,7 @@ class ShellState:
 
     @classmethod
     def fresh(cls) -> "ShellState":
-        text = "__sandbox_load %s '' '' on ''\n__sandbox_loaded=all\n" % WORKSPACE
+        text = "__sandbox_load %s '' ''\n__sandbox_loaded=all\n" % WORKSPACE
         return cls(memory_file(text.encode()), WORKSPACE)
 
     @classmethod
