@@ -23,6 +23,7 @@ from sandbox_sdk.protocol.models import (
     CreateSessionRequest,
     ExecuteRequest,
     ExecuteResult,
+    FileEntry,
     Health,
     ListResult,
     Session,
@@ -37,6 +38,7 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_server.gate import Gate
 from sandbox_server.runtime.warden import Event, Exited
+from sandbox_server.runtime.warden.answers import ListEnd
 from sandbox_server.runtime.warden.commands import RunOptions
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.table import Life, SessionTable
@@ -47,8 +49,8 @@ from sandbox_server.wording import (
     command_info,
     download_info,
     execute_result,
+    file_entry,
     life,
-    listing_told,
     session_info,
     session_summary,
     told_session,
@@ -210,7 +212,10 @@ class SandboxService(Sandboxes):
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
             state = await session.warden.state()
-        return CommandList(commands=[command_info(summary) for summary in state.commands])
+        return CommandList(
+            commands=[command_info(summary) for summary in state.commands],
+            truncated=state.commands_truncated,
+        )
 
     async def signal(
         self,
@@ -286,9 +291,14 @@ class SandboxService(Sandboxes):
         tenant: str = DEFAULT_TENANT,
     ) -> ListResult:
         session, _ = await self._open(tenant, target)
-        async with self._using(session):
-            listing = await session.warden.list(path, recursive=recursive, limit=limit)
-        return listing_told(path, listing)
+        entries: list[FileEntry] = []
+        batches = session.warden.batches(path, recursive=recursive, limit=limit)
+        async with self._using(session), contextlib.aclosing(batches):
+            async for batch in batches:
+                if isinstance(batch, ListEnd):
+                    return ListResult(path=path, entries=entries, truncated=batch.truncated)
+                entries += map(file_entry, batch)
+        raise AssertionError("a listing ends or raises")
 
     # Together
 

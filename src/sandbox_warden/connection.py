@@ -4,7 +4,7 @@ import os
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional
 
-from .frames import ERROR, Decoder, FrameError, encode_json
+from .frames import REPLY, Decoder, FrameError, TooLong, encode_error, encode_json
 from .loop import READ, WRITE, Loop
 
 READ_SIZE = 256 * 1024
@@ -68,8 +68,14 @@ class Connection:
         self._out.append(memoryview(frame))
         self._out_size += len(frame)
 
+    def reply(self, channel: int, body: Dict[str, Any]) -> None:
+        try:
+            self.send(encode_json(REPLY, channel, body))
+        except TooLong as exc:
+            self.refuse(channel, "failed", "the answer does not fit: %s" % exc)
+
     def refuse(self, channel: int, code: str, message: str) -> None:
-        self.send(encode_json(ERROR, channel, {"code": code, "message": message}))
+        self.send(encode_error(channel, code, message))
 
     def add(self, channel: int, source: Source) -> None:
         self.sources[channel] = source

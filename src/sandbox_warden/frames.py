@@ -31,8 +31,20 @@ Frame = Tuple[int, int, bytes]
 """Kind, channel, payload."""
 
 
+MESSAGE_LENGTH = 1000
+"""The most characters of an error's message: it may quote a path of any length."""
+
+
 class FrameError(Exception):
     """The other end sent what is not a frame. The stream cannot be used any further."""
+
+
+class TooLong(Exception):
+    """What is to be sent does not fit into a frame."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("%d bytes as JSON in UTF-8, at most %d" % (size, MAX_PAYLOAD))
+        self.size = size
 
 
 def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
@@ -40,7 +52,16 @@ def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
 
 
 def encode_json(kind: int, channel: int, body: Dict[str, Any]) -> bytes:
-    return encode(kind, channel, json.dumps(body, separators=(",", ":")).encode())
+    """Raises TooLong. Names of files that are not UTF-8 travel as lone surrogates."""
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    payload = text.encode("utf-8", "surrogatepass")
+    if len(payload) > MAX_PAYLOAD:
+        raise TooLong(len(payload))
+    return encode(kind, channel, payload)
+
+
+def encode_error(channel: int, code: str, message: str) -> bytes:
+    return encode_json(ERROR, channel, {"code": code, "message": message[:MESSAGE_LENGTH]})
 
 
 def encode_at(kind: int, channel: int, offset: int, data: bytes) -> bytes:

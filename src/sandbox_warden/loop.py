@@ -61,15 +61,16 @@ class Loop:
                     handler(events)
 
     def _run_timers(self) -> float:
-        """Run what is due; how long to wait for the next one (-1: no timer)."""
+        """Run what is due; how long to wait for the next one (-1: no timer). What becomes due
+        meanwhile waits until the descriptors have had their turn."""
+        now = time.monotonic()
         while self._timers:
             when, _, timer = self._timers[0]
             if timer.call is None:
                 heapq.heappop(self._timers)
                 continue
-            delay = when - time.monotonic()
-            if delay > 0:
-                return delay
+            if when > now:
+                return max(when - time.monotonic(), 0)
             heapq.heappop(self._timers)
             call, timer.call = timer.call, None
             call()

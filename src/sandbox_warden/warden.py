@@ -8,15 +8,17 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from . import files, frames, shell
-from .channels import Feeding, Following, Receiving, Sending
+from .channels import Feeding, Following
 from .command import Command
 from .commands import Commands
 from .connection import Connection
 from .door import Door
 from .errors import Refused, refusal
+from .file_channels import MAX_LISTED, Listing, Receiving, Sending
 from .frames import decode_json, encode_json
 from .loop import READ, Loop
 from .meter import Meter
+from .records import KEY_LENGTH
 
 MAX_CONNECTIONS = 16
 MAX_STATE = 64 * 1024
@@ -25,7 +27,6 @@ MIN_OUTPUT_LIMIT = 4096
 _PR_SET_DUMPABLE = 4
 _USES = (frames.RUN, frames.PUT, frames.GET, frames.LIST)
 """What counts as use of the box; looking after it does not."""
-_LIST_BATCH = 200
 _HELLO_S = 10.0
 _DEADMAN_TICK_S = 5.0
 
@@ -205,6 +206,8 @@ class Warden:
     def _run(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
         ident, digest = _text(body, "command_id"), _text(body, "digest")
         key = None if body.get("key") is None else _text(body, "key")
+        if len(key or "") > KEY_LENGTH:
+            raise Refused("invalid_request", "a key has at most %d characters" % KEY_LENGTH)
         if "\0" in _text(body, "command"):
             raise Refused("invalid_request", "a command has no NUL")
         command = self._commands.records.known(ident, key, digest)
@@ -269,30 +272,39 @@ class Warden:
         connection.add(channel, Receiving(channel, upload))
 
     def _get(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        def again() -> None:
-            self._loop.after(0, connection.pump)
-
-        sending = Sending(
-            channel, _text(body, "path"), digest=bool(body.get("digest")), again=again
-        )
+        path, digest = _text(body, "path"), bool(body.get("digest"))
+        sending = Sending(channel, path, digest=digest, again=self._turn_of(connection))
         connection.add(channel, sending)
 
     def _list(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        limit = min(max(int(body["limit"]), 1), 100_000)
-        found, more = files.entries(
-            _text(body, "path"), recursive=bool(body.get("recursive")), limit=limit
+        listing = Listing(
+            channel,
+            _text(body, "path"),
+            recursive=bool(body.get("recursive")),
+            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
+            again=self._turn_of(connection),
         )
-        for start in range(0, len(found), _LIST_BATCH):
-            batch = json.dumps(found[start : start + _LIST_BATCH]).encode()
-            for piece in range(0, len(batch), frames.CHUNK):
-                connection.send(
-                    frames.encode(frames.DATA, channel, batch[piece : piece + frames.CHUNK])
-                )
-            connection.send(frames.encode(frames.EOF, channel))
-        connection.send(encode_json(frames.REPLY, channel, {"truncated": more}))
+        connection.add(channel, listing)
+
+    def _turn_of(self, connection: Connection) -> Callable[[], None]:
+        """For whoever has more to do: when everybody else has had a turn."""
+        waiting = False
+
+        def again() -> None:
+            nonlocal waiting
+            if not waiting:
+                waiting = True
+                self._loop.after(0, turn)
+
+        def turn() -> None:
+            nonlocal waiting
+            waiting = False
+            connection.pump()
+
+        return again
 
     def _stat(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        connection.send(encode_json(frames.REPLY, channel, files.describe(_text(body, "path"))))
+        connection.reply(channel, files.describe(_text(body, "path")))
 
     def _usage(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
         connection.send(encode_json(frames.REPLY, channel, self._meter.usage()))
@@ -306,9 +318,9 @@ class Warden:
                     "invalid_request", "state is an object of at most %d bytes" % MAX_STATE
                 )
             self._state = state
-        newest = self._commands.records.summaries(MAX_STATE // 256)
-        body = dict(self._about(), commands=newest)
-        connection.send(encode_json(frames.REPLY, channel, body))
+        commands, more = self._commands.records.summaries()
+        body = dict(self._about(), commands=commands, commands_truncated=more)
+        connection.reply(channel, body)
 
     def _ping(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
         connection.send(encode_json(frames.REPLY, channel, {}))

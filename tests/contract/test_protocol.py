@@ -251,11 +251,12 @@ def test_fuzz_the_listener(lies: list[bytes]) -> None:
 
 
 class Flood(Liar):
-    """Greets, and answers the first request without end."""
+    """Greets, and answers the first request without end, with so much output at a time."""
 
-    def __init__(self, hello: Liar, piece: bytes) -> None:
+    def __init__(self, hello: Liar, size: int) -> None:
         self._hello = hello
-        self._piece = piece
+        self._size = size
+        self._offset = 0
         self._written = 0
         self._asked = asyncio.Event()
 
@@ -269,14 +270,15 @@ class Flood(Liar):
             return await self._hello.read()
         await self._asked.wait()
         await asyncio.sleep(0)
-        return self._piece
+        piece = frames.encode_at(frames.STDOUT, 2, self._offset, b"x" * self._size)
+        self._offset += self._size
+        return piece
 
 
-@pytest.mark.parametrize("size", [0, 60_000])
-async def test_a_warden_that_never_stops_sending_is_not_listened_to(size: int) -> None:
+@pytest.mark.parametrize(("size", "why"), [(0, "from 0 to 0"), (60_000, "more than it may keep")])
+async def test_a_warden_that_never_stops_sending_is_not_listened_to(size: int, why: str) -> None:
     box = LyingBox()
-    piece = frames.encode_at(frames.STDOUT, 2, 0, b"x" * size)
-    box._streams = [Flood(box._streams[0], piece)]
+    box._streams = [Flood(box._streams[0], size)]
     async with WardenClient(box) as client:
-        with pytest.raises(errors.RuntimeUnavailable, match="more than it may keep"):
+        with pytest.raises(errors.RuntimeUnavailable, match=why):
             await client.run("echo", output_limit=4096)

@@ -90,6 +90,8 @@ def test_limits_are_hard():
     assert made["OomKillDisable"] is False
     assert {"Name": "nofile", "Soft": 198, "Hard": 198} in made["Ulimits"]
     assert {"Name": "core", "Soft": 0, "Hard": 0} in made["Ulimits"]
+    largest = (1 << 30) + (1 << 20)
+    assert {"Name": "fsize", "Soft": largest, "Hard": largest} in made["Ulimits"]
 
 
 def test_nothing_stays_behind():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode
 from datetime import datetime
@@ -17,6 +18,10 @@ TENANT_HEADER = "x-sandbox-tenant"
 WORKSPACE = "/workspace"
 USER = "sandboxuser"
 MAX_COMMAND = 1 << 20
+MAX_COMMAND_BYTES = MAX_COMMAND - 1024
+"""What a box is sent for a command, as JSON in UTF-8: its source, variables, folder and key."""
+MAX_ENV_BYTES = 128 * 1024
+"""Names and values of the variables of a session."""
 MAX_TIMEOUT_S = 3600.0
 
 THREAD_ID = r"^[A-Za-z0-9._:@+=-]{1,128}$"
@@ -33,6 +38,14 @@ def check_thread_id(thread_id: str) -> str:
             "a thread_id has 1 to 128 characters out of A-Z a-z 0-9 . _ : @ + = -"
         )
     return thread_id
+
+
+def utf8_size(text: str) -> int:
+    """Raises ValueError where it is not text."""
+    try:
+        return len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair is not text; send valid Unicode") from None
 
 
 ThreadId = Annotated[
@@ -77,6 +90,16 @@ class CreateSessionRequest(Request):
     env: Env = Field(default_factory=dict, description="Variables of every command.")
     idle_timeout_s: float | None = Field(None, gt=0, le=86400)
 
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        size = sum(len(name) + utf8_size(value) for name, value in self.env.items())
+        if size > MAX_ENV_BYTES:
+            raise ValueError(
+                f"env has {size} bytes of names and values, at most {MAX_ENV_BYTES}; upload a file"
+                " with the rest"
+            )
+        return self
+
 
 class ExecuteRequest(Target):
     command: str = Field(
@@ -90,6 +113,18 @@ class ExecuteRequest(Target):
     background: bool = Field(False, description="Answer at once; ask for the result later.")
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
     dry_run: bool = Field(False, description="Do not run it: tell what the policy says of it.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        sent = [self.command, self.env, self.cwd, self.idempotency_key]
+        size = utf8_size(json.dumps(sent, ensure_ascii=False, separators=(",", ":")))
+        if size > MAX_COMMAND_BYTES:
+            raise ValueError(
+                f"command, env, cwd and idempotency_key have {size} bytes as JSON in UTF-8, at most"
+                f" {MAX_COMMAND_BYTES}; upload a file, or use stdin"
+            )
+        utf8_size(self.stdin or "")
+        return self
 
 
 class SimpleCommand(Model):
@@ -247,6 +282,7 @@ class CommandInfo(Model):
 
 class CommandList(Model):
     commands: list[CommandInfo] = Field(description="The newest last.")
+    truncated: bool = Field(False, description="Whether the box remembers more, all of them ended.")
 
 
 class StdinReceipt(Model):

@@ -12,6 +12,7 @@ from sandbox_sdk.protocol.models import (
     THREAD_ID,
     ExecuteResult,
     Health,
+    ListResult,
     Session,
     Verdict,
 )
@@ -170,7 +171,10 @@ def _download_file(router: APIRouter) -> None:
         response_class=StreamingResponse,
         summary="Read a file, or a folder as a tar",
         operation_id="download_file",
-        responses={**DOWNLOAD, **error_answers(*ALWAYS, *OF_SESSION, *OF_FILE)},
+        responses={
+            **DOWNLOAD,
+            **error_answers(*ALWAYS, *OF_SESSION, *OF_FILE, errors.FileTooLarge),
+        },
     )
 
 
@@ -179,6 +183,7 @@ def _list_files(router: APIRouter) -> None:
         "/list_files",
         files.list_files,
         methods=["GET"],
+        response_model=ListResult,
         summary="See what is in a folder",
         operation_id="list_files",
         responses={

@@ -17,8 +17,6 @@ Namespace = Literal["mount", "user", ""]
 
 _FLAGS = {"nosuid", "nodev", "noatime"}
 """Mount options that are flags of the system call; the launcher sets them."""
-_FILE_SLACK = 1 << 20
-"""A file may be a little larger than its disk, so that a full disk is reported as what it is."""
 _NO_GROUP = "no writable control group"
 
 
@@ -141,7 +139,7 @@ class Setup:
         rlimits = {
             "RLIMIT_CORE": 0,
             "RLIMIT_NOFILE": limits.warden_files,
-            "RLIMIT_FSIZE": limits.disk_bytes + _FILE_SLACK,
+            "RLIMIT_FSIZE": limits.file_bytes,
         }
         if "memory" not in self.groups.parents:
             rlimits["RLIMIT_DATA"] = limits.memory_bytes

@@ -177,6 +177,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
         "Ulimits": [
             {"Name": "nofile", "Soft": limits.warden_files, "Hard": limits.warden_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "fsize", "Soft": limits.file_bytes, "Hard": limits.file_bytes},
         ],
     }
 

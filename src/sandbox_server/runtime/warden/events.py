@@ -12,10 +12,16 @@ from .answers import (
     CommandExit,
     CommandStanding,
     CommandStarted,
+    OutputGap,
     StreamName,
+    body_of,
     checked,
+    invalid,
     reply_body,
 )
+
+_NOTHING_COSTS = 64
+"""What a frame without output counts for."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +61,35 @@ class Pieces:
 
     def __init__(self, limit: int) -> None:
         self._room = 2 * limit + frames.WINDOW
-        self._pieces: list[Output | Gap] = []
+        self._both = bytearray()
+        self._streams: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._truncated = False
 
     def add(self, event: Event) -> None:
         """Raises RuntimeUnavailable."""
-        if isinstance(event, Output | Gap):
-            self._pieces.append(event)
-            # A piece costs more than its bytes.
-            self._room -= 64 + (len(event.data) if isinstance(event, Output) else 0)
-            if self._room < 0:
-                raise errors.RuntimeUnavailable("the warden sent more than it may keep")
+        if isinstance(event, Output):
+            self._take(len(event.data) or _NOTHING_COSTS)
+            self._both += event.data
+            self._streams[event.stream] += event.data
+        elif isinstance(event, Gap):
+            self._take(_NOTHING_COSTS)
+            self._truncated = True
+            for text in (self._both, *self._streams.values()):
+                text += b"\n[%d bytes of output left out]\n" % (event.end - event.start)
+
+    def _take(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise errors.RuntimeUnavailable("the warden sent more than it may keep")
 
     def of(self, exit: CommandStanding) -> CommandResult:
-        return CommandResult(exit, tuple(self._pieces))
+        return CommandResult(
+            exit,
+            output=self._both.decode("utf-8", "replace"),
+            stdout=self._streams["stdout"].decode("utf-8", "replace"),
+            stderr=self._streams["stderr"].decode("utf-8", "replace"),
+            truncated=self._truncated,
+        )
 
 
 @dataclass(frozen=True)
@@ -75,47 +97,44 @@ class CommandResult:
     """A command with the output kept of it."""
 
     exit: CommandStanding
-    pieces: tuple[Output | Gap, ...]
+    output: str
+    """Both streams as they came."""
+    stdout: str
+    stderr: str
+    truncated: bool
 
-    @property
-    def output(self) -> str:
-        """Both streams as they came."""
-        return self._text(None)
 
-    @property
-    def stdout(self) -> str:
-        return self._text("stdout")
+class Order:
+    """The offsets of one command's output, each event of which begins where the last has ended."""
 
-    @property
-    def stderr(self) -> str:
-        return self._text("stderr")
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
 
-    @property
-    def truncated(self) -> bool:
-        return any(isinstance(piece, Gap) for piece in self.pieces)
-
-    def _text(self, stream: StreamName | None) -> str:
-        parts = []
-        for piece in self.pieces:
-            if isinstance(piece, Gap):
-                parts.append(b"\n[%d bytes of output left out]\n" % (piece.end - piece.start))
-            elif stream is None or piece.stream == stream:
-                parts.append(piece.data)
-        return b"".join(parts).decode("utf-8", "replace")
+    def follow(self, event: Event) -> None:
+        """Raises RuntimeUnavailable."""
+        if isinstance(event, Output):
+            start, end = event.offset, event.offset + len(event.data)
+        elif isinstance(event, Gap):
+            start, end = event.start, event.end
+        else:
+            return
+        if start != self.offset or end <= start:
+            raise invalid(f"output from {start} to {end} after {self.offset}")
+        self.offset = end
 
 
 def event_of(kind: int, _channel: int, payload: bytes) -> Event:
-    """What a frame says. Raises the error it tells, and RuntimeUnavailable for nonsense."""
-    try:
-        if kind in (frames.STDOUT, frames.STDERR):
+    """What a frame says. Raises the error it tells, and RuntimeUnavailable for an invalid one."""
+    if kind in (frames.STDOUT, frames.STDERR):
+        try:
             offset, data = frames.decode_at(payload)
-            return Output("stdout" if kind == frames.STDOUT else "stderr", offset, data)
-        if kind == frames.STARTED:
-            started = checked(CommandStarted, frames.decode_json(payload))
-            return Started(started.command_id, started.stdin_received)
-        if kind == frames.GAP:
-            body = frames.decode_json(payload)
-            return Gap(int(body["start"]), int(body["end"]))
-    except (FrameError, KeyError, TypeError, ValueError) as exc:
-        raise errors.RuntimeUnavailable("the warden sent nonsense") from exc
+        except FrameError as exc:
+            raise invalid(str(exc)) from None
+        return Output("stdout" if kind == frames.STDOUT else "stderr", offset, data)
+    if kind == frames.STARTED:
+        started = checked(CommandStarted, body_of(payload))
+        return Started(started.command_id, started.stdin_received)
+    if kind == frames.GAP:
+        gap = checked(OutputGap, body_of(payload))
+        return Gap(gap.start, gap.end)
     return Exited(checked(CommandExit, reply_body(kind, payload)))

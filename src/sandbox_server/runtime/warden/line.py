@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from sandbox_sdk.protocol import errors
@@ -17,6 +18,30 @@ ANSWER_S = 30.0
 CONNECT_S = 10.0
 SILENCE_S = 5.0
 """After so long without a word, the warden is asked whether it is still there."""
+_STEADY_S = 5.0
+"""A link that has lasted so long did not break at once."""
+_MAX_BREAKS = 8
+
+
+class Breaks:
+    """Those of the link under one call, which is begun anew after each."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last = time.monotonic()
+
+    async def pause(self, error: LinkLost) -> None:
+        """Wait before the next attempt. Raises RuntimeUnavailable where every link breaks soon."""
+        now = time.monotonic()
+        if now - self._last > _STEADY_S:
+            self._count = 0
+        self._count += 1
+        if self._count > _MAX_BREAKS:
+            raise errors.RuntimeUnavailable(
+                f"the link to the box breaks again and again ({error}); try again"
+            ) from error
+        await asyncio.sleep(min(0.01 * 2**self._count, 1.0))
+        self._last = time.monotonic()
 
 
 class Line:
