@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,9 +12,13 @@ import anyio
 
 from sandbox_sdk.backends.base import Download
 from sandbox_sdk.errors import TransferCorrupted
+from sandbox_sdk.left_out import TarEnd
 from sandbox_sdk.protocol.models import DownloadInfo
 
+log = logging.getLogger("sandbox")
+
 _CHUNK = 256 * 1024
+_SHOWN = 5
 
 
 class FileChunks:
@@ -62,16 +67,23 @@ async def read(download: Download) -> bytes:
 
 
 async def _verified(download: Download) -> AsyncIterator[bytes]:
-    """The chunks of a download, and an error at the end if they are not what the server sent."""
+    """The chunks of a download, and an error at the end if they are not what the server sent. What
+    a tar lacks is logged as a warning."""
     info, digest, size = download.info, hashlib.sha256(), 0
+    end = TarEnd()
     async for chunk in download.chunks:
         digest.update(chunk)
         size += len(chunk)
+        if info.type == "directory":
+            end.feed(chunk)
         yield chunk
     if info.size is not None and size != info.size:
         raise TransferCorrupted(f"{info.path}: {size} of {info.size} bytes arrived; try again")
     if info.sha256 is not None and digest.hexdigest() != info.sha256:
         raise TransferCorrupted(f"{info.path} did not arrive as it was sent; try again")
+    if left_out := end.left_out():
+        shown = "; ".join(left_out[:_SHOWN]) + ("; …" if len(left_out) > _SHOWN else "")
+        log.warning("left out of the tar of %s, or not whole in it: %s", info.path, shown)
 
 
 def _place(info: DownloadInfo, local_path: Path) -> Path:

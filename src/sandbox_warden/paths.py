@@ -7,6 +7,7 @@ could read its own /proc/1, which the user may not.
 
 import errno
 import os
+import stat
 from typing import List, NamedTuple, Optional
 
 from .errors import Refused, refusal
@@ -134,12 +135,16 @@ class _Search:
 
     def _enter(self, name: str) -> None:
         """Raises OSError for a link, and for what else is not a folder."""
-        parent = self._folder
-        self._folder = os.open(name, _STEP, dir_fd=parent)
-        os.close(parent)
+        folder = os.open(name, _STEP, dir_fd=self._folder)
+        info = os.fstat(folder)
+        if not stat.S_ISDIR(info.st_mode):  # gVisor opens a socket so.
+            os.close(folder)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        os.close(self._folder)
+        self._folder = folder
         self._real.append(name)
         # Every place is a file system of its own: a second fence, where the first has a hole.
-        if os.fstat(self._folder).st_dev != self._device:
+        if info.st_dev != self._device:
             raise Refused("invalid_path", "%s leads out of %s" % (self._asked[:200], self._place))
 
     def _follow_link(self, name: str) -> bool:

@@ -11,7 +11,8 @@ from .frames import CHUNK
 from .walk import Item, Walk
 
 NOTICE = "LEFT-OUT-BY-SANDBOX.txt"
-_MAX_TOLD = 500
+_MAX_TOLD = 200
+_LONGEST_TOLD = 300
 _MOST = 4
 """Files with holes and files with many names make a tar larger than the disk they are on. How many
 times as large it may be."""
@@ -134,7 +135,7 @@ def _header(member: Any) -> bytes:
 
 
 def _printable(path: str) -> str:
-    """On one line, and encodable."""
-    if path.isprintable():
-        return path
+    """On one line, encodable, and not of any length."""
+    if len(path) > _LONGEST_TOLD:
+        path = "…" + path[-_LONGEST_TOLD:]
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in path)

@@ -160,10 +160,10 @@ async def test_what_is_too_deep_or_too_long_is_left_out_and_told(warden: WardenC
         """
 import os
 os.makedirs("deep"); os.chdir("deep")
-for _ in range(300):
+for _ in range(260):
     os.mkdir("d"); os.chdir("d")
 os.chdir("/workspace"); os.makedirs("long"); os.chdir("long")
-for _ in range(50):
+for _ in range(20):
     os.mkdir("x" * 250); os.chdir("x" * 250)
 open("leaf", "w").write("far away")
 """,

@@ -81,49 +81,7 @@ async def test_text_that_is_none(warden: WardenClient, command: bytes) -> None:
             await warden.run(f"echo {text}")
 
 
-async def test_what_is_remembered_fits_into_an_answer(box: Box, warden: WardenClient) -> None:
-    """Keys of 200 characters that take four bytes each, of more commands than are told."""
-    key = "\U0001f600" * 196
-    for number in range(0, 400, 20):
-        await asyncio.gather(
-            *(warden.run(":", key=f"{key}{n:04}") for n in range(number, number + 20))
-        )
-    state = await warden.state()
-    assert state.commands_truncated
-    assert state.commands[-1].idempotency_key is not None
-    assert len(state.commands) >= 200
-    assert state.ran == 400
-
-
-async def test_a_link_that_always_breaks_is_given_up(box: Box) -> None:
-    """A warden that ends the stream at every request, and answers every hello."""
-
-    class Breaks(WardenClient):
-        opened = 0
-
-        async def _connect(self) -> Any:
-            type(self).opened += 1
-            link = await super()._connect()
-            write = link.write
-
-            async def cut(frame: bytes) -> None:
-                await link._stream.close()
-                await write(frame)
-
-            link.write = cut  # type: ignore[method-assign]
-            return link
-
-    async with Breaks(box) as warden, asyncio.timeout(60):
-        with pytest.raises(errors.RuntimeUnavailable, match="again and again"):
-            await warden.run("echo", timeout_s=3600)
-        with pytest.raises(errors.RuntimeUnavailable, match="again and again"):
-            await warden.ended("some-command")
-        with pytest.raises(errors.RuntimeUnavailable):
-            await warden._send_piece({"command_id": "x", "offset": 0, "end": False}, b"x")
-    assert Breaks.opened < 40
-
-
-async def test_a_request_in_pieces_of_a_byte(box: Box) -> None:
+async def test_a_frame_that_is_too_long(box: Box) -> None:
     """The warden's own bounds hold for whoever speaks to it."""
     long = frames.HEADER.pack(frames.MAX_PAYLOAD + 1, frames.RUN, 5) + os.urandom(64)
     received = await answers(box, HELLO, long)

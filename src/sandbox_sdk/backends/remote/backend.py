@@ -7,7 +7,7 @@ import os
 import ssl
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 from typing import Any, TypeVar
 
 from anyio.lowlevel import current_token
@@ -21,6 +21,7 @@ from sandbox_sdk.backends.remote.forms import (
     stdin_pieces,
     stdin_text,
 )
+from sandbox_sdk.backends.remote.listing import read_listing
 from sandbox_sdk.backends.remote.patience import FIRST_CONTACT_S
 from sandbox_sdk.backends.remote.server import Call, Server
 from sandbox_sdk.protocol.errors import Internal
@@ -51,6 +52,7 @@ from sandbox_sdk.protocol.models import (
 )
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+_AT_ONCE = 128 * 1024
 _Answer = TypeVar("_Answer", bound=Model)
 
 
@@ -249,8 +251,13 @@ class RemoteBackend(Sandboxes):
         limit: int = 1000,
         tenant: str = DEFAULT_TENANT,
     ) -> ListResult:
-        more = {"path": path, "recursive": recursive, "limit": limit}
-        return await self._get("/list_files", ListResult, target, **more)
+        params = {**_body(target), "path": path, "recursive": recursive, "limit": limit}
+        call = Call(method="GET", path="/list_files", params=params, repeatable=True)
+        body = await self._server.ask(call)
+        if len(body) <= _AT_ONCE:
+            return _checked(ListResult, body)
+        with _understood():
+            return await read_listing(body)
 
     # Together
 
@@ -287,9 +294,14 @@ def _keyed(request: ExecuteRequest) -> ExecuteRequest:
 
 
 def _checked(model: type[_Answer], body: bytes) -> _Answer:
-    try:
+    with _understood():
         return model.model_validate_json(body)
-    except ValidationError as exc:
-        raise Internal(
-            f"the server's answer is not understood: {exc.error_count()} errors"
-        ) from exc
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as exc:
+        count = exc.error_count() if isinstance(exc, ValidationError) else 1
+        raise Internal(f"the server's answer is not understood: {count} errors") from exc

@@ -18,8 +18,10 @@ ANSWER_S = 30.0
 CONNECT_S = 10.0
 SILENCE_S = 5.0
 """After so long without a word, the warden is asked whether it is still there."""
-_STEADY_S = 5.0
+STEADY_S = 5.0
 """A link that has lasted so long did not break at once."""
+PAUSE_S = 0.02
+"""The first pause after a break; each further one is twice as long."""
 _MAX_BREAKS = 8
 
 
@@ -33,14 +35,14 @@ class Breaks:
     async def pause(self, error: LinkLost) -> None:
         """Wait before the next attempt. Raises RuntimeUnavailable where every link breaks soon."""
         now = time.monotonic()
-        if now - self._last > _STEADY_S:
+        if now - self._last > STEADY_S:
             self._count = 0
         self._count += 1
         if self._count > _MAX_BREAKS:
             raise errors.RuntimeUnavailable(
                 f"the link to the box breaks again and again ({error}); try again"
             ) from error
-        await asyncio.sleep(min(0.01 * 2**self._count, 1.0))
+        await asyncio.sleep(min(PAUSE_S * 2**self._count, 1.0))
         self._last = time.monotonic()
 
 

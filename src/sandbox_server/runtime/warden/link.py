@@ -21,9 +21,10 @@ _SLACK = 256 * 1024
 _MAX_FRAMES = 150_000
 """Of a channel, waiting to be read: more than the window allows to a warden whose every frame has a
 byte of output and its offset."""
-_MAX_UNASKED = 250_000
-"""How many frames may come for channels that nobody has any more, until something is asked again:
-more than can be on their way when somebody leaves."""
+_MAX_UNASKED = 64 << 20
+"""How much may come for channels that nobody has any more, until something is asked again: more
+than can be on its way when somebody leaves."""
+_FRAME_COST = 64
 _SLICE = 500
 """How many frames are taken in before others get their turn."""
 
@@ -183,7 +184,7 @@ class Link:
         if channel is not None:
             channel.push(frame)
             return
-        self._unasked += 1
+        self._unasked += _FRAME_COST + len(payload)
         if self._unasked > _MAX_UNASKED:
             raise FrameError("frames without end on channels nobody has")
 
