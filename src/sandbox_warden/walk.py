@@ -14,13 +14,12 @@ from typing import Callable, Generator, Iterator, List, NamedTuple, Optional, Tu
 from .errors import Refused
 
 MAX_DEPTH = 256
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
 _NAMES_BYTES = 32 << 20
 """What the names of one folder, or of all folders yet to be walked, may take in memory."""
 _NAME_COST = 64
 _SCAN_SLICE = 2000
 _LOOK_SLICE = 100
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 LeftOut = Callable[[str, str], None]
@@ -51,31 +50,41 @@ class Walk:
         self._left_out = left_out
         self._room = room
         self._todo: List[Tuple[str, List[str]]] = [("", [""])]
-        self._held = 0
+        self._held = _NAME_COST
 
     def __iter__(self) -> Iterator[Optional[Item]]:
-        """Raises Refused where there are more folders than can be remembered."""
-        while self._todo:
-            parent, names = self._todo[-1]
-            if not names:
-                self._todo.pop()
-                continue
-            path = os.path.join(parent, self._forget(names))
-            try:
-                folder = _descend(self._root, path)
-            except OSError as exc:
-                self._tell(path, exc)
-                continue
-            try:
+        """Raises Refused where there are more names than can be held in memory, and all of them
+        are wanted."""
+        folder, at = -1, None
+        try:
+            while self._todo:
+                parent, names = self._todo[-1]
+                if not names:
+                    self._todo.pop()
+                    continue
+                name = self._forget(names)
+                path = os.path.join(parent, name)
+                try:
+                    inside = parent == at  # Most often it is in the one before.
+                    new = _open(folder, name) if inside else _descend(self._root, path)
+                except OSError as exc:
+                    self._tell(path, exc)
+                    continue
+                if folder >= 0:
+                    os.close(folder)
+                folder, at = new, path
                 yield from self._items(folder, path)
-            finally:
+        finally:
+            if folder >= 0:
                 os.close(folder)
 
     def _items(self, folder: int, path: str) -> Iterator[Optional[Item]]:
         most = None if self._room is None else self._room() + 1
         names, cut = yield from _sorted_names(folder, most)
+        if cut and most is None:
+            raise _too_many("names in %s" % (path[-200:] or "the folder"))
         if cut:
-            self._left_out(path or ".", "it has more names than can be told")
+            self._left_out(path, "it has more names than are wanted")
         below: List[str] = []
         for number, name in enumerate(names):
             if number % _LOOK_SLICE == 0:
@@ -100,7 +109,7 @@ class Walk:
             return
         self._held += sum(len(name) + _NAME_COST for name in folders)
         if self._held > _NAMES_BYTES:
-            raise Refused("file_too_large", "there are more folders than can be walked at once")
+            raise _too_many("folders")
         self._todo.append((path, folders[::-1]))
 
     def _forget(self, names: List[str]) -> str:
@@ -113,13 +122,22 @@ class Walk:
             self._left_out(path, error.strerror or str(error))
 
 
+def _too_many(what: str) -> Refused:
+    message = "there are more %s than can be held at once: pack them in the box, with tar"
+    return Refused("file_too_large", message % what)
+
+
+def _open(folder: int, name: str) -> int:
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
 def _descend(root: int, path: str) -> int:
     """Open a folder again from the top, no link followed: two descriptors for any depth."""
-    folder = os.open(".", FOLDER, dir_fd=root)
+    folder = _open(root, ".")
     for step in path.split("/") if path else ():
         parent = folder
         try:
-            folder = os.open(step, FOLDER, dir_fd=parent)
+            folder = _open(parent, step)
         finally:
             os.close(parent)
     return folder
