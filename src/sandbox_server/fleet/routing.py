@@ -37,6 +37,8 @@ from sandbox_server.fleet.replay import Replay
 from sandbox_server.fleet.router import Attempt, Router
 from sandbox_server.fleet.workers import Presence
 
+_HELD_S = 5.0
+"""A stream that lasted so long was a working one."""
 _Opened = Callable[[Sandboxes, Target], AsyncIterator[CommandEvent]]
 
 
@@ -146,10 +148,10 @@ class RoutingBackend(Sandboxes):
             worker = await self._router.worker_of(attempt)
             assert attempt.target is not None
             backend = self._router.backend(worker, attempt.tenant)
+            connected = time.monotonic()
             try:
                 async with closing(opened(backend, attempt.target)) as events:
                     async for event in events:
-                        attempt.progress()
                         if isinstance(event, StartEvent):
                             if command_id is not None:
                                 continue
@@ -159,9 +161,12 @@ class RoutingBackend(Sandboxes):
                             opened = _going_on(command_id, 0, attempt.tenant)
                         elif isinstance(event, OutputEvent | GapEvent) and command_id is not None:
                             opened = _going_on(command_id, event.next_offset, attempt.tenant)
+                        attempt.progress()
                         yield event
                 return
             except SandboxError as exc:
+                if time.monotonic() - connected > _HELD_S:
+                    attempt.progress()  # A command may be silent for long.
                 await self._router.after(exc, worker, attempt)
 
     async def result(
