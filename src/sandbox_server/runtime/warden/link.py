@@ -155,8 +155,10 @@ class Link:
     async def close(self) -> None:
         self._lose("closed")
         self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._stream.close()
+        try:
+            await asyncio.gather(self._reader, return_exceptions=True)
+        finally:  # Also where whoever closes it is cancelled meanwhile.
+            await self._stream.close()
 
     async def _read(self) -> None:
         decoder = frames.Decoder()
