@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
+from pathlib import Path
 
 NOTICE = "LEFT-OUT-BY-SANDBOX.txt"
 _BLOCK = 512
@@ -24,13 +26,22 @@ class TarEnd:
     def left_out(self) -> list[str]:
         """A line for each thing that is not in the tar, or not whole: its path and why. The text
         comes from a sandbox; it is made printable here."""
+        return self._notice()[1]
+
+    @property
+    def notice_bytes(self) -> int:
+        """How much of the end of the tar is there to tell this."""
+        return self._notice()[0]
+
+    def _notice(self) -> tuple[int, list[str]]:
         self._trim()
         for start in range(len(self._end) % _BLOCK, len(self._end), _BLOCK):
             if self._end.startswith(NOTICE.encode() + b"\0", start):
                 text = self._text_at(start)
                 if text is not None:
-                    return [_printable(line) for line in text.splitlines()[2:] if line]
-        return []
+                    lines = [_printable(line) for line in text.splitlines()[2:] if line]
+                    return len(self._end) - start, lines
+        return 0, []
 
     def _trim(self) -> None:
         del self._end[: max(len(self._end) - _KEPT, 0)]
@@ -46,6 +57,19 @@ class TarEnd:
         if content + size + -size % _BLOCK + 2 * _BLOCK != len(self._end):
             return None
         return self._end[content : content + size].decode("utf-8", "replace")
+
+
+def take_notice(archive: Path) -> list[str]:
+    """What is left out of an archive on this machine, and the archive without its notice."""
+    end = TarEnd()
+    with archive.open("r+b") as file:
+        file.seek(max(archive.stat().st_size - _KEPT, 0))
+        end.feed(file.read())
+        if end.notice_bytes:
+            file.seek(-end.notice_bytes, os.SEEK_END)
+            file.write(bytes(2 * _BLOCK))
+            file.truncate()
+    return end.left_out()
 
 
 def _printable(line: str) -> str:

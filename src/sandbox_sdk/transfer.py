@@ -44,8 +44,10 @@ class ByteChunks:
             yield self._data[start : start + _CHUNK]
 
 
-async def save(download: Download, local_path: Path) -> Path:
+async def save(download: Download, local_path: Path, *, warn: bool = True) -> Path:
     """Write a download to disk: beside its place first, under its name when whole and verified.
+
+    warn: log what a tar lacks.
 
     A folder as local_path means a file in it, named as in the sandbox. Raises TransferCorrupted.
     """
@@ -53,7 +55,7 @@ async def save(download: Download, local_path: Path) -> Path:
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         async with await anyio.open_file(part, "xb") as file:
-            async for chunk in _verified(download):
+            async for chunk in _verified(download, warn=warn):
                 await file.write(chunk)
         part.replace(target)
     finally:
@@ -66,15 +68,14 @@ async def read(download: Download) -> bytes:
     return b"".join([chunk async for chunk in _verified(download)])
 
 
-async def _verified(download: Download) -> AsyncIterator[bytes]:
-    """The chunks of a download, and an error at the end if they are not what the server sent. What
-    a tar lacks is logged as a warning."""
+async def _verified(download: Download, *, warn: bool = True) -> AsyncIterator[bytes]:
+    """The chunks of a download, and an error at the end if they are not what the server sent."""
     info, digest, size = download.info, hashlib.sha256(), 0
     end = TarEnd()
     async for chunk in download.chunks:
         digest.update(chunk)
         size += len(chunk)
-        if info.type == "directory":
+        if warn and info.type == "directory":
             end.feed(chunk)
         yield chunk
     if info.size is not None and size != info.size:

@@ -56,3 +56,16 @@ def test_nothing_is_left_out(folder: Path) -> None:
     assert told(packed(folder), 65536) == []
     assert told(b"", 1) == []
     assert told(bytes(1024), 512) == []
+
+
+def test_the_notice_is_taken_off_an_archive(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    archive = tmp_path_factory.mktemp("archive") / "folder.tar"
+    archive.write_bytes(packed(folder))
+    whole = archive.read_bytes()
+    assert left_out.take_notice(archive) == []
+    os.mkfifo(folder / "pipe")
+    archive.write_bytes(packed(folder))
+    assert len(left_out.take_notice(archive)) == 1
+    assert archive.read_bytes() == whole

@@ -122,6 +122,7 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]:
     from sandbox_sdk import transfer
     from sandbox_sdk.cli.unpack import unpack
+    from sandbox_sdk.left_out import take_notice
     from sandbox_sdk.protocol.models import Target
 
     async with (
@@ -135,9 +136,12 @@ async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]
             saved = await transfer.save(download, local)
             return {"type": "file", "path": str(saved), "size": info.size, "sha256": info.sha256}
         with tempfile.TemporaryDirectory(prefix="sandbox-cp-") as folder:
-            archive = await transfer.save(download, Path(folder, "folder.tar"))
+            archive = await transfer.save(download, Path(folder, "folder.tar"), warn=False)
+            told = take_notice(archive)
             left_out = unpack(archive, local)
             size = archive.stat().st_size
+    for line in () if caller.json else told:
+        caller.complain(f"left out: {line}")
     for name in () if caller.json else left_out:
         caller.complain(f"{name} was left out: it is no file, or a link that leads out")
-    return {"type": "directory", "path": str(local), "size": size, "left_out": left_out}
+    return {"type": "directory", "path": str(local), "size": size, "left_out": [*told, *left_out]}
