@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from sandbox_sdk.backends.base import Download
-from sandbox_sdk.errors import TransferCorrupted
+from sandbox_sdk.errors import InvalidPath, TransferCorrupted
 from sandbox_sdk.protocol.models import DownloadInfo
 
 _CHUNK = 256 * 1024
@@ -45,7 +45,8 @@ async def save(download: Download, local_path: Path) -> Path:
     A folder as local_path means a file in it, named as in the sandbox. Raises TransferCorrupted.
     """
     target = _place(download.info, local_path)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    # Not named after the target: a name may already be as long as a name can be.
+    part = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         async with await anyio.open_file(part, "xb") as file:
             async for chunk in _verified(download):
@@ -67,6 +68,8 @@ async def _verified(download: Download) -> AsyncIterator[bytes]:
     async for chunk in download.chunks:
         digest.update(chunk)
         size += len(chunk)
+        if info.size is not None and size > info.size:
+            raise TransferCorrupted(f"{info.path}: more than its {info.size} bytes came; try again")
         yield chunk
     if info.size is not None and size != info.size:
         raise TransferCorrupted(f"{info.path}: {size} of {info.size} bytes arrived; try again")
@@ -77,6 +80,16 @@ async def _verified(download: Download) -> AsyncIterator[bytes]:
 def _place(info: DownloadInfo, local_path: Path) -> Path:
     if not local_path.is_dir():
         return local_path
-    name = f"{info.filename}.tar" if info.type == "directory" else info.filename
-    # The name comes from the sandbox: never a path.
-    return local_path / Path(name).name
+    name = own_name(info)
+    return local_path / (f"{name}.tar" if info.type == "directory" else name)
+
+
+def own_name(info: DownloadInfo) -> str:
+    """What a file or folder is called by itself. The name comes from the sandbox: never a path.
+
+    Raises InvalidPath where it cannot be a name here.
+    """
+    name = Path(info.filename).name
+    if name in ("", "..") or "\0" in name:
+        raise InvalidPath(f"{info.filename!r} is no name for a file here: say how to call it")
+    return name

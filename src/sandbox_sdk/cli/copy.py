@@ -100,7 +100,8 @@ async def _upload_folder(sandbox: AsyncSandboxClient, local: Path, path: str) ->
     """As one archive: modes, links and empty folders arrive too. Its size."""
     with tempfile.NamedTemporaryFile(prefix="sandbox-cp-", suffix=".tar") as archive:
         with tarfile.open(fileobj=archive, mode="w") as tar:
-            tar.add(local, arcname=".", filter=_anonymous)
+            # The folder itself, where a link was named; links in it stay links.
+            tar.add(local.resolve(), arcname=".", filter=_anonymous)
         archive.flush()
         stored = await sandbox.upload_file(archive.name, f".{Path(archive.name).name}")
     unpack = _UNPACK.format(
@@ -130,7 +131,7 @@ async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]
     ):
         info = download.info
         if local.is_dir():
-            local = local / PurePosixPath(info.filename).name
+            local = local / transfer.own_name(info)
         if info.type == "file":
             saved = await transfer.save(download, local)
             return {"type": "file", "path": str(saved), "size": info.size, "sha256": info.sha256}

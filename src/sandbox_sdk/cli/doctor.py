@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import SandboxError
 
@@ -70,6 +71,6 @@ def _print(finding: dict[str, str]) -> None:
     colour = {"ok": "green", "optional": "yellow", "missing": "red"}[finding["state"]]
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{finding['state']:<9}", style=colour, end="")
-    console.print(f"{finding['name']:<17}{finding['told']}", markup=False)
+    console.print(f"{finding['name']:<17}{escaped(finding['told'])}", markup=False)
     if finding["fix"]:
-        console.print(f"{'':<26}fix: {finding['fix']}", markup=False)
+        console.print(f"{'':<26}fix: {escaped(finding['fix'])}", markup=False)
