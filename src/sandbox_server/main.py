@@ -7,7 +7,9 @@ import contextlib
 import functools
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import structlog
 from fastapi import FastAPI
@@ -21,6 +23,7 @@ from sandbox_server import __version__, fleet, mcp
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.server import bound, serve_app, url_of
 from sandbox_server.audit import AuditLog
 from sandbox_server.gate import Gate
@@ -46,7 +49,9 @@ OnListening = Callable[[str, Sandboxes], Awaitable[None]]
 async def serve(settings: Settings, *, on_listening: OnListening) -> None:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
     _keys(settings)  # Before a box is made.
-    _allow_many_files()
+    limits = replace(
+        _api_limits(settings), connections=min(ApiLimits.connections, _allow_many_files() // 4)
+    )
     stop = asyncio.Event()
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
@@ -59,6 +64,7 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
             await serve_app(
                 make_app(sandboxes, settings),
                 listener,
+                limits=limits,
                 on_listening=functools.partial(_listening, url, sandboxes, on_listening),
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
@@ -67,13 +73,24 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
 
 def make_app(sandboxes: Sandboxes, settings: Settings) -> FastAPI:
     """What a server answers: the API, and to agents the tools over MCP where that is installed."""
-    keys, limits = _keys(settings), ApiLimits(upload_bytes=settings.max_upload)
+    keys, limits = _keys(settings), _api_limits(settings)
+    hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
     if settings.role == "worker" or not mcp.is_installed():
-        return create_app(sandboxes, keys=keys, limits=limits)
-    tools = mcp.Mcp(sandboxes, tenant=keys.tenant, loopback_only=settings.trusts_loopback())
-    app = create_app(sandboxes, keys=keys, limits=limits, lifespan=tools.lifespan)
+        return create_app(sandboxes, keys=keys, limits=limits, hosts=hosts)
+    tools = mcp.Mcp(sandboxes, tenant=keys.tenant)
+    app = create_app(sandboxes, keys=keys, limits=limits, hosts=hosts, lifespan=tools.lifespan)
     app.router.routes.append(Route("/mcp", tools))
     return app
+
+
+def _api_limits(settings: Settings) -> ApiLimits:
+    return ApiLimits(upload_bytes=settings.max_upload)
+
+
+def _advertised(settings: Settings) -> list[str]:
+    """The name by which coordinators reach a worker."""
+    host = urlsplit(settings.advertise).hostname
+    return [host] if host else []
 
 
 async def _listening(url: str, sandboxes: Sandboxes, then: OnListening) -> None:
@@ -250,9 +267,12 @@ def _keys(settings: Settings) -> ApiKeys:
         raise InvalidRequest(f"SANDBOX_API_KEYS: {exc}") from None
 
 
-def _allow_many_files() -> None:
-    """Every session takes a few descriptors, and the usual 1,024 end at about 300 of them."""
+def _allow_many_files() -> int:
+    """Every session takes a few descriptors, and the usual 1,024 end at about 300 of them. Returns
+    how many there may be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return MANY_FILES if soft == resource.RLIM_INFINITY else soft

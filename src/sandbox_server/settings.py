@@ -45,10 +45,10 @@ def _size(value: Any) -> Any:
     return value
 
 
-def _urls(value: Any) -> Any:
+def _listed(value: Any) -> Any:
     """Separated by commas."""
     if isinstance(value, str):
-        return tuple(url.strip() for url in value.split(",") if url.strip())
+        return tuple(each.strip() for each in value.split(",") if each.strip())
     return value
 
 
@@ -103,7 +103,7 @@ class Settings(BaseSettings):
     redis_host: str | None = _plain("REDIS_HOST", None)
     redis_port: int = _plain("REDIS_PORT", 6379, ge=1, le=65535)
     redis_namespace: str = Field("sandbox", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    workers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_urls)] = _plain("WORKERS", ())
+    workers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = _plain("WORKERS", ())
     """The only workers a coordinator turns to. Empty: all that register."""
     advertise: str = ""
     """Where coordinators reach this worker."""
@@ -114,6 +114,8 @@ class Settings(BaseSettings):
     patience: float = Field(30.0, ge=0)
 
     api_keys: Annotated[SecretStr, NoDecode] = SecretStr("")
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """Further names by which callers may reach a server without keys; `*` for any."""
     insecure: bool = False
     destroy_on_exit: bool = False
     drain_timeout: float = Field(20.0, ge=0)
@@ -142,10 +144,6 @@ class Settings(BaseSettings):
         if self.role != "standalone" and not self.redis():
             raise ValueError(f"a {self.role} needs SANDBOX_REDIS_URL=redis://…")
         return self
-
-    def trusts_loopback(self) -> bool:
-        """Whether whoever is on this machine needs no key."""
-        return _is_loopback(self.host) and not self.api_keys.get_secret_value()
 
     def limits(self) -> Limits:
         return Limits(

@@ -155,7 +155,7 @@ def greeting(url: str, service: SandboxService, settings: Settings) -> str:
 
   Try, in another terminal:{needs_key}
 
-    curl -s {url}/execute{header} -H 'content-type: application/json' \\
+    curl -s {url}/execute{header} \\
          -d '{{"thread_id": "demo", "command": "whoami; echo $((2+2)) > four; cat four"}}'
 
     export SANDBOX_URL={url}

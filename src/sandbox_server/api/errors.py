@@ -137,9 +137,9 @@ def _explained(error: Mapping[str, Any]) -> dict[str, str]:
         names = [place, *names]
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "json_invalid":
-        names, message = [], "the body is not valid JSON"
+        names, message = [], "the body is not valid JSON; send a JSON object"
     elif not names and error["type"] in ("model_attributes_type", "dict_type"):
-        message = "send the body as a JSON object, with Content-Type: application/json"
+        message = "send the body as a JSON object"
     return {"field": _clipped(".".join(map(str, names))), "message": _clipped(message)}
 
 

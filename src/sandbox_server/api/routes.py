@@ -21,11 +21,16 @@ from sandbox_server.api.docs import TAG, answer, error_answers
 from sandbox_server.api.sse import EVENT_STREAM
 
 UPLOAD = "/upload_file"
+JSON_CALLS = frozenset(
+    {"/create_session", "/execute", "/cleanup", "/command/signal", "/command/stdin"}
+)
+"""All that take a body of JSON."""
 
 ALWAYS = (
     errors.InvalidRequest,
     errors.InvalidThreadId,
     errors.Unauthorized,
+    errors.Forbidden,
     errors.RateLimited,
     errors.RuntimeUnavailable,
     errors.Internal,
@@ -229,5 +234,6 @@ def _health(router: APIRouter) -> None:
                 "model": Health,
                 **answer("Unhealthy.", {**examples.HEALTH, "status": "unhealthy"}),
             },
+            **error_answers(errors.Forbidden),
         },
     )
