@@ -20,6 +20,7 @@ import structlog
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import KEEP_S, Drain, Phase, Worker, worker_fields
+from sandbox_server.private import private_file
 from sandbox_server.sessions.lease import AlreadyRunning, Load, alone
 from sandbox_server.sessions.registry import REMEMBER_S
 
@@ -208,7 +209,8 @@ class RedisLease:
 def _home(folder: Path, worker: str) -> str:
     """Names the folder this worker keeps, on this machine."""
     path = folder / f"{worker}.home"
-    if not path.exists():
+    private_file(path)
+    if not path.read_text():
         path.write_text(uuid.uuid4().hex)
     return path.read_text()
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_server.private import private_file
 from sandbox_server.sessions.registry import REMEMBER_S, Record, Registry, Status, told
 
 _SCHEMA = """
@@ -32,6 +33,8 @@ class SqliteRegistry(Registry):
     ) -> None:
         self._worker = worker
         self._wall = wall
+        if path is not None:
+            private_file(path)  # SQLite gives the files beside it the same mode.
         self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=normal")
