@@ -60,7 +60,7 @@ async def open_local(settings: Settings) -> AsyncIterator[Sandboxes]:
     with alone(settings.state_folder(), f"{settings.name()}.host"):
         logs.hand_to_logging()
         async with (
-            open_service(settings, keep_warm=False) as service,
+            open_service(settings) as service,
             _reachable(service, settings),
         ):
             yield service

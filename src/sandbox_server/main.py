@@ -7,7 +7,8 @@ import contextlib
 import functools
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import Lease, LoneLease, alone
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.sqlite import SqliteRegistry
-from sandbox_server.settings import Settings
+from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
 from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
@@ -46,7 +47,16 @@ OnListening = Callable[[str, Sandboxes], Awaitable[None]]
 """Told the url and what is served as soon as callers can reach it; runs beside the server."""
 
 
-async def serve(settings: Settings, *, on_listening: OnListening) -> None:
+@dataclass(frozen=True)
+class Left:
+    """What a server that has stopped has left for the next one of its name."""
+
+    sessions: int = 0
+    until: datetime | None = None
+    """When their boxes end by themselves, if no server comes."""
+
+
+async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
     _keys(settings)  # Before a box is made.
     limits = replace(
@@ -69,6 +79,17 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
             )
+            left = await _left(sandboxes, settings)
+    log.info("server.stopped", sessions=left.sessions, until=left.until and left.until.isoformat())
+    return left
+
+
+async def _left(sandboxes: Sandboxes, settings: Settings) -> Left:
+    if settings.destroy_on_exit or not isinstance(sandboxes, SandboxService):
+        return Left()
+    sessions = (await sandboxes.health()).active_sessions
+    lives = timedelta(seconds=settings.idle_timeout + DEADMAN_MARGIN_S)
+    return Left(sessions, datetime.now(UTC) + lives) if sessions else Left()
 
 
 def make_app(sandboxes: Sandboxes, settings: Settings) -> FastAPI:
@@ -102,17 +123,16 @@ async def _listening(url: str, sandboxes: Sandboxes, then: OnListening) -> None:
 async def open_service(
     settings: Settings,
     *,
-    keep_warm: bool = True,
     url: str = "",
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[SandboxService]:
-    """A running service on the best runtime there is. Leaving lets go of it; boxes live on, those
-    nobody has used yet only where they are to be kept warm.
+    """A running service on the best runtime there is. Leaving lets go of it; the boxes of sessions
+    live on.
 
     Raises InvalidRequest for a rule file that cannot be used.
     """
     with open_gate(settings) as gate:
-        service = _open_service(settings, gate, keep_warm=keep_warm, url=url, stop=stop)
+        service = _open_service(settings, gate, url=url, stop=stop)
         async with service as opened:
             yield opened
 
@@ -133,7 +153,7 @@ def open_gate(settings: Settings) -> Iterator[Gate]:
 
 @contextlib.asynccontextmanager
 async def _open_service(
-    settings: Settings, gate: Gate, *, keep_warm: bool, url: str, stop: asyncio.Event | None
+    settings: Settings, gate: Gate, *, url: str, stop: asyncio.Event | None
 ) -> AsyncIterator[SandboxService]:
     state = settings.state_folder()
     runtime, why = await choose(
@@ -160,7 +180,6 @@ async def _open_service(
                 idle_timeout_s=settings.idle_timeout,
                 capacity=settings.max_sessions,
                 destroy_on_exit=settings.destroy_on_exit,
-                keep_warm=keep_warm,
             )
             async with worker:
                 await lease.serve(load=worker.load, on_gap=worker.table.vouch)

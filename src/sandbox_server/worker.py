@@ -1,7 +1,7 @@
 """The worker: owns the boxes of one machine and looks after them for as long as it runs.
 
 On start it takes over what a worker before it has left: sessions and warm boxes with their clocks.
-On stop it leaves them to the next one, unless it is told to destroy them.
+On stop it leaves sessions to the next one, unless it is told to destroy them. Warm boxes go.
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class Worker:
         idle_timeout_s: float,
         capacity: int,
         destroy_on_exit: bool = False,
-        keep_warm: bool = True,
         tick_s: float = TICK_S,
     ) -> None:
         self._runtime = runtime
@@ -65,7 +64,6 @@ class Worker:
         self._lease = lease
         self._role = role
         self._destroy = destroy_on_exit
-        self._keep_warm = keep_warm
         self._tick_s = tick_s
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
@@ -100,8 +98,8 @@ class Worker:
         self._stack.push_async_callback(_cancelled, watching)
 
     async def _close_pool(self) -> None:
-        keep = self._keep_warm and not (self._destroy or self._lease.leaves)
-        await self._pool.close(destroy=not keep)
+        """Nothing is in a warm box that a next worker could not make anew."""
+        await self._pool.close(destroy=True)
 
     async def _let_go(self) -> None:
         async def let_go(session: LiveSession) -> None:

@@ -32,7 +32,7 @@ RUN = {"thread_id": "t", "command": "echo"}
 
 NOT_FROM_A_BOX = {
     "internal": "takes a defect of the server",
-    "forbidden": "a caller that may not do what it asks for; none is restricted yet",
+    "forbidden": "a web page of another site; in tests/api/test_origin.py",
     "command_rejected": "takes a policy",
     "rate_limited": "takes a limit of calls",
     "stdin_closed": "a command that takes no input; with real boxes in tests/contract",

@@ -1,6 +1,7 @@
 """What the command line reads out of what is typed."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.cli.lines import is_complete
 from sandbox_sdk.cli.ps import span
 from sandbox_sdk.cli.run import split_file
+from sandbox_sdk.cli.serve import farewell
+from sandbox_server.main import Left
 
 
 @pytest.mark.parametrize(
@@ -108,3 +111,10 @@ def test_text_for_a_terminal(text: str, shown: str) -> None:
     document = json.dumps({"a": [text]}, ensure_ascii=False, indent=2)
     assert json.loads(escaped_json(document)) == {"a": [text]}
     assert escaped_json(document).replace("\n", "").isprintable()
+
+
+def test_the_last_words_of_a_server() -> None:
+    until = datetime(2026, 1, 2, 15, 4).astimezone()
+    assert "the box of 1 session stays for the next start, until 15:04" in farewell(Left(1, until))
+    assert "the boxes of 2 sessions stay" in farewell(Left(2, until))
+    assert "--destroy-on-exit" in farewell(Left(2, until))
