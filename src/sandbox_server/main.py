@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -29,13 +30,14 @@ from sandbox_server.api.server import bound, serve_app, url_of
 from sandbox_server.audit import AuditLog
 from sandbox_server.gate import Gate
 from sandbox_server.policy.rulefile import PolicyError
-from sandbox_server.runtime.base import Enforcement
+from sandbox_server.runtime.base import Enforcement, Runtime
 from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import Lease, LoneLease, alone
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
+from sandbox_server.unused import refuse_impossible, unknown, unused
 from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
@@ -160,6 +162,8 @@ async def _open_service(
         settings.runtime, engine_runtime=settings.docker_runtime, state_dir=state
     )
     async with runtime:
+        refuse_impossible(settings, runtime=runtime.name, why=why)
+        _tell_unused(settings, runtime=runtime.name)
         enforcement = await runtime.enforcement()
         log.info("runtime.chosen", runtime=runtime.name, why=why)
         for limit, lack in enforcement.missing().items():
@@ -176,7 +180,7 @@ async def _open_service(
                 lease,
                 role=settings.role,
                 pool=settings.pool(),
-                environments=settings.environments,
+                environments=_environments(settings, runtime),
                 idle_timeout_s=settings.idle_timeout,
                 capacity=settings.max_sessions,
                 destroy_on_exit=settings.destroy_on_exit,
@@ -190,6 +194,18 @@ async def _open_service(
                     limits=_limits(settings, enforcement),
                 )
                 yield SandboxService(worker.table, facts, health=worker.health, gate=gate)
+
+
+def _environments(settings: Settings, runtime: Runtime) -> dict[str, str]:
+    """Those that mean something: without images, one with a policy of its own."""
+    if runtime.has_images:
+        return settings.environments
+    return {n: image for n, image in settings.environments.items() if n in settings.policies}
+
+
+def _tell_unused(settings: Settings, *, runtime: str = "") -> None:
+    for setting, why in {**unused(settings, runtime=runtime), **unknown(os.environ)}.items():
+        log.warning("setting.unused", setting=setting, why=why)
 
 
 Standing = tuple[Registry, Lease]
@@ -236,6 +252,7 @@ async def _among_others(
 @contextlib.asynccontextmanager
 async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutingBackend]:
     """What a coordinator serves: the sandboxes of all workers."""
+    _tell_unused(settings)
     async with _opened(settings) as store, contextlib.AsyncExitStack() as stack:
 
         def connect(url: str, tenant: str) -> Sandboxes:

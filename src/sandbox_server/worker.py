@@ -123,8 +123,13 @@ class Worker:
             return warm.box, warm.warden
         image = self._environments.get(environment)
         if image is None:
-            known = ", ".join(sorted(self._environments)) or "none is configured"
-            raise InvalidRequest(f"no environment {environment!r}; there is: {known}")
+            known = ", ".join(sorted(self._environments)) or "none"
+            raise InvalidRequest(
+                f"unknown environment {environment!r}; configured in SANDBOX_ENVIRONMENTS: {known}"
+                if self._runtime.has_images
+                else f"environment {environment!r}: {self._runtime.name} boxes have the programs of"
+                " the server's machine, not those of an image; leave it out, or use docker"
+            )
         box = await self._runtime.create(replace(self._spec, image=image))
         warden = self._connect(box)
         try:

@@ -108,6 +108,8 @@ class Runtime(ABC):
     """Makes boxes and finds those it made before. Use as an async context manager."""
 
     name: str
+    has_images: bool = True
+    """Whether boxes are made from images: else they have the programs of the machine."""
 
     @abstractmethod
     async def create(self, spec: BoxSpec) -> Box:
