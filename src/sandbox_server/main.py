@@ -110,6 +110,7 @@ def open_gate(settings: Settings) -> Iterator[Gate]:
             gate = Gate.read(settings.policy, settings.policies, audit=audit)
         except PolicyError as exc:
             raise InvalidRequest(str(exc)) from None
+        stack.callback(gate.close)
         yield gate
         log.info("policy.verdicts", **gate.counts)
 

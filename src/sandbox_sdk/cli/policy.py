@@ -75,7 +75,7 @@ def judge(command: str, policy: str) -> Verdict:
     read = _policy(policy)
     from sandbox_server.gate import verdict_of
 
-    return verdict_of(read.judge(command))
+    return verdict_of(*read.explain(command))
 
 
 def _policy(file: str) -> Policy:

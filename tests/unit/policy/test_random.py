@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_server.policy.analyse import MAX_LENGTH, analyse
-from sandbox_server.policy.lexer import MAX_WORK
+from sandbox_server.policy.effort import MAX_WORK
 from sandbox_server.policy.policy import Policy
 
 STRICT = Policy.read("strict")
