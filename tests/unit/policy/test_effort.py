@@ -196,7 +196,7 @@ def test_long_files_can_be_written(delimiter: str) -> None:
 def test_rulings_that_are_remembered_are_small() -> None:
     """As many as are kept, whatever was looked at for them."""
     nasty = [
-        doubling(8, "echo " + " ".join(f"$x7{i}" for i in range(40))),
+        doubling(8, "echo " + " ".join(f"$x7-{i}" for i in range(40))),
         doubling(8, "reboot $x7 " * 30),
         doubling(8, "nosuch $x7 $x7;"),
         "alias " + "b" * 300 + "='sudo reboot';" + "b" * 300 + " " + "c" * 200,
