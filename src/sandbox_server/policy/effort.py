@@ -13,8 +13,8 @@ from sandbox_server.policy.syntax import TooMuch
 
 MAX_DEPTH = 30
 MAX_WORK = 2_000
-QUICK_WORK = 300
-"""So many steps hold nobody up: an event loop may take them."""
+QUICK_WORK = 100
+"""So many steps hold nobody up, nor do those of a few callers at once: under a millisecond each."""
 CHARACTERS = 512
 """So many characters that are read, copied or made count for one step."""
 BY_HAND = 16
