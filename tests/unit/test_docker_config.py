@@ -73,6 +73,7 @@ def test_privileges_are_dropped():
     assert made["IpcMode"] == "none"
     assert made["CgroupnsMode"] == "private"
     assert "no-new-privileges" in made["SecurityOpt"]
+    assert {"/proc/kcore", "/proc/cmdline", "/sys/firmware"} <= set(made["MaskedPaths"])
 
 
 def test_the_seccomp_profile_is_sent_as_json():

@@ -49,6 +49,8 @@ class Setup:
     folders: tuple[str, ...] = ()
     etc: tuple[str, ...] = ()
     has_python_command: bool = False
+    hidden_files: tuple[str, ...] = ()
+    hidden_folders: tuple[str, ...] = ()
 
     @property
     def has_disk(self) -> bool:
@@ -116,6 +118,8 @@ class Setup:
             folders=self.folders,
             etc=self.etc,
             has_python_command=self.has_python_command,
+            hidden_files=self.hidden_files,
+            hidden_folders=self.hidden_folders,
         )
 
     def _staged(self, name: str, source: str) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.runtime.bubblewrap import cgroups
-from sandbox_server.runtime.bubblewrap.mounts import SHARED, START
+from sandbox_server.runtime.bubblewrap.mounts import EMPTY_FILE, EMPTY_FOLDER, SHARED, START
 from sandbox_server.runtime.bubblewrap.processes import Process
 from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
@@ -95,7 +95,8 @@ class StateFolder:
 
     def shared(self, python: str) -> Path:
         """The folder with what all boxes on this interpreter share, made where it is missing."""
-        made_of = [python, os.stat(python).st_mtime_ns, warden_version(), SHARED]
+        empty = (EMPTY_FILE, EMPTY_FOLDER)
+        made_of = [python, os.stat(python).st_mtime_ns, warden_version(), SHARED, empty]
         name = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
         folder = self.path / "shared" / name
         if folder.is_dir():
@@ -153,6 +154,8 @@ def _write_shared(folder: Path, python: str) -> None:
     folder.mkdir()
     for path, text in SHARED.items():
         (folder / Path(path).name).write_text(text)
+    (folder / EMPTY_FILE).touch()
+    (folder / EMPTY_FOLDER).mkdir()
     with zipfile.ZipFile(io.BytesIO(warden_zipapp())) as archive:
         archive.extractall(folder / "warden")
     (folder / "warden" / "start.py").write_text(START)

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.hidden import masked_paths
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
 
 FOLDER = "/usr/lib/sandbox"
@@ -162,6 +163,7 @@ def _isolation(spec: BoxSpec) -> dict[str, Any]:
         "IpcMode": "none",
         "CgroupnsMode": "private",
         "ReadonlyRootfs": True,
+        "MaskedPaths": masked_paths(),
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
     }
