@@ -53,7 +53,7 @@ hostile: $(STAMP) ## run the hostile cases on every runtime, and write the table
 	@scripts/engine.sh run $(BIN)/python -m tests.hostile -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 soak: $(STAMP) ## 200 threads of mixed work against a server; MINUTES=30 RUNTIME=docker
-	@scripts/engine.sh run $(BIN)/python -m tests.soak --minutes $(MINUTES) --runtime $(RUNTIME)
+	@scripts/engine.sh run $(BIN)/python -m bench.soak --minutes $(MINUTES) --runtime $(RUNTIME)
 
 bench: $(STAMP) ## run the benchmarks
 	@scripts/engine.sh run $(BIN)/python -m bench
