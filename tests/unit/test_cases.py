@@ -1,20 +1,11 @@
 """Every hostile case has tests; docs/security.md tells of all, and of none that is gone."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.hostile.cases import AWAITED, CASES, Case
+from tests.hostile.cases import AWAITED, CASES, Case, exists
 from tests.hostile.report import BEGIN, END, PAGE, Outcomes, as_markdown, shown_by
-
-TESTS = Path(__file__).parents[1]
-
-
-def exists(test: str) -> bool:
-    file, _, name = test.partition("::")
-    path = TESTS / file
-    return path.is_file() and (not name or f"def {name}(" in path.read_text())
 
 
 def test_all_are_there() -> None:

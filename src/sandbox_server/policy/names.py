@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import re
 from fnmatch import translate
-from functools import lru_cache
 
 from sandbox_server.policy.fields import (
     BRACKET,
@@ -59,48 +58,3 @@ def absolute(field: str, cwd: str | None) -> str | None:
     path = posixpath.normpath(plain)
     path = "/" + path.lstrip("/") if path[0] == "/" else path
     return re.sub(r"/[*?]++(?=/|$)", lambda part: "/*" if "*" in part[0] else part[0], path)
-
-
-@lru_cache(maxsize=2048)
-def glob(pattern: str) -> re.Pattern[str]:
-    """`*` stays within one part of a path, `**` does not; `[*]` is a star."""
-    return globs((pattern,))
-
-
-@lru_cache(maxsize=2048)
-def globs(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """What any of the patterns matches."""
-    return re.compile("|".join(map(_regex, patterns)), re.DOTALL)
-
-
-def _regex(pattern: str) -> str:
-    """In time that is linear in the text: a star takes the first place where what follows it fits,
-    and does not try another. (But `**` does, if a star that stops at slashes comes behind it.)"""
-    head, *stars = _starred(pattern)
-    made = head[1]
-    for index, (star, fixed) in enumerate(stars, 1):
-        later = [other for other, _ in stars[index:]]
-        again = not later or (star == ".*" and "[^/]*" in later)
-        made += star + fixed if again else f"(?>{star}?{fixed})"
-    return made
-
-
-def _starred(pattern: str) -> list[tuple[str, str]]:
-    """Every star, and what follows it; the first has no star."""
-    made = [("", "")]
-    for piece in re.split(r"(\*\*|\*|\?|\[[^]]+\])", pattern):
-        if piece in ("*", "**"):
-            made.append(("[^/]*" if piece == "*" else ".*", ""))
-            continue
-        if piece == "?":
-            piece = "[^/]"
-        elif not (piece[:1] == "[" and piece[-1:] == "]"):
-            piece = re.escape(piece)
-        made[-1] = (made[-1][0], made[-1][1] + piece)
-    return made
-
-
-@lru_cache(maxsize=2048)
-def sample(pattern: str) -> str:
-    """A text that a pattern matches."""
-    return re.sub(r"\*\*?|\?", "a", re.sub(r"\[(.)[^]]*\]", r"\1", pattern))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,14 +19,12 @@ from sandbox_server.policy.fields import (
     known,
     may_be,
 )
+from sandbox_server.policy.globs import Globs, globs, sample
 from sandbox_server.policy.names import (
     MAX_PATH,
     absolute,
     command_name,
-    glob,
-    globs,
     pattern_of_name,
-    sample,
 )
 
 
@@ -126,7 +123,7 @@ class RuleIndex:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._by_name: dict[str, list[Rule]] = {}
-        self._by_pattern: list[tuple[re.Pattern[str], Rule]] = []
+        self._by_pattern: list[tuple[Globs, Rule]] = []
         self._general: list[Rule] = []
         self._all = list(rules)
         for rule in self._all:
@@ -137,7 +134,7 @@ class RuleIndex:
         for name in names - patterns:
             self._by_name.setdefault(name, []).append(rule)
         if patterns:
-            self._by_pattern.append((globs(tuple(sorted(patterns))), rule))
+            self._by_pattern.append((globs(*sorted(patterns)), rule))
         if not names:
             self._general.append(rule)
 
@@ -150,9 +147,7 @@ class RuleIndex:
         named = self._by_name.get(name, ())
         yield from named
         yield from (
-            rule
-            for pattern, rule in self._by_pattern
-            if pattern.fullmatch(name) and rule not in named
+            rule for pattern, rule in self._by_pattern if pattern.match(name) and rule not in named
         )
         yield from self._general
 
@@ -203,7 +198,7 @@ def _is_command(argv: list[str], wanted: tuple[tuple[str, ...], ...], *, loosely
         if name is None:
             if pattern is None or not pattern.fullmatch(words[0]):
                 continue
-        elif name != words[0] and not glob(words[0]).fullmatch(name):
+        elif name != words[0] and not globs(words[0]).match(name):
             continue
         if len(words) == 1 or _starts_with(argv, words[1:], loosely=loosely):
             return True
@@ -226,7 +221,7 @@ def _starts_with(argv: list[str], words: tuple[str, ...], *, loosely: bool) -> b
 
 def _like(argument: str, patterns: tuple[str, ...], *, loosely: bool) -> bool:
     plain = certain(argument)
-    if plain is not None and globs(patterns).fullmatch(plain):
+    if plain is not None and globs(*patterns).match(plain):
         return True
     if not loosely or known(argument):
         return False
@@ -248,7 +243,7 @@ def _is_path(argument: str, call: Call, patterns: tuple[str, ...], *, loosely: b
 
 def _is_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
     path = absolute(argument, cwd)
-    return path is not None and globs(patterns).fullmatch(path) is not None
+    return path is not None and globs(*patterns).match(path)
 
 
 def _may_be_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
