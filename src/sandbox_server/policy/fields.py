@@ -42,6 +42,8 @@ def known(field: str) -> bool:
 
 def certain(field: str) -> str | None:
     """Its text, where all of it is known; patterns are taken as written."""
+    if field.isascii():
+        return field
     plain = field.translate(_PLAIN)
     return None if HOLE in plain or SPLIT in plain or NUMBER in plain else plain
 

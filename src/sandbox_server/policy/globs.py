@@ -7,26 +7,30 @@ follows it fits, and does not try another. (But `**` does, if a `*` comes behind
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
+LONG = 256
 _STARS = re.compile(r"(\*\*|\*)")
 _PIECES = re.compile(r"(\*\*|\*|\?|\[[^]]+\])")
 _REGEX = {"*": "[^/]*", "**": ".*", "?": "[^/]"}
 
 
 class Globs:
-    """Some patterns. Those that begin with a star would look at every character: they are found,
-    not matched."""
+    """Some patterns. In a long text, those that begin with a star are looked for: a regular
+    expression would go through it character by character."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         found = [pattern for pattern in patterns if _can_be_found(pattern)]
+        others = [pattern for pattern in patterns if pattern not in found]
         self._found = [_STARS.split(pattern) for pattern in found]
-        others = [_regex(pattern) for pattern in patterns if pattern not in found]
-        self._regex = re.compile("|".join(others), re.DOTALL) if others else None
+        self._all, self._others = _any_of(patterns), _any_of(others)
 
     def match(self, text: str) -> bool:
         """Whether one of them is the whole text."""
-        if self._regex is not None and self._regex.fullmatch(text):
+        if len(text) < LONG:
+            return self._all.fullmatch(text) is not None
+        if self._others.fullmatch(text):
             return True
         return any(_find(words, text) for words in self._found)
 
@@ -40,6 +44,10 @@ def globs(*patterns: str) -> Globs:
 def sample(pattern: str) -> str:
     """A text that a pattern matches."""
     return re.sub(r"\*\*?|\?", "a", re.sub(r"\[(.)[^]]*\]", r"\1", pattern))
+
+
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(_regex, patterns)) or "(?!)", re.DOTALL)
 
 
 def _can_be_found(pattern: str) -> bool:

@@ -10,6 +10,7 @@ from sandbox_server.policy.analysis import Call, Place
 MAX_SCANNED = 500
 """So many different pieces are taken for commands, out of so many that are looked at."""
 MAX_PIECES = 2000
+MAX_WORDS = 2000
 MAX_PIECE = 4096
 _SEPARATORS = re.compile(r"[;&|\n(){}`]+|\$\(")
 _BEFORE_NAMES = frozenset({"do", "then", "else", "!", "sudo"})
@@ -18,13 +19,19 @@ _BEFORE_NAMES = frozenset({"do", "then", "else", "!", "sudo"})
 def scan(source: str, place: Place) -> list[Call]:
     """Runs of words between separators, with quotes and backslashes taken away. No understanding:
     what is in a string looks like a command."""
-    found: dict[str, None] = {}
+    seen: set[str] = set()
+    calls: list[Call] = []
+    left = MAX_WORDS
     for piece in _pieces(source):
-        found[piece] = None
-        if len(found) >= MAX_SCANNED:
+        if piece in seen:
+            continue
+        seen.add(piece)
+        if words := _words(piece):
+            calls.append(Call(place, [words], ("?",), literal=False))
+            left -= len(words)
+        if len(seen) >= MAX_SCANNED or left <= 0:
             break
-    read = (_words(piece) for piece in found)
-    return [Call(place, [words], ("?",), literal=False) for words in read if words]
+    return calls
 
 
 def _pieces(source: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
-from sandbox_server.policy.effort import BY_HAND, Effort
+from sandbox_server.policy.effort import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.expand import expand, expand_one, product
 from sandbox_server.policy.fields import HOLE
 from sandbox_server.policy.outputs import SURE, cost, output
@@ -149,11 +149,12 @@ class Streams(ABC):
         self.effort.depth -= 1
 
     def emit(self, call: Call) -> None:
-        """Rules look at every argument of every call, and longer where it is not known."""
+        """Many rules look at every argument of every call, and longer where it is not known."""
         self.found.calls.append(call)
-        fields = sum(map(len, call.argvs))
-        unknown = sum(not field.isascii() for argv in call.argvs for field in argv)
-        self.effort.spend(1 + fields // 2 + 4 * unknown, call.place.start)
+        fields = [field for argv in call.argvs for field in argv]
+        unknown = sum(not field.isascii() for field in fields)
+        characters = 4 * sum(map(len, fields)) // CHARACTERS
+        self.effort.spend(1 + len(fields) // 2 + 4 * unknown + characters, call.place.start)
 
 
 class _Outputs:
