@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import structlog
 
@@ -103,10 +103,15 @@ class Gate:
         cwd: str | None = None,
     ) -> Verdict:
         """What admit would do, told and not done."""
-        explain = self._policy_of(environment).explain
-        ruling, found = await self._in_time(explain, request, cwd)
+        policy = self._policy_of(environment)
+
+        def explain(command: str, **given: Any) -> tuple[Ruling, Verdict]:
+            ruling, found = policy.explain(command, **given)
+            return ruling, verdict_of(ruling, found)
+
+        ruling, verdict = await self._in_time(explain, request, cwd)
         self._record(request, ruling, environment=environment, tenant=tenant)
-        return verdict_of(ruling, found)
+        return verdict
 
     def _policy_of(self, environment: str | None) -> Policy:
         return self._by_environment.get(environment or "", self._policy)
