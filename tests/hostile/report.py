@@ -110,8 +110,13 @@ def as_markdown(outcomes: Outcomes, *, stamp: str) -> str:
             marks = [str(notes.setdefault(reason, len(notes) + 1)) for reason in reasons]
             cells.append(f"{text} ({', '.join(marks)})" if marks else text)
         rows.append(f"| {case.number} | {case.title} | {' | '.join(cells)} | {shown_by(case)} |")
-    said = [f"{number}. {reason[:1].upper()}{reason[1:]}." for reason, number in notes.items()]
+    said = [f"{number}. {_sentence(reason)}" for reason, number in notes.items()]
     return "\n".join([stamp, "", *rows, "", *said, ""])
+
+
+def _sentence(reason: str) -> str:
+    first = reason if reason.startswith("gVisor") else f"{reason[:1].upper()}{reason[1:]}"
+    return f"{first}."
 
 
 def shown_by(case: Case) -> str:
