@@ -17,7 +17,10 @@ TENANT_HEADER = "x-sandbox-tenant"
 WORKSPACE = "/workspace"
 USER = "sandboxuser"
 MAX_COMMAND = 1 << 20
+COMMAND_TIMEOUT_S = 30.0
+"""What a command may take where neither the call nor its server's settings say so."""
 MAX_TIMEOUT_S = 3600.0
+MAX_IDLE_TIMEOUT_S = 86400.0
 
 THREAD_ID = r"^[A-Za-z0-9._:@+=-]{1,128}$"
 
@@ -75,14 +78,19 @@ class CreateSessionRequest(Request):
     thread_id: ThreadId | None = Field(None, examples=["conv-42"])
     environment: str | None = Field(None, max_length=200, description="The image of the box.")
     env: Env = Field(default_factory=dict, description="Variables of every command.")
-    idle_timeout_s: float | None = Field(None, gt=0, le=86400)
+    idle_timeout_s: float | None = Field(None, gt=0, le=MAX_IDLE_TIMEOUT_S)
 
 
 class ExecuteRequest(Target):
     command: str = Field(
         min_length=1, max_length=MAX_COMMAND, description="Bash source.", examples=["echo $((2+2))"]
     )
-    timeout: float = Field(30.0, gt=0, le=MAX_TIMEOUT_S, description="Seconds.")
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_TIMEOUT_S,
+        description="Seconds. Left out: the server's command_timeout_s, which is 30 by default.",
+    )
     cwd: str | None = Field(None, min_length=1, max_length=4096)
     env: Env = Field(default_factory=dict, description="Variables of this command alone.")
     stdin: str | None = None
@@ -203,6 +211,10 @@ class SessionSummary(Model):
 
 class SessionList(Model):
     sessions: list[SessionSummary]
+    unreachable: list[str] = Field(
+        default_factory=list,
+        description="Workers that did not answer: theirs are missing from the list.",
+    )
 
 
 class SessionInfo(Session):

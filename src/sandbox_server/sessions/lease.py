@@ -42,7 +42,8 @@ class Lease(Protocol):
         self, *, load: Callable[[], Load], on_gap: Callable[[], Awaitable[None]]
     ) -> None:
         """From now on threads may come. `on_gap` is awaited when the lease was lost and won again,
-        or may have been forgotten; `load` tells how much there is to do."""
+        or may have been forgotten, and again until it succeeds; `load` tells how much there is to
+        do."""
 
     def check(self) -> None:
         """Raises RuntimeUnavailable where the right to serve has lapsed."""

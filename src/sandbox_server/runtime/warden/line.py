@@ -121,8 +121,12 @@ class Line:
         try:
             async with asyncio.timeout(CONNECT_S), link.request(frames.HELLO, body) as channel:
                 kind, _, payload = await channel.receive()
-                self.about = checked(BoxAbout, reply_body(kind, payload))
+                about = checked(BoxAbout, reply_body(kind, payload))
         except BaseException:
             await link.close()
             raise
+        if self.about is not None and about.boot != self.about.boot:
+            await link.close()
+            raise errors.SessionLost(f"box {self._box.id} was started anew, and its state is gone")
+        self.about = about
         return link
