@@ -111,7 +111,7 @@ def open_gate(settings: Settings) -> Iterator[Gate]:
         except PolicyError as exc:
             raise InvalidRequest(str(exc)) from None
         yield gate
-        log.info("policy.verdicts", **gate.counts)
+        log.info("policy.verdicts", counts=dict(gate.counts))
 
 
 @contextlib.asynccontextmanager
@@ -194,25 +194,27 @@ async def _among_others(
         )
         index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         async with lease:
-            yield fleet.RedisRegistry(index, lease), lease
+            local = SqliteRegistry(state / f"{card.id}.sqlite", worker=card.id)
+            try:
+                yield fleet.RedisRegistry(index, lease, ledger=local.ledger), lease
+            finally:
+                await local.close()
 
 
 @contextlib.asynccontextmanager
 async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutingBackend]:
     """What a coordinator serves: the sandboxes of all workers."""
-    async with _opened(settings) as store, contextlib.AsyncExitStack() as stack:
 
-        def connect(url: str, tenant: str) -> Sandboxes:
-            # The router repeats calls itself: another worker may have the thread by then.
-            key = settings.fleet_key.get_secret_value() or None
-            backend = RemoteBackend(url, api_key=key, tenant=tenant, retry_for_s=0, nearby=True)
-            stack.push_async_callback(backend.close)
-            return backend
+    def connect(url: str) -> RemoteBackend:
+        # The router repeats calls itself: another worker may have the thread by then.
+        key = settings.fleet_key.get_secret_value() or None
+        return RemoteBackend(url, api_key=key, for_tenants=True, retry_for_s=0, nearby=True)
 
+    async with _opened(settings) as store:
         index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         directory = fleet.Directory(index, grace_s=settings.grace, only=settings.workers)
-        router = fleet.Router(directory, connect, patience_s=settings.patience)
-        yield fleet.RoutingBackend(directory, router, coordinator_id=settings.name())
+        async with fleet.Router(directory, connect, patience_s=settings.patience) as router:
+            yield fleet.RoutingBackend(directory, router, coordinator_id=settings.name())
 
 
 @contextlib.asynccontextmanager

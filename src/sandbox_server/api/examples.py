@@ -132,7 +132,8 @@ SESSION_LIST: dict[str, Any] = {
             "expires_at": "2025-01-01T12:30:00Z",
             "state": "idle",
         }
-    ]
+    ],
+    "unreachable": [],
 }
 
 UPLOAD_RESULT: dict[str, Any] = {

@@ -57,7 +57,8 @@ class Worker:
 
     @property
     def takes_threads(self) -> bool:
-        return self.phase == Phase.SERVING and self.lapsed_s < 0 and self.room > 0
+        """Whether it does, where it has room."""
+        return self.phase == Phase.SERVING and self.lapsed_s < 0
 
     def presence(self, *, grace_s: float) -> Presence:
         if self.lapsed_s >= grace_s:

@@ -27,7 +27,12 @@ _EVENT: TypeAdapter[CommandEvent] = TypeAdapter(CommandEvent)
 
 
 async def events_of(
-    server: Server, body: dict[str, Any], *, command_id: str | None = None, offset: int = 0
+    server: Server,
+    body: dict[str, Any],
+    *,
+    tenant: str | None,
+    command_id: str | None = None,
+    offset: int = 0,
 ) -> AsyncGenerator[CommandEvent]:
     """Run or follow a command, and go on where it was when the connection is cut: no event is lost
     and none comes twice. A command that is run needs an idempotency key. Raises SandboxError."""
@@ -36,7 +41,8 @@ async def events_of(
     while True:
         connected = time.monotonic()
         try:
-            async with contextlib.aclosing(_connection(server, body, command_id, offset)) as events:
+            connection = _connection(server, body, tenant, command_id, offset)
+            async with contextlib.aclosing(connection) as events:
                 async for event in events:
                     if isinstance(event, StartEvent):
                         # By its session: in another life of the thread it would not be found.
@@ -57,14 +63,14 @@ async def events_of(
 
 
 async def _connection(
-    server: Server, body: dict[str, Any], command_id: str | None, offset: int
+    server: Server, body: dict[str, Any], tenant: str | None, command_id: str | None, offset: int
 ) -> AsyncGenerator[CommandEvent]:
     headers = {"accept": "text/event-stream"}
     if command_id is not None:
         headers["last-event-id"] = event_id(command_id, offset)
     call = Call(
         method="POST", path="/execute", json=body, headers=headers, repeatable=True,
-        silence_s=SILENCE_S,
+        silence_s=SILENCE_S, tenant=tenant,
     )  # fmt: skip
     async with server.open(call) as answer:
         async for name, data in _parsed(answer):
