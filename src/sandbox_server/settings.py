@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, MAX_TIMEOUT_S
 from sandbox_server import __version__
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Limits
@@ -84,7 +85,7 @@ class Settings(BaseSettings):
     max_sessions: int = Field(200, ge=1)
 
     idle_timeout: float = Field(1800.0, gt=0)
-    command_timeout: float = Field(30.0, gt=0)
+    command_timeout: float = Field(COMMAND_TIMEOUT_S, gt=0, le=MAX_TIMEOUT_S)
     memory_limit: Size = _plain("MEMORY_LIMIT", 512 << 20)
     cpu_limit: float = Field(0.5, gt=0)
     pids_limit: int = Field(256, ge=16)

@@ -48,7 +48,9 @@ class SandboxError(Exception):
         cls, code: str, message: str, details: dict[str, Any] | None = None
     ) -> SandboxError:
         """The error a server has told by its code."""
-        return _BY_CODE.get(code, SandboxError)(message, **(details or {}))
+        error = _BY_CODE.get(code, SandboxError)(message)
+        error.details = dict(details or {})
+        return error
 
 
 class InvalidRequest(SandboxError):
@@ -161,6 +163,9 @@ class RuntimeUnavailable(Unavailable):
 
 class Unreachable(RuntimeUnavailable):
     """No answer came. `may_have_arrived` tells whether the server may have begun nevertheless."""
+
+    silent = False
+    """Whether the server has taken the call, and the time for its answer was over."""
 
     def __init__(self, message: str, *, may_have_arrived: bool = True, **details: Any) -> None:
         super().__init__(message, **details)

@@ -15,14 +15,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from sandbox_sdk.protocol.errors import (
-    Capacity,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
-    RateLimited,
     RequestTimeout,
     SandboxError,
     Unauthorized,
+    Unavailable,
 )
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.api.about import about_target
@@ -121,7 +120,7 @@ def _translated(error: HTTPException) -> SandboxError:
 
 
 def _headers(error: SandboxError) -> dict[str, str]:
-    if isinstance(error, (RateLimited, Capacity)):
+    if isinstance(error, Unavailable):
         seconds = float(error.details.get("retry_after_s") or 1)
         return {"Retry-After": str(max(1, math.ceil(seconds)))}
     if isinstance(error, Unauthorized):
