@@ -43,7 +43,7 @@ check: $(STAMP) ## format, lint, types, import rules and the fast tests
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/unit -q -n $(JOBS) $(PYTEST_ARGS)
 
-chaos: $(STAMP) ## kill the server in the middle of its work; N=100 rounds instead of 20
+chaos: $(STAMP) ## kill servers and their Redis in the middle of their work; N=100 rounds instead of 20
 	@CHAOS_ROUNDS=$(N) scripts/engine.sh run $(BIN)/python -m pytest tests/chaos -n 0 $(PYTEST_ARGS)
 
 bench: $(STAMP) ## run the benchmarks
