@@ -6,12 +6,15 @@ PYTEST_ARGS ?=
 JOBS ?= 4
 # Rounds of `make chaos`.
 N ?= 20
+# Of `make soak`.
+MINUTES ?= 5
+RUNTIME ?= bubblewrap
 BIN := .venv/bin
 STAMP := .venv/.installed
 SERVES := .venv/.serves
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve image test check chaos bench clean
+.PHONY: help setup serve image test check chaos hostile soak bench clean
 
 help: ## list these targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,8 +46,14 @@ check: $(STAMP) ## format, lint, types, import rules and the fast tests
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/unit -q -n $(JOBS) $(PYTEST_ARGS)
 
-chaos: $(STAMP) ## kill the server in the middle of its work; N=100 rounds instead of 20
+chaos: $(STAMP) ## kill servers and their Redis in the middle of their work; N=100 rounds instead of 20
 	@CHAOS_ROUNDS=$(N) scripts/engine.sh run $(BIN)/python -m pytest tests/chaos -n 0 $(PYTEST_ARGS)
+
+hostile: $(STAMP) ## run the hostile cases on every runtime, and write the table in docs/security.md
+	@scripts/engine.sh run $(BIN)/python -m tests.hostile -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+soak: $(STAMP) ## 200 threads of mixed work against a server; MINUTES=30 RUNTIME=docker
+	@scripts/engine.sh run $(BIN)/python -m bench.soak --minutes $(MINUTES) --runtime $(RUNTIME)
 
 bench: $(STAMP) ## run the benchmarks
 	@scripts/engine.sh run $(BIN)/python -m bench

@@ -18,7 +18,7 @@ from bench.contestants import WrongAnswer
 from bench.fleet_redis import redis_server
 from bench.measure import orders, time_ms
 from sandbox_sdk.backends.remote import RemoteBackend
-from sandbox_sdk.protocol.models import DEFAULT_TENANT, ExecuteRequest, Target
+from sandbox_sdk.protocol.models import ExecuteRequest, Target
 
 DIRECT, HOP = "at the worker", "through a coordinator"
 _KEY = "of-the-fleet"
@@ -75,7 +75,7 @@ async def _measure_latency(
     """The same thread, asked in both ways by turns."""
     async with (
         RemoteBackend(coordinator) as through,
-        RemoteBackend(worker, api_key=_KEY, tenant=DEFAULT_TENANT) as direct,
+        RemoteBackend(worker, api_key=_KEY, for_tenants=True) as direct,
     ):
         ways = {HOP: through, DIRECT: direct}
         await through.execute(ExecuteRequest(thread_id="hop", command="x=hi"))

@@ -52,7 +52,7 @@ def measure_policy(*, rounds: int) -> PolicyRun:
 def _verdict_ms(policy: Policy, command: str) -> float:
     """Processor time: a verdict waits for nothing, so it is what others wait for, too."""
     start = time.thread_time()
-    policy._judge(command, False, "/workspace")  # Not one that is remembered.
+    policy.explain(command)  # Not one that is remembered.
     return 1000 * (time.thread_time() - start)
 
 

@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import os
 import threading
+import weakref
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -43,8 +44,9 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._ended = False
-        self._open: dict[object, Callable[[], object]] = {}
-        self._open_last: dict[object, Callable[[], object]] = {}
+        self._open: dict[object, Callable[[], Awaitable[None]]] = {}
+        self._open_last: dict[object, Callable[[], Awaitable[None]]] = {}
+        self._closing: set[asyncio.Future[None]] = set()
 
     def __repr__(self) -> str:
         state = "not started" if self._portal is None else "running"
@@ -114,10 +116,35 @@ class Background:
 
         return self._started().start_task_soon(whole), ended
 
-    def at_exit(self, owner: object, close: Callable[[], object], *, last: bool = False) -> None:
+    def at_exit(
+        self, owner: object, close: Callable[[], Awaitable[None]], *, last: bool = False
+    ) -> None:
         """Close owner at the end of the process, unless it is forgotten before; what others need
         for their own closing comes last."""
         (self._open_last if last else self._open)[owner] = close
+
+    def close_when_unheld(self, holder: object, owner: object) -> None:
+        """Close owner when nobody has its holder any more: one that was forgotten must not stay
+        until the end of the process."""
+        unheld = weakref.finalize(holder, self._close_soon, owner)
+        unheld.atexit = False
+
+    def _close_soon(self, owner: object) -> None:
+        """The garbage collector calls this, in any thread and in the middle of anything: it only
+        leaves word."""
+        close = self._open.pop(owner, None)
+        if close is not None and self._loop is not None and os.getpid() == self._pid:
+            with contextlib.suppress(RuntimeError):  # The loop has ended.
+                self._loop.call_soon_threadsafe(self._close, close)
+
+    def _close(self, close: Callable[[], Awaitable[None]]) -> None:
+        async def closed() -> None:
+            with contextlib.suppress(Exception):
+                await close()
+
+        task = asyncio.ensure_future(closed())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def forget(self, owner: object) -> None:
         self._open.pop(owner, None)
@@ -147,9 +174,19 @@ class Background:
             while group:
                 _, close = group.popitem()
                 with contextlib.suppress(Exception):
-                    close()
+                    self.run(close)
+            self._wait_for_closing()
         self._ended = True
         self._stack.close()
+
+    def _wait_for_closing(self) -> None:
+        async def all_closed() -> None:
+            while self._closing:
+                await asyncio.wait(self._closing)
+
+        if self._portal is not None:
+            with contextlib.suppress(Exception):
+                self.run(all_closed)
 
 
 def coming_from(

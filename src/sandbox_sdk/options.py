@@ -9,9 +9,10 @@ from typing import TypedDict
 class CommandOptions(TypedDict, total=False):
     """Keyword arguments of execute, stream and start."""
 
-    timeout: float
-    """Seconds after which everything the command has started is ended: 30, and for a command in
-    the background an hour, which is the most there is."""
+    timeout: float | None
+    """Seconds after which everything the command has started is ended, an hour at most. None is as
+    the server is set up, 30 unless told, and holds where nothing is said; for a command in the
+    background that is an hour."""
     cwd: str
     """Where to run it, instead of where the last command left off."""
     env: Mapping[str, str]

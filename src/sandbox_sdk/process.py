@@ -84,9 +84,11 @@ class AsyncProcess:
 class Process:
     """The same for synchronous callers: see AsyncProcess."""
 
-    def __init__(self, process: AsyncProcess, background: Background) -> None:
+    def __init__(self, process: AsyncProcess, background: Background, *, client: object) -> None:
+        """client: what the process is reached through. It is closed when nobody has it any more."""
         self._process = process
         self._background = background
+        self._client = client
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.command_id}>"

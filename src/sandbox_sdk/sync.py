@@ -41,7 +41,7 @@ class SandboxClient:
 
     Any number of threads may share one. It works inside a running event loop too, such as a
     notebook's, which it blocks like any other synchronous call. One that is never closed is closed
-    at the end of the process.
+    when nobody holds it any more, or at the end of the process.
     """
 
     _kind = AsyncSandboxClient
@@ -63,6 +63,7 @@ class SandboxClient:
             api_key=api_key,
             backend=backend,
         )
+        self._background.close_when_unheld(self, self._client)
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<Async", "<", 1)
@@ -81,11 +82,11 @@ class SandboxClient:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._background.forget(self)
+        self._background.forget(self._client)
         self._background.run(lambda: self._client.__aexit__(exc_type, exc, trace))
 
     def close(self) -> None:
-        self._background.forget(self)
+        self._background.forget(self._client)
         self._background.run(self._client.close)
 
     def create_session(
@@ -125,18 +126,18 @@ class SandboxClient:
         return self._run(lambda: self._client.check(command))
 
     def stream(self, command: str, **options: Unpack[CommandOptions]) -> Generator[CommandEvent]:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return self._background.iterate(lambda: self._client.stream(command, **options))
 
     def start(
         self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
     ) -> Process:
         process = self._run(lambda: self._client.start(command, stdin_open=stdin_open, **options))
-        return Process(process, self._background)
+        return Process(process, self._background, client=self)
 
     def process(self, command_id: str) -> Process:
         process = self._run(lambda: self._client.process(command_id))
-        return Process(process, self._background)
+        return Process(process, self._background, client=self)
 
     def commands(self) -> CommandList:
         return self._run(self._client.commands)
@@ -170,5 +171,8 @@ class SandboxClient:
         return self._run(lambda: self._client.exists(path))
 
     def _run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return self._background.run(work)
+
+    def _remember(self) -> None:
+        self._background.at_exit(self._client, self._client.close)

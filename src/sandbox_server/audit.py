@@ -7,6 +7,7 @@ import json
 import logging
 import logging.handlers
 import os
+import stat
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
@@ -25,7 +26,11 @@ class _PrivateFile(logging.handlers.WatchedFileHandler):
 
     def _open(self) -> TextIOWrapper:
         def private(path: str, flags: int) -> int:
-            return os.open(path, flags, 0o600)
+            fd = os.open(path, flags, 0o600)
+            # Who made it before may have meant it for a group, but for nobody else.
+            if stat.S_ISREG(mode := os.fstat(fd).st_mode) and mode & 0o007:
+                os.fchmod(fd, stat.S_IMODE(mode) & 0o770)
+            return fd
 
         return open(self.baseFilename, "a", encoding=self.encoding, opener=private)
 
@@ -37,7 +42,7 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         """Raises RuntimeUnavailable where the file cannot be written."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._handler = _PrivateFile(path, encoding="ascii")
         except OSError as exc:
             why = exc.strerror or type(exc).__name__

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Self
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import Any, Self, TypeVar
 
 import structlog
 
 from sandbox_sdk.protocol.errors import CommandRejected
 from sandbox_sdk.protocol.models import ExecuteRequest, SimpleCommand, Verdict
 from sandbox_server.audit import AuditLog
-from sandbox_server.policy.analysis import Call
-from sandbox_server.policy.fields import certain
-from sandbox_server.policy.policy import Policy, Rejection, Ruling
+from sandbox_server.policy.analysis import Analysis, Call
+from sandbox_server.policy.effort import QUICK_WORK
+from sandbox_server.policy.policy import MAX_TOLD, Policy, Rejection, Ruling, Told
 from sandbox_server.policy.rules import Mode
+from sandbox_server.policy.syntax import TooMuch
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
-LONG = 4096
-"""From here on a command is judged in a thread, so that it holds nobody up."""
-MAX_TOLD = 1000
+LONG = 2000
+"""From here on it is not tried whether a few steps are enough."""
 FIXED_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Under a whitelist, names must mean what they say: no folder that a command can write to."""
 
 
 class Gate:
-    """One policy for all, or one for an environment. Counts and audits what it decides."""
+    """One policy for all, or one for an environment. Counts and audits what it decides.
+
+    What a few steps are not enough for is judged in a thread, one at a time: a second would only
+    take the interpreter from the first, and from the event loop.
+    """
 
     def __init__(
         self,
@@ -40,6 +47,7 @@ class Gate:
         self._policy = policy
         self._by_environment = dict(by_environment or {})
         self._audit = audit
+        self._thread = ThreadPoolExecutor(1, "policy")
         self.counts: Counter[str] = Counter()
         """How many commands were allowed, and how many rejected by each rule."""
 
@@ -59,6 +67,10 @@ class Gate:
         others = {name: Policy.read(given) for name, given in by_environment.items()}
         return cls(Policy.read(policy), by_environment=others, audit=audit)
 
+    def close(self) -> None:
+        """End the thread; what it is at is still answered."""
+        self._thread.shutdown(wait=False)
+
     async def admit(
         self,
         request: ExecuteRequest,
@@ -68,7 +80,8 @@ class Gate:
         cwd: str | None = None,
     ) -> ExecuteRequest:
         """The request as it may be run. Raises CommandRejected."""
-        ruling = await self._judge(request, environment, cwd)
+        judge = self._policy_of(environment).judge
+        ruling = await self._in_time(judge, request, cwd)
         rejection = ruling.rejection
         self.counts["allowed" if rejection is None else rejection.rule] += 1
         self._record(request, ruling, environment=environment, tenant=tenant)
@@ -90,27 +103,36 @@ class Gate:
         cwd: str | None = None,
     ) -> Verdict:
         """What admit would do, told and not done."""
-        ruling = await self._judge(request, environment, cwd)
+        policy = self._policy_of(environment)
+
+        def explain(command: str, **given: Any) -> tuple[Ruling, Verdict]:
+            ruling, found = policy.explain(command, **given)
+            return ruling, verdict_of(ruling, found)
+
+        ruling, verdict = await self._in_time(explain, request, cwd)
         self._record(request, ruling, environment=environment, tenant=tenant)
-        return verdict_of(ruling)
+        return verdict
 
-    async def _judge(
-        self, request: ExecuteRequest, environment: str | None, cwd: str | None
-    ) -> Ruling:
-        policy = self._by_environment.get(environment or "", self._policy)
+    def _policy_of(self, environment: str | None) -> Policy:
+        return self._by_environment.get(environment or "", self._policy)
 
-        def judge() -> Ruling:
-            return policy.judge(
-                request.command,
-                env=request.env,
-                stdin=request.stdin,
-                # Whoever leaves a command in the background may still write to it.
-                open_stdin=request.stdin_open,
-                cwd=request.cwd or cwd,
-            )
-
-        long = len(request.command) + len(request.stdin or "") > LONG
-        return await asyncio.to_thread(judge) if long else judge()
+    async def _in_time(
+        self, judge: Callable[..., T], request: ExecuteRequest, cwd: str | None
+    ) -> T:
+        """What a policy says, without holding up the event loop."""
+        ask = partial(
+            judge,
+            request.command,
+            env=request.env,
+            stdin=request.stdin,
+            # Whoever leaves a command in the background may still write to it.
+            open_stdin=request.stdin_open,
+            cwd=request.cwd or cwd,
+        )
+        if len(request.command) + len(request.stdin or "") + len(request.env) < LONG:
+            with contextlib.suppress(TooMuch):
+                return ask(work=QUICK_WORK)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, ask)
 
     def _record(
         self, request: ExecuteRequest, ruling: Ruling, *, environment: str | None, tenant: str
@@ -125,15 +147,16 @@ class Gate:
             policy=ruling.policy,
             allowed=ruling.allowed,
             rule=ruling.rejection.rule if ruling.rejection else None,
-            doubts=ruling.doubts,
+            doubts=list(ruling.doubts),
             dry_run=request.dry_run,
             command=request.command,
         )
 
 
-def verdict_of(ruling: Ruling) -> Verdict:
-    """A ruling in the words of the wire."""
+def verdict_of(ruling: Ruling, found: Analysis) -> Verdict:
+    """A ruling in the words of the wire, with all the commands that were found."""
     rejection = ruling.rejection
+    calls = [Told.of(call.place, call.via, call.argvs[0]) for call in found.calls if _runs(call)]
     return Verdict(
         allowed=ruling.allowed,
         policy=ruling.policy,
@@ -141,56 +164,40 @@ def verdict_of(ruling: Ruling) -> Verdict:
         rule=rejection.rule if rejection else None,
         reason=rejection.reason if rejection else None,
         alternative=rejection.alternative if rejection else None,
-        command=_offending(rejection) if rejection else None,
-        doubts=ruling.doubts,
-        commands=[_told(call) for call in ruling.analysis.calls if _is_command(call)][:MAX_TOLD],
+        command=_simple(rejection.told) if rejection else None,
+        doubts=list(ruling.doubts),
+        commands=[_simple(told) for told in calls],
     )
 
 
 def _rejected(policy: str, rejection: Rejection) -> CommandRejected:
-    place = rejection.place
+    told = rejection.told
     instead = f"; instead: {rejection.alternative}" if rejection.alternative else ""
     return CommandRejected(
-        f"rule {rejection.rule} rejects `{_clipped(place.text)}`: {rejection.reason}{instead}",
+        f"rule {rejection.rule} rejects `{told.text}`: {rejection.reason}{instead}",
         rule=rejection.rule,
         policy=policy,
-        command=_clipped(place.text),
-        start=place.start,
-        end=place.end,
-        via=list(rejection.via),
+        command=told.text,
+        start=told.start,
+        end=told.end,
+        via=list(told.via),
         reason=rejection.reason,
         alternative=rejection.alternative,
     )
 
 
-def _is_command(call: Call) -> bool:
+def _runs(call: Call) -> bool:
     return not call.defines and any(call.argvs)
 
 
-def _told(call: Call) -> SimpleCommand:
-    place = call.place
+def _simple(told: Told) -> SimpleCommand:
     return SimpleCommand(
-        argv=[certain(field) for field in call.argvs[0]],
-        text=_clipped(place.text),
-        start=place.start,
-        end=place.end,
-        via=list(call.via),
+        argv=list(told.argv),
+        text=told.text,
+        start=told.start,
+        end=told.end,
+        via=list(told.via),
     )
-
-
-def _offending(rejection: Rejection) -> SimpleCommand:
-    place = rejection.place
-    return SimpleCommand(
-        argv=[certain(field) for field in rejection.argv],
-        text=_clipped(place.text),
-        start=place.start,
-        end=place.end,
-        via=list(rejection.via),
-    )
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= MAX_TOLD else f"{text[: MAX_TOLD - 1]}…"
 
 
 @lru_cache(maxsize=1)

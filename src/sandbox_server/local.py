@@ -24,6 +24,7 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server import logs
 from sandbox_server.api.app import create_app
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.main import open_service
 from sandbox_server.sessions.lease import alone
 from sandbox_server.settings import Settings, load
@@ -60,7 +61,7 @@ async def open_local(settings: Settings) -> AsyncIterator[Sandboxes]:
     with alone(settings.state_folder(), f"{settings.name()}.host"):
         logs.hand_to_logging()
         async with (
-            open_service(settings, keep_warm=False) as service,
+            open_service(settings) as service,
             _reachable(service, settings),
         ):
             yield service
@@ -68,7 +69,9 @@ async def open_local(settings: Settings) -> AsyncIterator[Sandboxes]:
 
 @contextlib.asynccontextmanager
 async def _reachable(service: Sandboxes, settings: Settings) -> AsyncIterator[None]:
-    app = create_app(service, limits=ApiLimits(upload_bytes=settings.max_upload))
+    limits = ApiLimits(upload_bytes=settings.max_upload)
+    # No web page reaches a socket in a folder, whatever the other end calls it.
+    app = create_app(service, limits=limits, hosts=AllowedHosts(more=[ANY]))
     # Whoever is in the middle of a call when this process ends goes on with the next host.
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)

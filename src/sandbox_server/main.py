@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import structlog
 from fastapi import FastAPI
@@ -21,17 +25,19 @@ from sandbox_server import __version__, fleet, mcp
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.server import bound, serve_app, url_of
 from sandbox_server.audit import AuditLog
 from sandbox_server.gate import Gate
 from sandbox_server.policy.rulefile import PolicyError
-from sandbox_server.runtime.base import Enforcement
+from sandbox_server.runtime.base import Enforcement, Runtime
 from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import Lease, LoneLease, alone
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.sqlite import SqliteRegistry
-from sandbox_server.settings import Settings
+from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
+from sandbox_server.unused import refuse_impossible, unknown, unused
 from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
@@ -43,10 +49,21 @@ OnListening = Callable[[str, Sandboxes], Awaitable[None]]
 """Told the url and what is served as soon as callers can reach it; runs beside the server."""
 
 
-async def serve(settings: Settings, *, on_listening: OnListening) -> None:
+@dataclass(frozen=True)
+class Left:
+    """What a server that has stopped has left for the next one of its name."""
+
+    sessions: int = 0
+    until: datetime | None = None
+    """When their boxes end by themselves, if no server comes."""
+
+
+async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
     _keys(settings)  # Before a box is made.
-    _allow_many_files()
+    limits = replace(
+        _api_limits(settings), connections=min(ApiLimits.connections, _allow_many_files() // 4)
+    )
     stop = asyncio.Event()
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
@@ -59,21 +76,44 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> None:
             await serve_app(
                 make_app(sandboxes, settings),
                 listener,
+                limits=limits,
                 on_listening=functools.partial(_listening, url, sandboxes, on_listening),
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
             )
+            left = await _left(sandboxes, settings)
+    log.info("server.stopped", sessions=left.sessions, until=left.until and left.until.isoformat())
+    return left
+
+
+async def _left(sandboxes: Sandboxes, settings: Settings) -> Left:
+    if settings.destroy_on_exit or not isinstance(sandboxes, SandboxService):
+        return Left()
+    sessions = (await sandboxes.health()).active_sessions
+    lives = timedelta(seconds=settings.idle_timeout + DEADMAN_MARGIN_S)
+    return Left(sessions, datetime.now(UTC) + lives) if sessions else Left()
 
 
 def make_app(sandboxes: Sandboxes, settings: Settings) -> FastAPI:
     """What a server answers: the API, and to agents the tools over MCP where that is installed."""
-    keys, limits = _keys(settings), ApiLimits(upload_bytes=settings.max_upload)
+    keys, limits = _keys(settings), _api_limits(settings)
+    hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
     if settings.role == "worker" or not mcp.is_installed():
-        return create_app(sandboxes, keys=keys, limits=limits)
-    tools = mcp.Mcp(sandboxes, tenant=keys.tenant, loopback_only=settings.trusts_loopback())
-    app = create_app(sandboxes, keys=keys, limits=limits, lifespan=tools.lifespan)
+        return create_app(sandboxes, keys=keys, limits=limits, hosts=hosts)
+    tools = mcp.Mcp(sandboxes, tenant=keys.tenant)
+    app = create_app(sandboxes, keys=keys, limits=limits, hosts=hosts, lifespan=tools.lifespan)
     app.router.routes.append(Route("/mcp", tools))
     return app
+
+
+def _api_limits(settings: Settings) -> ApiLimits:
+    return ApiLimits(upload_bytes=settings.max_upload)
+
+
+def _advertised(settings: Settings) -> list[str]:
+    """The name by which coordinators reach a worker."""
+    host = urlsplit(settings.advertise).hostname
+    return [host] if host else []
 
 
 async def _listening(url: str, sandboxes: Sandboxes, then: OnListening) -> None:
@@ -85,17 +125,16 @@ async def _listening(url: str, sandboxes: Sandboxes, then: OnListening) -> None:
 async def open_service(
     settings: Settings,
     *,
-    keep_warm: bool = True,
     url: str = "",
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[SandboxService]:
-    """A running service on the best runtime there is. Leaving lets go of it; boxes live on, those
-    nobody has used yet only where they are to be kept warm.
+    """A running service on the best runtime there is. Leaving lets go of it; the boxes of sessions
+    live on.
 
     Raises InvalidRequest for a rule file that cannot be used.
     """
     with open_gate(settings) as gate:
-        service = _open_service(settings, gate, keep_warm=keep_warm, url=url, stop=stop)
+        service = _open_service(settings, gate, url=url, stop=stop)
         async with service as opened:
             yield opened
 
@@ -110,19 +149,22 @@ def open_gate(settings: Settings) -> Iterator[Gate]:
             gate = Gate.read(settings.policy, settings.policies, audit=audit)
         except PolicyError as exc:
             raise InvalidRequest(str(exc)) from None
+        stack.callback(gate.close)
         yield gate
-        log.info("policy.verdicts", **gate.counts)
+        log.info("policy.verdicts", counts=dict(gate.counts))
 
 
 @contextlib.asynccontextmanager
 async def _open_service(
-    settings: Settings, gate: Gate, *, keep_warm: bool, url: str, stop: asyncio.Event | None
+    settings: Settings, gate: Gate, *, url: str, stop: asyncio.Event | None
 ) -> AsyncIterator[SandboxService]:
     state = settings.state_folder()
     runtime, why = await choose(
         settings.runtime, engine_runtime=settings.docker_runtime, state_dir=state
     )
     async with runtime:
+        refuse_impossible(settings, runtime=runtime.name, why=why)
+        _tell_unused(settings, runtime=runtime.name)
         enforcement = await runtime.enforcement()
         log.info("runtime.chosen", runtime=runtime.name, why=why)
         for limit, lack in enforcement.missing().items():
@@ -139,11 +181,10 @@ async def _open_service(
                 lease,
                 role=settings.role,
                 pool=settings.pool(),
-                environments=settings.environments,
+                environments=_environments(settings, runtime),
                 idle_timeout_s=settings.idle_timeout,
                 capacity=settings.max_sessions,
                 destroy_on_exit=settings.destroy_on_exit,
-                keep_warm=keep_warm,
             )
             async with worker:
                 await lease.serve(load=worker.load, on_gap=worker.table.vouch)
@@ -154,6 +195,18 @@ async def _open_service(
                     limits=_limits(settings, enforcement),
                 )
                 yield SandboxService(worker.table, facts, health=worker.health, gate=gate)
+
+
+def _environments(settings: Settings, runtime: Runtime) -> dict[str, str]:
+    """Those that mean something: without images, one with a policy of its own."""
+    if runtime.has_images:
+        return settings.environments
+    return {n: image for n, image in settings.environments.items() if n in settings.policies}
+
+
+def _tell_unused(settings: Settings, *, runtime: str = "") -> None:
+    for setting, why in {**unused(settings, runtime=runtime), **unknown(os.environ)}.items():
+        log.warning("setting.unused", setting=setting, why=why)
 
 
 Standing = tuple[Registry, Lease]
@@ -194,25 +247,28 @@ async def _among_others(
         )
         index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         async with lease:
-            yield fleet.RedisRegistry(index, lease), lease
+            local = SqliteRegistry(state / f"{card.id}.sqlite", worker=card.id)
+            try:
+                yield fleet.RedisRegistry(index, lease, ledger=local.ledger), lease
+            finally:
+                await local.close()
 
 
 @contextlib.asynccontextmanager
 async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutingBackend]:
     """What a coordinator serves: the sandboxes of all workers."""
-    async with _opened(settings) as store, contextlib.AsyncExitStack() as stack:
+    _tell_unused(settings)
 
-        def connect(url: str, tenant: str) -> Sandboxes:
-            # The router repeats calls itself: another worker may have the thread by then.
-            key = settings.fleet_key.get_secret_value() or None
-            backend = RemoteBackend(url, api_key=key, tenant=tenant, retry_for_s=0, nearby=True)
-            stack.push_async_callback(backend.close)
-            return backend
+    def connect(url: str) -> RemoteBackend:
+        # The router repeats calls itself: another worker may have the thread by then.
+        key = settings.fleet_key.get_secret_value() or None
+        return RemoteBackend(url, api_key=key, for_tenants=True, retry_for_s=0, nearby=True)
 
+    async with _opened(settings) as store:
         index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         directory = fleet.Directory(index, grace_s=settings.grace, only=settings.workers)
-        router = fleet.Router(directory, connect, patience_s=settings.patience)
-        yield fleet.RoutingBackend(directory, router, coordinator_id=settings.name())
+        async with fleet.Router(directory, connect, patience_s=settings.patience) as router:
+            yield fleet.RoutingBackend(directory, router, coordinator_id=settings.name())
 
 
 @contextlib.asynccontextmanager
@@ -250,9 +306,12 @@ def _keys(settings: Settings) -> ApiKeys:
         raise InvalidRequest(f"SANDBOX_API_KEYS: {exc}") from None
 
 
-def _allow_many_files() -> None:
-    """Every session takes a few descriptors, and the usual 1,024 end at about 300 of them."""
+def _allow_many_files() -> int:
+    """Every session takes a few descriptors, and the usual 1,024 end at about 300 of them. Returns
+    how many there may be."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return MANY_FILES if soft == resource.RLIM_INFINITY else soft

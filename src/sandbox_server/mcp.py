@@ -32,12 +32,9 @@ def is_installed() -> bool:
 class Mcp:
     """An ASGI app that works inside its `lifespan`."""
 
-    def __init__(
-        self, sandboxes: Sandboxes, *, tenant: Callable[[Headers], str], loopback_only: bool
-    ) -> None:
+    def __init__(self, sandboxes: Sandboxes, *, tenant: Callable[[Headers], str]) -> None:
         self._sandboxes = sandboxes
         self._tenant = tenant
-        self._loopback_only = loopback_only
         self._wanted = asyncio.Event()
         self._endpoint: asyncio.Future[McpEndpoint] | None = None
 
@@ -55,9 +52,7 @@ class Mcp:
         """From the first call to the end, in one task: what is entered here is left here."""
         await self._wanted.wait()
         module = await asyncio.to_thread(import_module, "sandbox_sdk.integrations.mcp")
-        made: McpEndpoint = module.McpEndpoint(
-            self._sandboxes, tenant=self._tenant, loopback_only=self._loopback_only
-        )
+        made: McpEndpoint = module.McpEndpoint(self._sandboxes, tenant=self._tenant)
         async with made.lifespan(None):
             log.info("mcp.loaded")
             endpoint.set_result(made)

@@ -9,10 +9,11 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from pathlib import PurePosixPath
+from types import TracebackType
 from typing import Literal, TypedDict
 
 from sandbox_sdk.backends.base import Download, Sandboxes, to_run
-from sandbox_sdk.protocol.errors import SessionLost
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     DEFAULT_TENANT,
@@ -23,6 +24,7 @@ from sandbox_sdk.protocol.models import (
     CreateSessionRequest,
     ExecuteRequest,
     ExecuteResult,
+    FileEntry,
     Health,
     ListResult,
     Session,
@@ -37,6 +39,7 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_server.gate import Gate
 from sandbox_server.runtime.warden import Event, Exited
+from sandbox_server.runtime.warden.answers import ListEnd
 from sandbox_server.runtime.warden.commands import RunOptions
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.table import Life, SessionTable
@@ -47,8 +50,8 @@ from sandbox_server.wording import (
     command_info,
     download_info,
     execute_result,
+    file_entry,
     life,
-    listing_told,
     session_info,
     session_summary,
     told_session,
@@ -123,7 +126,7 @@ class SandboxService(Sandboxes):
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> ExecuteResult:
         session, state, request = await self._admitted(tenant, request)
-        async with self._using(session):
+        async with self._using(session, for_s=self._timeout_s(request)):
             if request.background:
                 return await self._start(session, state, request)
             result = await session.warden.run(request.command, **self._options(request))
@@ -134,7 +137,7 @@ class SandboxService(Sandboxes):
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
         command_id = await session.warden.start(request.command, **self._options(request))
-        session.watch(command_id, clock=self._clock)
+        session.watch(command_id, clock=self._clock, for_s=self._timeout_s(request))
         about = session.warden.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
@@ -147,7 +150,8 @@ class SandboxService(Sandboxes):
     ) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
         events = session.warden.stream(request.command, **self._options(request))
-        async for event in self._told(session, state, events):
+        for_s = self._timeout_s(request)
+        async for event in self._told(session, state, events, for_s=for_s):
             yield event
 
     async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
@@ -187,10 +191,11 @@ class SandboxService(Sandboxes):
         events: AsyncGenerator[Event],
         *,
         offset: int = 0,
+        for_s: float = 0.0,
     ) -> AsyncGenerator[CommandEvent]:
         limit = self._facts.limits.output_limit_bytes
         wording = EventWording(session, state, output_limit=limit, offset=offset)
-        async with self._using(session), contextlib.aclosing(events):
+        async with self._using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
                 if isinstance(event, Exited):
                     session.cwd = event.result.cwd
@@ -210,7 +215,10 @@ class SandboxService(Sandboxes):
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
             state = await session.warden.state()
-        return CommandList(commands=[command_info(summary) for summary in state.commands])
+        return CommandList(
+            commands=[command_info(summary) for summary in state.commands],
+            truncated=state.commands_truncated,
+        )
 
     async def signal(
         self,
@@ -286,9 +294,14 @@ class SandboxService(Sandboxes):
         tenant: str = DEFAULT_TENANT,
     ) -> ListResult:
         session, _ = await self._open(tenant, target)
-        async with self._using(session):
-            listing = await session.warden.list(path, recursive=recursive, limit=limit)
-        return listing_told(path, listing)
+        entries: list[FileEntry] = []
+        batches = session.warden.batches(path, recursive=recursive, limit=limit)
+        async with self._using(session), contextlib.aclosing(batches):
+            async for batch in batches:
+                if isinstance(batch, ListEnd):
+                    return ListResult(path=path, entries=entries, truncated=batch.truncated)
+                entries += map(file_entry, batch)
+        raise AssertionError("a listing ends or raises")
 
     # Together
 
@@ -303,7 +316,7 @@ class SandboxService(Sandboxes):
 
     def _options(self, request: ExecuteRequest) -> RunOptions:
         return {
-            "timeout_s": request.timeout,
+            "timeout_s": self._timeout_s(request),
             "cwd": request.cwd,
             "env": request.env,
             "stdin": None if request.stdin is None else request.stdin.encode(),
@@ -312,8 +325,12 @@ class SandboxService(Sandboxes):
             "output_limit": self._facts.limits.output_limit_bytes,
         }
 
-    def _using(self, session: LiveSession) -> _Watched:
-        return _Watched(self._table, session, use=session.use(self._clock))
+    def _timeout_s(self, request: ExecuteRequest) -> float:
+        return request.timeout or self._facts.limits.command_timeout_s
+
+    def _using(self, session: LiveSession, *, for_s: float = 0.0) -> _Watched:
+        """for_s: how long what is begun may go on after its caller has left."""
+        return _Watched(self._table, session, use=session.use(self._clock, for_s=for_s))
 
     def _told_if_lost(self, session: LiveSession) -> _Watched:
         return _Watched(self._table, session)
@@ -340,10 +357,15 @@ class _Watched:
         self._use.__enter__()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: object
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        self._use.__exit__(None, None, None)
-        if isinstance(exc, SessionLost):
+        self._use.__exit__(kind, exc, trace)
+        # A box that is being ended may go silent before it is gone.
+        ended = isinstance(exc, RuntimeUnavailable) and self._session.ended is not None
+        if isinstance(exc, SessionLost) or ended:
             raise await self._table.lose(self._session) from exc
 
 

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, MAX_TIMEOUT_S
 from sandbox_server import __version__
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Limits
@@ -45,10 +46,10 @@ def _size(value: Any) -> Any:
     return value
 
 
-def _urls(value: Any) -> Any:
+def _listed(value: Any) -> Any:
     """Separated by commas."""
     if isinstance(value, str):
-        return tuple(url.strip() for url in value.split(",") if url.strip())
+        return tuple(each.strip() for each in value.split(",") if each.strip())
     return value
 
 
@@ -84,7 +85,7 @@ class Settings(BaseSettings):
     max_sessions: int = Field(200, ge=1)
 
     idle_timeout: float = Field(1800.0, gt=0)
-    command_timeout: float = Field(30.0, gt=0)
+    command_timeout: float = Field(COMMAND_TIMEOUT_S, gt=0, le=MAX_TIMEOUT_S)
     memory_limit: Size = _plain("MEMORY_LIMIT", 512 << 20)
     cpu_limit: float = Field(0.5, gt=0)
     pids_limit: int = Field(256, ge=16)
@@ -103,7 +104,7 @@ class Settings(BaseSettings):
     redis_host: str | None = _plain("REDIS_HOST", None)
     redis_port: int = _plain("REDIS_PORT", 6379, ge=1, le=65535)
     redis_namespace: str = Field("sandbox", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    workers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_urls)] = _plain("WORKERS", ())
+    workers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = _plain("WORKERS", ())
     """The only workers a coordinator turns to. Empty: all that register."""
     advertise: str = ""
     """Where coordinators reach this worker."""
@@ -114,6 +115,8 @@ class Settings(BaseSettings):
     patience: float = Field(30.0, ge=0)
 
     api_keys: Annotated[SecretStr, NoDecode] = SecretStr("")
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """Further names by which callers may reach a server without keys; `*` for any."""
     insecure: bool = False
     destroy_on_exit: bool = False
     drain_timeout: float = Field(20.0, ge=0)
@@ -142,10 +145,6 @@ class Settings(BaseSettings):
         if self.role != "standalone" and not self.redis():
             raise ValueError(f"a {self.role} needs SANDBOX_REDIS_URL=redis://…")
         return self
-
-    def trusts_loopback(self) -> bool:
-        """Whether whoever is on this machine needs no key."""
-        return _is_loopback(self.host) and not self.api_keys.get_secret_value()
 
     def limits(self) -> Limits:
         return Limits(

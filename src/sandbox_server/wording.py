@@ -22,7 +22,6 @@ from sandbox_sdk.protocol.models import (
     DownloadInfo,
     ExecuteResult,
     FileEntry,
-    ListResult,
     RunningCommand,
     Session,
     SessionInfo,
@@ -35,13 +34,15 @@ from sandbox_server.runtime.warden.answers import (
     BoxState,
     CommandSummary,
     DownloadAbout,
-    Listing,
     StreamName,
     Usage,
 )
+from sandbox_server.runtime.warden.answers import FileEntry as BoxFileEntry
 from sandbox_server.sessions.live import LiveSession
 
 LOOKBACK = 64 * 1024
+_FIRST = datetime.min.replace(tzinfo=UTC).timestamp()
+_LAST = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,12 +199,8 @@ def download_info(about: DownloadAbout) -> DownloadInfo:
     )
 
 
-def listing_told(path: str, listing: Listing) -> ListResult:
-    entries = [
-        FileEntry(**{**dict(entry), "modified_at": at(entry.modified_at)})
-        for entry in listing.entries
-    ]
-    return ListResult(path=path, entries=entries, truncated=listing.truncated)
+def file_entry(entry: BoxFileEntry) -> FileEntry:
+    return FileEntry(**{**dict(entry), "modified_at": at(entry.modified_at)})
 
 
 def life(session: LiveSession, state: SessionState) -> dict[str, Any]:
@@ -216,7 +213,8 @@ def life(session: LiveSession, state: SessionState) -> dict[str, Any]:
 
 
 def at(timestamp: float) -> datetime:
-    return datetime.fromtimestamp(timestamp, UTC)
+    """The nearest time there is: a file may be from any year."""
+    return datetime.fromtimestamp(min(max(timestamp, _FIRST), _LAST), UTC)
 
 
 def _expires_at(session: LiveSession, now: float) -> datetime:

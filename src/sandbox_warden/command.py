@@ -3,6 +3,7 @@
 import time
 from typing import Any, Callable, Dict, Optional, Set
 
+from .errors import Refused
 from .loop import Timer
 from .nursery import Nursery
 from .output import OutputLog
@@ -33,20 +34,27 @@ class Command:
         self.ident = ident
         self.digest = digest
         self.key: Optional[str] = None
+        self.cwd: Optional[str] = None
         self.log = log
         self.started = started
         self.call: Optional[Callable[[Shell], None]] = None
         self.nursery: Optional[Nursery] = None
         self.pipes: Dict[int, int] = {}
         self.left: Optional[Dict[int, int]] = None
-        self.status = 0
+        """What was in each pipe when it ended and has not been read yet."""
+        self.status: Optional[int] = None
         self.save_fd = -1
         self.oom_before: Optional[int] = None
         self.timer: Optional[Timer] = None
         self.stall: Optional[Timer] = None
+        self.deadline: Optional[Timer] = None
         self.timed_out = False
         self.signalled = False
+        self.shells = 0
+        """How many of its shells have ended before they began it."""
+        self.refused: Optional[Refused] = None
         self.paused = False
+        self.hurried = False
         self.stdin: Optional[Stdin] = None
         self.followers: Set[Follower] = set()
         self.result: Optional[Dict[str, Any]] = None
@@ -56,7 +64,7 @@ class Command:
     @property
     def marker(self) -> bytes:
         """What is in the environment of everything it started."""
-        return b"SANDBOX_COMMAND_ID=%s\0" % self.ident.encode()
+        return b"SANDBOX_COMMAND_ID=%s" % self.ident.encode()
 
     @property
     def age_s(self) -> float:

@@ -4,8 +4,10 @@ import os
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional
 
-from .frames import ERROR, Decoder, FrameError, encode_json
+from .errors import internal_error
+from .frames import REPLY, Decoder, FrameError, TooLong, encode_error, encode_json
 from .loop import READ, WRITE, Loop
+from .reporting import report
 
 READ_SIZE = 256 * 1024
 HIGH_WATER = 256 * 1024
@@ -62,14 +64,20 @@ class Connection:
         self.open = True
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
-        loop.watch(read_fd, READ, self._readable)
+        loop.watch(read_fd, READ, self._readable, on_error=self.close)
 
     def send(self, frame: bytes) -> None:
         self._out.append(memoryview(frame))
         self._out_size += len(frame)
 
+    def reply(self, channel: int, body: Dict[str, Any]) -> None:
+        try:
+            self.send(encode_json(REPLY, channel, body))
+        except TooLong as exc:
+            self.refuse(channel, "failed", "the answer does not fit: %s" % exc)
+
     def refuse(self, channel: int, code: str, message: str) -> None:
-        self.send(encode_json(ERROR, channel, {"code": code, "message": message}))
+        self.send(encode_error(channel, code, message))
 
     def add(self, channel: int, source: Source) -> None:
         self.sources[channel] = source
@@ -87,14 +95,23 @@ class Connection:
         for fd in (self._read_fd, self._write_fd):
             self._loop.unwatch(fd)
             os.close(fd)
-        for source in list(self.sources.values()):
-            source.closed()
-        self.sources.clear()
-        self._turn.clear()
-        self._on_close(self)
+        try:
+            for source in list(self.sources.values()):
+                source.closed()
+        finally:
+            self.sources.clear()
+            self._turn.clear()
+            self._on_close(self)
 
     def pump(self) -> None:
-        """Write what can be written now, asking the sources in turn for more."""
+        """Write what can be written now, asking the sources in turn for more. Never raises."""
+        try:
+            self._pump()
+        except Exception:
+            report()
+            self.close()
+
+    def _pump(self) -> None:
         while self.open:
             self._fill()
             if not self._out:
@@ -102,7 +119,7 @@ class Connection:
             try:
                 count = os.writev(self._write_fd, _first(self._out))
             except BlockingIOError:
-                self._loop.watch(self._write_fd, WRITE, self._writable)
+                self._loop.watch(self._write_fd, WRITE, self._writable, on_error=self.close)
                 return
             except OSError:
                 self.close()
@@ -122,7 +139,7 @@ class Connection:
             and idle < len(self._turn)
         ):
             source = self._turn.popleft()
-            frame = source.pull()
+            frame = self._pull(source)
             if frame is None:
                 idle += 1
             else:
@@ -132,6 +149,15 @@ class Connection:
                 self._drop(source)
             elif self.open:
                 self._turn.append(source)
+
+    def _pull(self, source: Source) -> Optional[bytes]:
+        try:
+            return source.pull()
+        except Exception as exc:
+            report()
+            source.done = True
+            channel = next((number for number, s in self.sources.items() if s is source), 0)
+            return encode_error(channel, "internal", internal_error(exc))
 
     def _drop(self, source: Source) -> None:
         for channel, other in list(self.sources.items()):
@@ -182,7 +208,7 @@ class Connection:
     def _writable(self, _events: int) -> None:
         self.pump()
         if self.open and not self._closing and self._out_size <= OUT_LIMIT:
-            self._loop.watch(self._read_fd, READ, self._readable)
+            self._loop.watch(self._read_fd, READ, self._readable, on_error=self.close)
 
 
 def _first(buffers: Deque[memoryview]) -> List[Any]:

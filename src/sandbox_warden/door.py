@@ -1,13 +1,37 @@
-"""The door: who may have a stream to the warden. Processes of its own box may not."""
+"""The door: who may have a stream to the warden. Processes of its own box may not.
 
+Whose end of a connection this is, is told by the process that sends on it: one from outside has no
+number in the box at all (a server on the same machine), or a number but no parent (`docker exec`).
+What the kernel says at once, SO_PEERCRED, is the number of who connected, and that alone proves
+nothing for a relay: the connection may have been passed on since, its maker be dead, and the number
+be another's by now, in the worst case a relay's. gVisor even answers with the number of who asks.
+
+So a relay is asked to answer a random challenge, and the kernel adds to its answer the number of
+who sent it. If that process has no parent, and began before the challenge was sent, then the number
+has been its own from before the challenge until after the answer, and nobody else can have sent the
+answer under it. The start is known to a hundredth of a second, and a number comes back only when
+all others have been used: not in so short a time.
+
+A number 0 from SO_PEERCRED needs none of that: a number of the box stays what it is in there when
+its process is dead. (In the credentials of a message it would prove nothing: gVisor puts 0 for a
+sender that is gone.)
+"""
+
+import os
 import socket
 import struct
-from typing import Callable, Optional
+from typing import Callable, List, Optional, Tuple
 
 from . import processes
 from .loop import READ, Loop
+from .relay import CHALLENGE_SIZE
 
 _HANDOVER_S = 10.0
+_MAX_WAITING = 32
+"""So many may be about to hand over their streams. One more, and the oldest is turned away."""
+_CREDENTIALS = struct.Struct("3i")
+_TWO_FDS = struct.Struct("2i")
+_CONTROL_SIZE = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_TWO_FDS.size)
 
 OnStream = Callable[[int, int, Optional[socket.socket]], None]
 """A new stream: the descriptors to read from and to write to, and the relay that lent them."""
@@ -24,6 +48,7 @@ class Door:
         self._loop = loop
         self._listener = listener
         self._relayed = relayed
+        self._waiting: List[Handover] = []
 
     def open(self, on_stream: OnStream) -> None:
         self._on_stream = on_stream
@@ -31,45 +56,124 @@ class Door:
         self._loop.watch(self._listener.fileno(), READ, lambda _events: self._accept())
 
     def _accept(self) -> None:
+        """Raises OSError where there is no descriptor left for it; the loop then comes back."""
         try:
             sock, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionAbortedError):
             return
-        if not _from_outside(sock):
-            sock.close()
-        elif self._relayed:
-            self._await_stdio(sock)
-        else:
-            with sock:
-                self._on_stream(sock.dup().detach(), sock.dup().detach(), None)
-
-    def _await_stdio(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-
-        def on_ready(_events: int) -> None:
-            self._loop.unwatch(sock.fileno())
-            late.cancel()
-            try:
-                _, control, _, _ = sock.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
-                read_fd, write_fd = struct.unpack("ii", control[0][2][:8])
-            except (OSError, IndexError, struct.error):
-                sock.close()
+        try:
+            pid = _peer(sock)
+            if self._relayed and (pid == 0 or _has_no_parent(pid)):
+                self._await_stdio(sock, challenge=pid != 0)
                 return
-            self._on_stream(read_fd, write_fd, sock)
-
-        def give_up() -> None:
-            self._loop.unwatch(sock.fileno())
+            if pid == 0:
+                self._pass_on(sock.dup().detach(), sock.dup().detach(), None)
+        except BaseException:
             sock.close()
+            raise
+        sock.close()
 
-        late = self._loop.after(_HANDOVER_S, give_up)
-        self._loop.watch(sock.fileno(), READ, on_ready)
+    def _await_stdio(self, sock: socket.socket, *, challenge: bool) -> None:
+        def on_stdio(fds: Optional[Tuple[int, int]]) -> None:
+            self._waiting.remove(handover)
+            if fds is None:
+                sock.close()
+            else:
+                self._pass_on(*fds, sock)
+
+        handover = Handover(self._loop, sock, on_stdio, challenge=challenge)
+        self._waiting.append(handover)
+        if len(self._waiting) > _MAX_WAITING:
+            self._waiting[0].refuse()
+
+    def _pass_on(self, read_fd: int, write_fd: int, relay: Optional[socket.socket]) -> None:
+        try:
+            self._on_stream(read_fd, write_fd, relay)
+        except BaseException:
+            os.close(read_fd)
+            os.close(write_fd)
+            if relay is not None:
+                self._loop.unwatch(relay.fileno())
+                relay.close()
+            raise
 
 
-def _from_outside(sock: socket.socket) -> bool:
-    """Whether the peer was put in from outside of the box: it has no pid here, or no parent."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid = struct.unpack("3i", credentials)[0]
+class Handover:
+    """Waits for a relay to hand over its stdin and stdout, for so long. on_stdio gets None where
+    it does not, or is none."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        on_stdio: Callable[[Optional[Tuple[int, int]]], None],
+        *,
+        challenge: bool,
+    ) -> None:
+        """Raises OSError."""
+        self._loop = loop
+        self._sock = sock
+        self._on_stdio = on_stdio
+        self._challenge = b""
+        sock.setblocking(False)
+        if challenge:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            self._challenge = os.urandom(CHALLENGE_SIZE)
+            self._asked = processes.ticks()
+            sock.send(self._challenge)
+        loop.watch(sock.fileno(), READ, lambda _events: self._ready(), on_error=self.refuse)
+        self._late = loop.after(_HANDOVER_S, self.refuse)
+
+    def refuse(self) -> None:
+        self._end(None)
+
+    def _ready(self) -> None:
+        try:
+            fds = self._receive()
+        except BlockingIOError:
+            return
+        self._end(fds)
+
+    def _receive(self) -> Optional[Tuple[int, int]]:
+        data, control, _, _ = self._sock.recvmsg(
+            CHALLENGE_SIZE, _CONTROL_SIZE, socket.MSG_CMSG_CLOEXEC
+        )
+        sender, fds = 0, []
+        for _level, kind, value in control:
+            if kind == socket.SCM_RIGHTS:
+                fds = [fd for (fd,) in struct.iter_unpack("i", value[: len(value) // 4 * 4])]
+            elif kind == socket.SCM_CREDENTIALS:
+                sender = _CREDENTIALS.unpack(value)[0]
+        if len(fds) == 2 and (not self._challenge or self._is_answer(data, sender)):
+            return fds[0], fds[1]
+        for fd in fds:
+            os.close(fd)
+        return None
+
+    def _is_answer(self, data: bytes, sender: int) -> bool:
+        if data != self._challenge or sender <= 0:
+            return False
+        try:
+            process = processes.look_at(sender)
+        except (OSError, ValueError):
+            return False
+        return process.parent == 0 and process.started <= self._asked
+
+    def _end(self, fds: Optional[Tuple[int, int]]) -> None:
+        if self._late.call is not None:
+            self._late.cancel()
+            self._loop.unwatch(self._sock.fileno())
+            self._on_stdio(fds)
+
+
+def _peer(sock: socket.socket) -> int:
+    """The number of who connected, 0 for a process that is not of the box."""
+    value = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(value)[0])
+
+
+def _has_no_parent(pid: int) -> bool:
     try:
-        return pid == 0 or processes.parent_of(pid) == 0
+        return processes.look_at(pid).parent == 0
     except (OSError, ValueError):
         return False

@@ -10,6 +10,9 @@ _CODES = {
     errno.EISDIR: "is_directory",
     errno.ENAMETOOLONG: "invalid_path",
     errno.ELOOP: "invalid_path",
+    errno.EINVAL: "invalid_path",
+    errno.EXDEV: "invalid_path",
+    errno.EFBIG: "file_too_large",
     errno.ENXIO: "not_a_file",
     errno.EACCES: "permission_denied",
     errno.EPERM: "permission_denied",
@@ -33,3 +36,9 @@ def refusal(error: OSError) -> Refused:
     """The same thing for what the kernel refused."""
     code = _CODES.get(error.errno or 0, "failed")
     return Refused(code, error.strerror or str(error))
+
+
+def internal_error(error: Exception) -> str:
+    """What a caller is told where the warden itself has failed."""
+    message = "the box's warden failed to do this (%s): repeat it, or end the session"
+    return message % type(error).__name__

@@ -2,7 +2,8 @@
 
 A frame is a 9-byte header (payload length, kind, channel) and a payload. A channel is one request
 and everything that belongs to it; the requester picks its number. Both ends use this module, and
-both bound what they accept: a frame that is too long or of an unknown kind ends the stream.
+both bound what they accept: a frame that is too long ends the stream. One of an unknown kind comes
+from a later version and is passed over.
 """
 
 import json
@@ -10,6 +11,8 @@ import struct
 from typing import Any, Dict, Iterator, Tuple
 
 PROTOCOL_VERSION = 1
+OLDEST_VERSION = 1
+"""The two ends speak the highest version that both know. See docs/warden-protocol.md."""
 
 HEADER = struct.Struct("!IBI")
 OFFSET = struct.Struct("!Q")
@@ -25,14 +28,28 @@ DATA, EOF, CREDIT, CANCEL = range(32, 36)
 # Answers.
 REPLY, ERROR, STARTED, STDOUT, STDERR, GAP = range(64, 70)
 
+REQUEST_KINDS = range(1, 32)
+"""Where requests of later versions will be."""
 KINDS = frozenset([*range(1, 14), *range(32, 36), *range(64, 70)])
 
 Frame = Tuple[int, int, bytes]
 """Kind, channel, payload."""
 
 
+MESSAGE_LENGTH = 1000
+"""The most characters of an error's message: it may quote a path of any length."""
+
+
 class FrameError(Exception):
     """The other end sent what is not a frame. The stream cannot be used any further."""
+
+
+class TooLong(Exception):
+    """What is to be sent does not fit into a frame."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__("%d bytes as JSON in UTF-8, at most %d" % (size, MAX_PAYLOAD))
+        self.size = size
 
 
 def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
@@ -40,7 +57,16 @@ def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
 
 
 def encode_json(kind: int, channel: int, body: Dict[str, Any]) -> bytes:
-    return encode(kind, channel, json.dumps(body, separators=(",", ":")).encode())
+    """Raises TooLong. Names of files that are not UTF-8 travel as lone surrogates."""
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
+    payload = text.encode("utf-8", "surrogatepass")
+    if len(payload) > MAX_PAYLOAD:
+        raise TooLong(len(payload))
+    return encode(kind, channel, payload)
+
+
+def encode_error(channel: int, code: str, message: str) -> bytes:
+    return encode_json(ERROR, channel, {"code": code, "message": message[:MESSAGE_LENGTH]})
 
 
 def encode_at(kind: int, channel: int, offset: int, data: bytes) -> bytes:
@@ -83,8 +109,6 @@ class Decoder:
                 length, kind, channel = HEADER.unpack_from(buffer, position)
                 if length > MAX_PAYLOAD:
                     raise FrameError("frame of %d bytes, at most %d" % (length, MAX_PAYLOAD))
-                if kind not in KINDS:
-                    raise FrameError("unknown frame kind %d" % kind)
                 end = position + HEADER.size + length
                 if len(buffer) < end:
                     break

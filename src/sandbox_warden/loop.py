@@ -1,18 +1,25 @@
 """A small event loop over epoll: descriptors, timers, and nothing else.
 
 asyncio would be the obvious choice anywhere else; here it would double the memory of an idle box.
+
+It is the loop of PID 1, so no failure of a handler may end it.
 """
 
 import heapq
 import select
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Set, Tuple
+
+from .reporting import report
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 HANGUP = select.EPOLLHUP | select.EPOLLERR
+PAUSE_S = 0.2
+"""How long a descriptor is left alone whose handler has failed: it may fail every time."""
 
 Handler = Callable[[int], None]
+Call = Callable[[], None]
 
 
 class Timer:
@@ -20,33 +27,56 @@ class Timer:
 
     __slots__ = ("call",)
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call: Optional[Callable[[], None]] = call
+    def __init__(self, call: Call) -> None:
+        self.call: Optional[Call] = call
 
     def cancel(self) -> None:
         self.call = None
 
 
+class _Watch:
+    """A descriptor that is watched, or was until its handler failed."""
+
+    __slots__ = ("events", "handler", "on_error", "paused")
+
+    def __init__(self, events: int, handler: Handler, on_error: Optional[Call]) -> None:
+        self.events = events
+        self.handler = handler
+        self.on_error = on_error
+        self.paused = False
+
+
 class Loop:
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._handlers: Dict[int, Handler] = {}
+        self._watches: Dict[int, _Watch] = {}
+        self._new: Set[int] = set()
         self._timers: List[Tuple[float, int, Timer]] = []
         self._sequence = 0
 
-    def watch(self, fd: int, events: int, handler: Handler) -> None:
-        """Call handler(events) whenever fd is ready. A second watch of the same fd replaces it."""
-        if fd in self._handlers:
+    def watch(
+        self, fd: int, events: int, handler: Handler, *, on_error: Optional[Call] = None
+    ) -> None:
+        """Call handler(events) whenever fd is ready. A second watch of the same fd replaces it.
+
+        on_error: called where the handler raises, to close fd. Without it, fd is watched again
+        after a pause. Raises OSError.
+        """
+        before = self._watches.get(fd)
+        if before is not None and not before.paused:
             self._epoll.modify(fd, events)
         else:
             self._epoll.register(fd, events)
-        self._handlers[fd] = handler
+            self._new.add(fd)
+        self._watches[fd] = _Watch(events, handler, on_error)
 
     def unwatch(self, fd: int) -> None:
-        if self._handlers.pop(fd, None) is not None:
+        watch = self._watches.pop(fd, None)
+        if watch is not None and not watch.paused:
             self._epoll.unregister(fd)
 
-    def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
+    def after(self, delay_s: float, call: Call) -> Timer:
+        """Call it once, after so many seconds."""
         timer = Timer(call)
         self._sequence += 1
         heapq.heappush(self._timers, (time.monotonic() + delay_s, self._sequence, timer))
@@ -55,22 +85,56 @@ class Loop:
     def run(self) -> None:
         """Serve for ever: PID 1 has nowhere to return to."""
         while True:
-            for fd, events in self._epoll.poll(self._run_timers()):
-                handler = self._handlers.get(fd)
-                if handler is not None:
-                    handler(events)
+            try:
+                self.turn()
+            except Exception:
+                report()
+                time.sleep(PAUSE_S)
+
+    def turn(self) -> None:
+        """Run the timers that are due, then wait for descriptors and serve those that are ready."""
+        ready = self._epoll.poll(self._run_timers())
+        self._new.clear()
+        for fd, events in ready:
+            watch = self._watches.get(fd)
+            # What became ready may have been closed since, and its number be another's now.
+            if watch is not None and fd not in self._new:
+                try:
+                    watch.handler(events)
+                except Exception:
+                    self._failed(fd, watch)
+
+    def _failed(self, fd: int, watch: _Watch) -> None:
+        report()
+        if watch.on_error is not None:
+            try:
+                watch.on_error()
+            except Exception:
+                report()
+        elif self._watches.get(fd) is watch:
+            self._epoll.unregister(fd)
+            watch.paused = True
+            self.after(PAUSE_S, lambda: self._go_on(fd, watch))
+
+    def _go_on(self, fd: int, watch: _Watch) -> None:
+        if self._watches.get(fd) is watch:
+            self.watch(fd, watch.events, watch.handler)
 
     def _run_timers(self) -> float:
-        """Run what is due; how long to wait for the next one (-1: no timer)."""
+        """Run what is due; how long to wait for the next one (-1: no timer). What becomes due
+        meanwhile waits until the descriptors have had their turn."""
+        now = time.monotonic()
         while self._timers:
             when, _, timer = self._timers[0]
             if timer.call is None:
                 heapq.heappop(self._timers)
                 continue
-            delay = when - time.monotonic()
-            if delay > 0:
-                return delay
+            if when > now:
+                return max(when - time.monotonic(), 0)
             heapq.heappop(self._timers)
             call, timer.call = timer.call, None
-            call()
+            try:
+                call()
+            except Exception:
+                report()
         return -1

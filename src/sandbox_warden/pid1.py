@@ -13,9 +13,10 @@ from .warden import Warden
 
 
 def main(arguments: Dict[str, str]) -> None:
-    """box: its id. deadman_s: how long the owner may be silent. listen_fd: a listening socket that
-    was handed in; without it the warden listens for relays. pids: how many processes the box may
-    have. open_files: how many descriptors a command may have. meter_NAME: descriptors to read."""
+    """box: its id. build: which warden this is. deadman_s: how long the owner may be silent.
+    listen_fd: a listening socket that was handed in; without it the warden listens for relays.
+    pids: how many processes the box may have. open_files: how many descriptors a command may have.
+    meter_NAME: descriptors to read."""
     listen_fd = arguments.get("listen_fd")
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -33,6 +34,7 @@ def main(arguments: Dict[str, str]) -> None:
         Door(loop, listener, relayed=listen_fd is None),
         Meter(meter, max_pids=int(arguments.get("pids", "0"))),
         box=arguments.get("box", ""),
+        build=arguments.get("build", ""),
         deadman_s=float(arguments.get("deadman_s", "120")),
         open_files=int(arguments.get("open_files", "0")),
     )

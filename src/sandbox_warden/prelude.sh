@@ -2,66 +2,132 @@
 # descriptors: 200 is this text, 201 will hold the state to start from, 202 takes the state at the
 # end, 203 tells when to go, 204 will hold the call. The rest is in ARGV of shell.py: wait, load the
 # state (at the top level, or its variables would be local to a function), begin, run the command.
+#
+# A state may hold any function, alias and variable, so what runs after it says `builtin` (`\builtin`
+# where it is parsed then), expands nothing unquoted and calls no second function. Our own names and
+# functions named `builtin` and `trap` are never part of a state. KEY stands for a number that tells
+# a state from what else is written to 202.
 unset -v BASH_ENV
-shopt -s expand_aliases
-__sandbox_options() {
-  # Sets __sandbox_todo to what turns the options $2 into the options $3, for `shopt` or `set`.
-  local IFS=: name on=-o off=+o
-  [[ $1 == shopt ]] && on=-s off=-u
-  __sandbox_todo=
-  for name in $2; do [[ :$3: == *":$name:"* ]] || __sandbox_todo+="$1 $off $name;"; done
-  for name in $3; do [[ :$2: == *":$name:"* ]] || __sandbox_todo+="$1 $on $name;"; done
-}
-__sandbox_set=
 exec 200<&-
-__sandbox_save() {
-  {
-    unset -f trap __sandbox_save __sandbox_options __sandbox_wait __sandbox_begin
-    unset -v RANDOM SRANDOM BASH BASHPID BASH_ALIASES BASH_ARGV0 BASH_CMDS BASH_COMMAND \
-      BASH_EXECUTION_STRING BASH_LOADABLES_PATH BASH_SUBSHELL BASH_VERSION COMP_WORDBREAKS DIRSTACK \
-      EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD HOSTTYPE LINENO MACHTYPE OSTYPE PIPESTATUS \
-      __sandbox_go __sandbox_call __sandbox_command __sandbox_todo
-    printf '#%s\ncd -- %q\n' "${PWD//$'\n'/?}" "$PWD"
-    printf '[[ $BASHOPTS == %q ]] || { __sandbox_options shopt "$BASHOPTS" %q; eval "$__sandbox_todo"; }\n' \
-      "$BASHOPTS" "$BASHOPTS"
-    umask -p
-    declare -p
-    printf '%s\n__sandbox_set=%q\n' "$__sandbox_restore" "$SHELLOPTS"
-    declare -f
-    declare -Fx
-    alias -p
-    printf '#end\n'
-  } >&202 2>/dev/null || :
-  return "$1"
-}
-trap() {
-  # The user's own EXIT trap runs after the state has been saved, not instead of it.
-  builtin trap "$@" || return
-  [[ $BASH_SUBSHELL == 0 ]] || return 0
-  local handler
-  handler=$(builtin trap -p EXIT)
-  [[ $handler == *__sandbox_save* ]] && return
-  eval "set -- $handler"
-  builtin trap -- '{ __sandbox_save "$?"; } 2>/dev/null;'"${3-}" EXIT
-}
+shopt -s expand_aliases
+__sandbox_usual="$BASHOPTS $SHELLOPTS"
+shopt -u expand_aliases
 __sandbox_wait() {
   # A shell that is never called leaves without a word.
   read -rN1 -u203 __sandbox_go || exit 0
+  mapfile -d '' -u204 __sandbox_call
+  exec 203<&- 204<&-
+  __sandbox_restore= __sandbox_lost= __sandbox_set= __sandbox_aliases= __sandbox_loaded=
+}
+__sandbox_load() {
+  # The first line of every state: its folder, its options of `shopt` and `set`, and what turns POSIX
+  # mode on. Aliases and the options of `set` begin with the command, on its first line.
+  exec 201<&- # bash has read the whole of it by now.
+  [[ $PWD == "$1" && . -ef $1 ]] || cd -- "$1" || [[ . -ef $1 ]] || __sandbox_lost=$1
+  [[ ! $2 || $2 == "$__sandbox_usual" ]] || __sandbox_options ":${2% *}:" ":${2#* }:"
+  [[ ! $3 ]] || __sandbox_set+="${3/#declare/\\builtin declare};"
+}
+__sandbox_options() {
+  local IFS=: name
+  [[ $1 == *:expand_aliases:* ]] || __sandbox_aliases=off
+  set -- "${1/:expand_aliases:/:}" "${2/:posix:/:}"
+  for name in $BASHOPTS; do [[ $1 == *":$name:"* ]] || shopt -u "$name"; done
+  for name in $1; do [[ ! $name || :$BASHOPTS: == *":$name:"* ]] || shopt -s "$name"; done
+  for name in $SHELLOPTS; do
+    [[ $2 == *":$name:"* ]] || __sandbox_set+="\\builtin set +o $name;"
+  done
+  for name in $2; do
+    [[ ! $name || :$SHELLOPTS: == *":$name:"* ]] || __sandbox_set+="\\builtin set -o $name;"
+  done
+}
+__sandbox_check() {
+  # Called where the state was not loaded as a whole, its folder cannot be entered, or the call names
+  # one of its own.
+  if [[ $__sandbox_loaded == functions ]]; then
+    builtin printf 'sandbox: not all functions of earlier commands could be loaded\n' >&2
+  elif [[ $__sandbox_loaded != all ]]; then
+    builtin exit 1
+  fi
+  if [[ $__sandbox_call ]]; then
+    builtin cd -- "$__sandbox_call" 2>/dev/null || [[ . -ef $__sandbox_call ]] || {
+      builtin printf '#cwd\n' >&202
+      builtin exit 126
+    }
+  elif [[ $__sandbox_lost ]]; then
+    if builtin cd /workspace 2>/dev/null || [[ . -ef /workspace ]]; then
+      __sandbox_go=/workspace
+    else
+      __sandbox_go=/
+      builtin cd / 2>/dev/null
+    fi
+    [[ -d $__sandbox_lost ]] && __sandbox_lost+=' cannot be entered' || __sandbox_lost+=' is gone'
+    builtin printf 'sandbox: %s, starting in %s\n' "$__sandbox_lost" "$__sandbox_go" >&2
+  fi
 }
 __sandbox_begin() {
-  __sandbox_restore=
-  mapfile -d '' -u204 __sandbox_call
-  exec 201<&- 203<&- 204<&-
-  if [[ ! . -ef $PWD ]]; then
-    printf 'sandbox: %s is gone, starting in /workspace\n' "$PWD" >&2
-    cd /workspace
+  builtin eval "${__sandbox_call[1]}"
+  __sandbox_command=$__sandbox_set${__sandbox_call[2]}
+  builtin trap "{ $__sandbox_saving || [[ 1 ]]; } >/dev/null 2>&1" EXIT
+  [[ $__sandbox_aliases ]] || builtin shopt -s expand_aliases
+  builtin printf '#begun\n' >&202
+}
+__sandbox_saving='__sandbox_save "$?" "$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}"'
+__sandbox_save() {
+  # In POSIX mode special builtins come before functions, so this makes `builtin` bash's own.
+  POSIXLY_CORRECT=y
+  unset -f builtin && unset -v POSIXLY_CORRECT || return "$1"
+  builtin trap - DEBUG ERR RETURN
+  builtin trap '' XFSZ
+  # A variable of the call's own does not turn POSIX mode on for others.
+  [[ ! $4 || ${__sandbox_restore-} != *'unset -v POSIXLY_CORRECT'* ]] ||
+    builtin set -- "$1" "$2" "$3" ''
+  # The folder the shell is in, whatever PWD says: by the name it was entered by if that still
+  # leads there.
+  if [[ ${DIRSTACK[0]-} == /* && . -ef ${DIRSTACK[0]} ]]; then
+    builtin set -- "$@" "${__sandbox_restore-}" "${DIRSTACK[0]}"
+  else
+    builtin set -- "$@" "${__sandbox_restore-}" "$(\builtin pwd -P || \builtin printf %s "${PWD-}")"
   fi
-  builtin trap '{ __sandbox_save "$?"; } 2>/dev/null' EXIT
-  eval "${__sandbox_call[0]}"
-  # Options such as errexit and xtrace begin with the command, on its first line.
-  __sandbox_todo=
-  [[ ! $__sandbox_set || $__sandbox_set == "$SHELLOPTS" ]] ||
-    __sandbox_options set "$SHELLOPTS" "$__sandbox_set"
-  __sandbox_command=$__sandbox_todo${__sandbox_call[1]}
+  builtin unset -v RANDOM SRANDOM BASH BASHPID BASH_ALIASES BASH_ARGV0 BASH_CMDS BASH_COMMAND \
+    BASH_EXECUTION_STRING BASH_LOADABLES_PATH BASH_SUBSHELL BASH_VERSION COMP_WORDBREAKS DIRSTACK \
+    EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD HOSTTYPE LINENO MACHTYPE OSTYPE PIPESTATUS
+  {
+    builtin unset -f trap __sandbox_wait __sandbox_load __sandbox_options __sandbox_check \
+      __sandbox_begin __sandbox_save &&
+      builtin unset -n SANDBOX_COMMAND_ID "${!__sandbox_@}" &&
+      builtin unset -v SANDBOX_COMMAND_ID "${!__sandbox_@}" &&
+      builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${6//$'\n'/?}" "$6" "$2 $3" "$4" &&
+      builtin umask -p &&
+      builtin declare -p &&
+      builtin printf '%s\n' "$5" &&
+      builtin alias -p &&
+      builtin printf '__sandbox_loaded=functions\n' &&
+      builtin declare -f &&
+      builtin declare -Fx &&
+      builtin printf '__sandbox_loaded=all\n#end KEY\n'
+  } >&202
+  builtin return "$1"
+}
+trap() {
+  # The user's own EXIT trap runs after the state has been saved, not instead of it.
+  if [[ $BASH_SUBSHELL != 0 || ($* != *[Ee][Xx][Ii][Tt]* && $* != *0*) ]]; then
+    builtin trap "$@" # And nothing after it, which a DEBUG trap would tell of.
+  else
+    builtin trap "$@" || builtin return
+    builtin set -- "$(\builtin trap -p EXIT)"
+    [[ $1 != *__sandbox_save* ]] || builtin return 0
+    builtin eval "\\builtin set -- $1"
+    if [[ ${3-} ]]; then
+      # Twice, so that it finds the exit code in $? and `set -e` does not keep it from running.
+      builtin set -- "if { $__sandbox_saving; } >/dev/null 2>&1; then
+$3
+else
+$3
+fi"
+    else
+      builtin set -- "{ $__sandbox_saving || [[ 1 ]]; } >/dev/null 2>&1"
+    fi
+    builtin trap -- "$1" EXIT
+  fi
 }
 echo 1000 2>/dev/null >/proc/self/oom_score_adj

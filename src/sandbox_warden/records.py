@@ -1,13 +1,16 @@
 """What is remembered of commands, for a server that comes back, and how much of it."""
 
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional
+from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from .command import Command
 from .errors import Refused
 
 KEPT_BYTES = 8 << 20
 KEPT_COMMANDS = 2000
+SUMMARIES = 256
+"""How many are told at once: as many as fit into a frame, whatever is in their keys."""
+KEY_LENGTH = 200
 
 
 class Records:
@@ -21,20 +24,23 @@ class Records:
         self._with_output: Deque[Command] = deque()
         self._kept_bytes = 0
 
-    def summaries(self, most: int) -> List[Dict[str, Any]]:
-        """Of those that run, and of the newest that ended, in the order of their starts."""
-        newest = set(list(self._by_id)[-most:])
-        return [
-            command.summary()
-            for ident, command in self._by_id.items()
-            if command.result is None or ident in newest
-        ]
+    def summaries(self) -> Tuple[List[Dict[str, Any]], bool]:
+        """Of those that run and of the newest that ended, in the order of their starts, and whether
+        there are more."""
+        newest = list(reversed(self._by_id.values()))
+        newest.sort(key=lambda command: command.result is not None)
+        told = set(newest[:SUMMARIES])
+        found = [command.summary() for command in self._by_id.values() if command in told]
+        return found, len(found) < len(self._by_id)
 
     def get(self, ident: str) -> Command:
         command = self._by_id.get(ident)
         if command is None:
             raise Refused("command_not_found", "no command %s in this box" % ident[:64])
         return command
+
+    def knows(self, ident: bytes) -> bool:
+        return ident.decode("utf-8", "replace") in self._by_id
 
     def known(self, ident: str, key: Optional[str], digest: str) -> Optional[Command]:
         """The command that an earlier attempt of the same call started, if there was one."""

@@ -13,6 +13,8 @@ from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 # waits for it whenever it opens a stream.
 
 SOCKET_NAME = "\0sandbox-warden"
+CHALLENGE_SIZE = 16
+"""What the warden sends to a relay, and gets back: see door.py."""
 
 _PATIENCE_S = 5.0
 """For a box that has only just been started: its warden may not listen yet."""
@@ -24,7 +26,8 @@ either."""
 
 def main() -> None:
     sock = _connect()
-    sock.sendmsg([b"\0"], [(SOL_SOCKET, SCM_RIGHTS, array.array("i", [0, 1]))])
+    challenge = sock.recv(CHALLENGE_SIZE)
+    sock.sendmsg([challenge], [(SOL_SOCKET, SCM_RIGHTS, array.array("i", [0, 1]))])
     null = os.open(os.devnull, os.O_RDWR)
     for target, fd in ((0, sock.fileno()), (1, null), (2, null)):
         os.dup2(fd, target)

@@ -17,7 +17,9 @@ WORKSPACE = "/workspace"
 ARGV = [
     "bash",
     "-c",
-    '__sandbox_wait; . /dev/fd/201 2>/dev/null; __sandbox_begin; eval "$__sandbox_command"',
+    "__sandbox_wait; . /dev/fd/201 2>/dev/null; "
+    "[[ $__sandbox_loaded$__sandbox_lost$__sandbox_call == all ]] || __sandbox_check; "
+    '__sandbox_begin; builtin eval "$__sandbox_command"',
 ]
 TARGETS = (0, 1, 2, 201, 202, 203, 204)
 """What a shell gets as descriptors: stdin, stdout, stderr, state, save, go, call.
@@ -26,7 +28,12 @@ PRELUDE_TARGET = 200
 PIPE_SIZE = 256 * 1024
 
 _STATE_LIMIT = 4 << 20
-_STATE_END = b"#end\n"
+_KEY = os.urandom(8).hex().encode()
+"""Tells a state that prelude.sh wrote from what a command may write to the same file."""
+_BEGUN = b"#begun\n"
+_NOT_ENTERED = b"#cwd\n"
+_STATE_HEAD = b"#" + _KEY + b" "
+_STATE_END = b"#end " + _KEY + b"\n"
 _F_SETPIPE_SZ = 1031
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,7 +60,8 @@ def prelude_file(open_files: int) -> int:
     """What every shell reads first. open_files: how many descriptors a command may have, 0 for as
     many as the warden."""
     limit = b"ulimit -n %d 2>/dev/null\n" % open_files if open_files else b""
-    return memory_file(limit + (pkgutil.get_data(__package__, "prelude.sh") or b""))
+    text = pkgutil.get_data(__package__, "prelude.sh") or b""
+    return memory_file(limit + text.replace(b"KEY", _KEY))
 
 
 def available(fd: int) -> int:
@@ -69,8 +77,9 @@ class ShellState:
         self.cwd = cwd
 
     @classmethod
-    def empty(cls) -> "ShellState":
-        return cls(memory_file(), WORKSPACE)
+    def fresh(cls) -> "ShellState":
+        text = "__sandbox_load %s '' ''\n__sandbox_loaded=all\n" % WORKSPACE
+        return cls(memory_file(text.encode()), WORKSPACE)
 
     @classmethod
     def saved(cls, fd: int) -> Optional["ShellState"]:
@@ -81,20 +90,33 @@ class ShellState:
             return None
         if os.pread(fd, len(_STATE_END), size - len(_STATE_END)) != _STATE_END:
             return None
+        head = os.pread(fd, 8192, 0)
+        if not head.startswith(_BEGUN + _STATE_HEAD):
+            return None
         try:
             # No process of the box may change a state that has been taken over.
             seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
         except OSError:
             pass  # A child has it mapped: it can only hurt its own session.
-        header = os.pread(fd, 4096, 0).split(b"\n", 1)[0]
-        return cls(fd, header[1:].decode("utf-8", "replace"))
+        cwd = head[len(_BEGUN + _STATE_HEAD) :].split(b"\n", 1)[0]
+        return cls(fd, cwd.decode("utf-8", "replace"))
 
     def read(self) -> bytes:
         return os.pread(self.fd, _STATE_LIMIT, 0)
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+def begun(save_fd: int) -> bool:
+    """Whether a shell came to its command. If it did not, nothing of the command has been run."""
+    return os.fstat(save_fd).st_size > 0
+
+
+def folder_refused(save_fd: int) -> bool:
+    """Whether a shell could not enter the folder it was told to run its command in."""
+    return os.pread(save_fd, len(_NOT_ENTERED) + 1, 0) == _NOT_ENTERED
 
 
 class Shell:
@@ -156,19 +178,11 @@ class Shell:
     ) -> None:
         """Let the shell go, from this state."""
         fill(self._state, state.read())
-        fill(self._call, _call_lines(command_id, cwd, env) + b"\0" + _bytes(command) + b"\0")
+        parts = (cwd or "", _call_lines(command_id, env), command)
+        fill(self._call, b"".join(_bytes(part) + b"\0" for part in parts))
         os.write(self._go, b"g")
-        for fd in (self._state, self._go):
+        for fd in (self._state, self._call, self._go):
             os.close(self.keep(fd))
-
-    @property
-    def untouched(self) -> bool:
-        """Whether the shell ended before it read its call: nothing has been run.
-
-        The position in the file is the shell's too. That it was let go says nothing: the kernel
-        gives a process that is being killed what it was waiting for, and then ends it.
-        """
-        return self._call in self._ours and os.lseek(self._call, 0, os.SEEK_CUR) == 0
 
     def keep(self, fd: int) -> int:
         """Take over one of our ends: closing it is the caller's business now."""
@@ -188,15 +202,13 @@ def _null(theirs: List[int]) -> int:
     return fd
 
 
-def _call_lines(command_id: str, cwd: Optional[str], env: Dict[str, str]) -> bytes:
-    lines = ["export SANDBOX_COMMAND_ID=%s\n" % _quote(command_id)]
-    if cwd is not None:
-        lines.append("cd -- %s\n" % _quote(cwd))
+def _call_lines(command_id: str, env: Dict[str, str]) -> str:
+    lines = ["builtin export SANDBOX_COMMAND_ID=%s\n" % _quote(command_id)]
     for name, value in env.items():
         # The call's own variables end with the call: the state gets back what was there before.
         lines.append('__sandbox_restore+="unset -v %s\n${%s@A}\n"\n' % (name, name))
-        lines.append("export %s=%s\n" % (name, _quote(value)))
-    return _bytes("".join(lines))
+        lines.append("builtin export %s=%s\n" % (name, _quote(value)))
+    return "".join(lines)
 
 
 def _quote(text: str) -> str:

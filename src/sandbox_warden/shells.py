@@ -1,35 +1,70 @@
 """Shells at hand: bash is always started ahead, so that a command need not wait for it."""
 
+import errno
 import signal
-from typing import Callable, List
+from collections import deque
+from typing import Callable, Deque, List, Optional
 
 from . import processes
+from .killing import Trace, orphans
 from .loop import Loop
 from .nursery import Nursery
+from .processes import Killer, Process, Table
 from .shell import Shell, prelude_file
 
 _SPARES = 2
 """One for the next command, and one for the command that comes before that one is replaced."""
 _MAX_IDLE = 2
-
-OnExit = Callable[[Shell, int], None]
+_ATTEMPTS = 10
+"""How many nurseries may be killed as a shell is to be started."""
+_REMEMBERED = 256
+"""Sessions of shells that are over: their children in the background may still be there."""
 
 
 class Shells:
-    """Gives out shells and says when they have ended. A shell is used once."""
+    """Gives out shells and says when they have ended. A shell is used once.
 
-    def __init__(self, loop: Loop, on_exit: OnExit, open_files: int) -> None:
+    on_exit(nursery, status): the shell it gave out has ended; who took it releases the nursery.
+    on_gone(nursery): everything that was killed is gone.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        open_files: int,
+        *,
+        on_exit: Callable[[Nursery, int], None],
+        on_gone: Callable[[Nursery], None],
+    ) -> None:
         self._loop = loop
         self._on_exit = on_exit
+        self._on_gone = on_gone
         self._prelude = prelude_file(open_files)
         self._nurseries: List[Nursery] = []
         self._spares: List[Nursery] = []
+        self._ended: Deque[int] = deque(maxlen=_REMEMBERED)
 
     def take(self, *, stdin: bool) -> Nursery:
         """A nursery whose shell waits for its call. Raises OSError."""
+        for nursery in self._spares[:]:
+            nursery.listen()
+            if not nursery.alive and nursery in self._spares:
+                self._drop_spare(nursery)
         if stdin or not self._spares:
             return self._start(Shell(stdin=stdin))
         return self._spares.pop(0)
+
+    def release(self, nursery: Nursery) -> None:
+        """The command that had it is over."""
+        shell = nursery.shell
+        if shell is not None:
+            self._ended.append(shell.pid)
+        nursery.release()
+        idle = sum(1 for n in self._nurseries if n.alive and n.shell is None)
+        if idle > _MAX_IDLE:
+            nursery.close()
+        if not nursery.alive and nursery in self._nurseries:
+            self._nurseries.remove(nursery)
 
     def prepare(self) -> None:
         """Have shells at hand for the next commands."""
@@ -44,46 +79,84 @@ class Shells:
         for nursery in self._nurseries[:]:
             nursery.listen()
         for nursery in self._nurseries[:]:
-            shell = nursery.shell
-            if shell is not None and shell.pid == pid:
-                self._exited(nursery, status)
-            elif nursery.pid == pid:
-                nursery.close()
-                if shell is None or not shell.pid or not processes.exists(shell.pid):
-                    self._exited(nursery, signal.SIGKILL)
+            if nursery.pid == pid:
+                self._lost(nursery)
+            elif nursery.shell is not None and nursery.shell.pid == pid:
+                nursery.shell_over(status, busy=False)
+
+    def _lost(self, nursery: Nursery) -> None:
+        nursery.close()
+        if nursery in self._spares:
+            self._drop_spare(nursery)
+        elif nursery.shell is not None:
+            nursery.died()
+        else:
+            self._nurseries.remove(nursery)
 
     def stopped(self, pid: int) -> None:
         """A child of the warden was stopped: a nursery has to go on, it is nobody's to stop."""
         if any(nursery.pid == pid for nursery in self._nurseries):
             processes.kill(pid, signal.SIGCONT)
 
-    def background(self) -> List[int]:
-        """Processes of commands that have ended: orphans of the warden and all below them."""
-        ours = {nursery.pid for nursery in self._nurseries}
-        orphans = [pid for pid in processes.children(1) if pid not in ours]
-        return [*orphans, *(below for pid in orphans for below in processes.descendants(pid))]
+    def kill(self, nursery: Nursery, trace: Callable[[int], Trace]) -> None:
+        """End everything the command of a nursery has started. trace: of the shell's session."""
+        nursery.kill(lambda table: self._traced(table, nursery, trace))
+
+    def _traced(
+        self, table: Table, nursery: Nursery, trace: Callable[[int], Trace]
+    ) -> List[Process]:
+        """The processes of a command whose nursery cannot tell."""
+        shell = nursery.shell.pid if nursery.shell is not None else 0
+        others = {n.shell.pid for n in self._nurseries if n.shell is not None}
+        others.update(self._ended)
+        others.discard(shell)
+        about = trace(shell)
+        keep = {n.pid for n in self._nurseries if n.alive}
+        lost = [p for p in orphans(table, keep) if about.owns(p, others)]
+        return [*lost, *processes.below(table, [nursery.pid, *(p.pid for p in lost)])]
+
+    def kill_background(self) -> None:
+        """End the processes of commands that are over."""
+
+        def find(table: Table) -> List[Process]:
+            lost = orphans(table, {nursery.pid for nursery in self._nurseries})
+            return [*lost, *processes.below(table, [p.pid for p in lost])]
+
+        Killer(find).sweep()
 
     def _start(self, shell: Shell) -> Nursery:
-        nursery = next((n for n in self._nurseries if n.alive and n.shell is None), None)
         try:
-            if nursery is None:
-                nursery = Nursery(self._loop, self._prelude, self._exited)
-                self._nurseries.append(nursery)
-            nursery.start(shell)
+            for _ in range(_ATTEMPTS):
+                nursery = self._idle() or self._new_nursery()
+                try:
+                    nursery.start(shell)
+                    return nursery
+                except ConnectionError:  # Somebody has killed it.
+                    nursery.close()
+                    self._nurseries.remove(nursery)
+            raise OSError(errno.EAGAIN, "something in the box ends every new process")
         except OSError:
             shell.handed_over()
             shell.close()
             raise
+
+    def _idle(self) -> Optional[Nursery]:
+        return next((n for n in self._nurseries if n.alive and n.shell is None), None)
+
+    def _new_nursery(self) -> Nursery:
+        nursery = Nursery(self._loop, self._prelude, self._exited, self._on_gone)
+        self._nurseries.append(nursery)
         return nursery
 
     def _exited(self, nursery: Nursery, status: int) -> None:
-        shell, nursery.shell = nursery.shell, None
         if nursery in self._spares:
-            self._spares.remove(nursery)
-        idle = sum(1 for n in self._nurseries if n.alive and n.shell is None)
-        if idle > _MAX_IDLE:
-            nursery.close()
-        if not nursery.alive and nursery in self._nurseries:
-            self._nurseries.remove(nursery)
-        if shell is not None:
-            self._on_exit(shell, status)
+            self._drop_spare(nursery)
+        else:
+            self._on_exit(nursery, status)
+
+    def _drop_spare(self, nursery: Nursery) -> None:
+        """A shell without its nursery is not given out: what it starts would be harder to find."""
+        self._spares.remove(nursery)
+        if nursery.shell is not None:
+            nursery.shell.close()  # It ends, if it has not yet.
+        self.release(nursery)

@@ -8,15 +8,18 @@ import time
 from typing import Any, Callable, Dict, List, Optional
 
 from . import files, frames, shell
-from .channels import Feeding, Following, Receiving, Sending
+from .channels import Feeding, Following
 from .command import Command
 from .commands import Commands
 from .connection import Connection
 from .door import Door
-from .errors import Refused, refusal
+from .errors import Refused, internal_error, refusal
+from .file_channels import MAX_LISTED, Listing, Receiving, Sending
 from .frames import decode_json, encode_json
 from .loop import READ, Loop
 from .meter import Meter
+from .records import KEY_LENGTH
+from .reporting import report
 
 MAX_CONNECTIONS = 16
 MAX_STATE = 64 * 1024
@@ -25,21 +28,22 @@ MIN_OUTPUT_LIMIT = 4096
 _PR_SET_DUMPABLE = 4
 _USES = (frames.RUN, frames.PUT, frames.GET, frames.LIST)
 """What counts as use of the box; looking after it does not."""
-_LIST_BATCH = 200
 _HELLO_S = 10.0
 _DEADMAN_TICK_S = 5.0
 
 
 class Warden:
     def __init__(
-        self, loop: Loop, door: Door, meter: Meter, *, box: str, deadman_s: float, open_files: int
-    ) -> None:
+        self, loop: Loop, door: Door, meter: Meter, *,
+        box: str, build: str, deadman_s: float, open_files: int,
+    ) -> None:  # fmt: skip
         self._loop = loop
         self._door = door
         self._meter = meter
         self._commands = Commands(loop, meter, open_files=open_files)
         self._connections: List[Connection] = []
         self._box = box
+        self._build = build
         self._boot = os.urandom(8).hex()
         self._epoch = 0
         self._state: Dict[str, Any] = {}
@@ -71,13 +75,13 @@ class Warden:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._loop.watch(woken, READ, lambda _events: self._reap(woken))
+        self._loop.watch(woken, READ, lambda _events: self._woken(woken))
         self._door.open(self._connect)
         self._commands.prepare()
         self._watch_owner()
         self._loop.run()
 
-    def _reap(self, woken: int) -> None:
+    def _woken(self, woken: int) -> None:
         os.read(woken, 4096)
         while True:
             try:
@@ -86,22 +90,30 @@ class Warden:
                 return
             if pid == 0:
                 return
-            if os.WIFSTOPPED(status):
-                self._commands.stopped(pid)
-            else:
-                self._commands.reaped(pid, status)
+            try:
+                self._reaped(pid, status)
+            except Exception:
+                report()  # The others have to be waited for all the same.
+
+    def _reaped(self, pid: int, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            self._commands.stopped(pid)
+        else:
+            self._commands.reaped(pid, status)
 
     def _watch_owner(self) -> None:
         """The dead-man's switch. A running command is bounded by its own time limit."""
+        self._loop.after(min(_DEADMAN_TICK_S, self._deadman_s / 4), self._watch_owner)
         if not self._commands.running:
             heard = max(self._heard_at, self._commands.finished_at)
             if time.monotonic() - heard > self._deadman_s:
                 os._exit(0)
-        self._loop.after(min(_DEADMAN_TICK_S, self._deadman_s / 4), self._watch_owner)
 
     # Connections
 
     def _connect(self, read_fd: int, write_fd: int, relay: Optional[socket.socket]) -> None:
+        """Raises OSError, with the descriptors still the caller's."""
+
         def on_close(closed: Connection) -> None:
             self._connections.remove(closed)
             hello.cancel()
@@ -109,13 +121,13 @@ class Warden:
                 self._loop.unwatch(relay.fileno())
                 relay.close()
 
+        if relay is not None:
+            self._loop.watch(relay.fileno(), READ, lambda _events: connection.close())
         connection = Connection(self._loop, read_fd, write_fd, self._frame, on_close)
         hello = self._loop.after(
             _HELLO_S, lambda: connection.close() if connection.epoch is None else None
         )
         self._connections.append(connection)
-        if relay is not None:
-            self._loop.watch(relay.fileno(), READ, lambda _events: connection.close())
         if len(self._connections) > MAX_CONNECTIONS:
             self._connections[0].close()
 
@@ -128,6 +140,16 @@ class Warden:
             self._fence(connection, channel)
             return
         self._heard_at = time.monotonic()
+        try:
+            self._serve_frame(connection, kind, channel, payload)
+        except frames.FrameError:
+            raise
+        except Exception as exc:
+            report()
+            connection.cancel(channel)
+            connection.refuse(channel, "internal", internal_error(exc))
+
+    def _serve_frame(self, connection: Connection, kind: int, channel: int, payload: bytes) -> None:
         source = connection.sources.get(channel)
         if kind == frames.CREDIT:
             if source is not None:
@@ -144,8 +166,11 @@ class Warden:
             if source is not None:
                 raise frames.FrameError("channel %d is in use" % channel)
             self._request(connection, kind, channel, decode_json(payload))
-        else:
+        elif kind in frames.KINDS:
             raise frames.FrameError("kind %d is not a request" % kind)
+        elif kind in frames.REQUEST_KINDS:
+            message = "this warden is older than its server and has no request %d" % kind
+            connection.refuse(channel, "unsupported", message)
 
     def _request(
         self, connection: Connection, kind: int, channel: int, body: Dict[str, Any]
@@ -167,9 +192,11 @@ class Warden:
         connection.close(after_writing=True)
 
     def _hello(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        version, epoch = int(body["version"]), int(body["epoch"])
-        if version != frames.PROTOCOL_VERSION:
-            message = "this warden speaks version %d" % frames.PROTOCOL_VERSION
+        lowest, highest = body.get("versions") or (body["version"], body["version"])
+        version, epoch = min(int(highest), frames.PROTOCOL_VERSION), int(body["epoch"])
+        if version < max(int(lowest), frames.OLDEST_VERSION):
+            spoken = (frames.OLDEST_VERSION, frames.PROTOCOL_VERSION)
+            message = "this warden speaks version %d to version %d" % spoken
             connection.refuse(channel, "version", message)
             connection.close(after_writing=True)
             return
@@ -179,11 +206,13 @@ class Warden:
         self._epoch = connection.epoch = epoch
         if "deadman_s" in body:
             self._deadman_s = max(float(body["deadman_s"]), 1.0)
-        connection.send(encode_json(frames.REPLY, channel, self._about()))
+        about = dict(self._about(), version=version)
+        connection.send(encode_json(frames.REPLY, channel, about))
 
     def _about(self) -> Dict[str, Any]:
         return {
             "version": frames.PROTOCOL_VERSION,
+            "build": self._build,
             "box": self._box,
             "boot": self._boot,
             "epoch": self._epoch,
@@ -205,6 +234,8 @@ class Warden:
     def _run(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
         ident, digest = _text(body, "command_id"), _text(body, "digest")
         key = None if body.get("key") is None else _text(body, "key")
+        if len(key or "") > KEY_LENGTH:
+            raise Refused("invalid_request", "a key has at most %d characters" % KEY_LENGTH)
         if "\0" in _text(body, "command"):
             raise Refused("invalid_request", "a command has no NUL")
         command = self._commands.records.known(ident, key, digest)
@@ -269,30 +300,39 @@ class Warden:
         connection.add(channel, Receiving(channel, upload))
 
     def _get(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        def again() -> None:
-            self._loop.after(0, connection.pump)
-
-        sending = Sending(
-            channel, _text(body, "path"), digest=bool(body.get("digest")), again=again
-        )
+        path, digest = _text(body, "path"), bool(body.get("digest"))
+        sending = Sending(channel, path, digest=digest, again=self._turn_of(connection))
         connection.add(channel, sending)
 
     def _list(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        limit = min(max(int(body["limit"]), 1), 100_000)
-        found, more = files.entries(
-            _text(body, "path"), recursive=bool(body.get("recursive")), limit=limit
+        listing = Listing(
+            channel,
+            _text(body, "path"),
+            recursive=bool(body.get("recursive")),
+            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
+            again=self._turn_of(connection),
         )
-        for start in range(0, len(found), _LIST_BATCH):
-            batch = json.dumps(found[start : start + _LIST_BATCH]).encode()
-            for piece in range(0, len(batch), frames.CHUNK):
-                connection.send(
-                    frames.encode(frames.DATA, channel, batch[piece : piece + frames.CHUNK])
-                )
-            connection.send(frames.encode(frames.EOF, channel))
-        connection.send(encode_json(frames.REPLY, channel, {"truncated": more}))
+        connection.add(channel, listing)
+
+    def _turn_of(self, connection: Connection) -> Callable[[], None]:
+        """For whoever has more to do: when everybody else has had a turn."""
+        waiting = False
+
+        def again() -> None:
+            nonlocal waiting
+            if not waiting:
+                waiting = True
+                self._loop.after(0, turn)
+
+        def turn() -> None:
+            nonlocal waiting
+            waiting = False
+            connection.pump()
+
+        return again
 
     def _stat(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
-        connection.send(encode_json(frames.REPLY, channel, files.describe(_text(body, "path"))))
+        connection.reply(channel, files.describe(_text(body, "path")))
 
     def _usage(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
         connection.send(encode_json(frames.REPLY, channel, self._meter.usage()))
@@ -306,9 +346,9 @@ class Warden:
                     "invalid_request", "state is an object of at most %d bytes" % MAX_STATE
                 )
             self._state = state
-        newest = self._commands.records.summaries(MAX_STATE // 256)
-        body = dict(self._about(), commands=newest)
-        connection.send(encode_json(frames.REPLY, channel, body))
+        commands, more = self._commands.records.summaries()
+        body = dict(self._about(), commands=commands, commands_truncated=more)
+        connection.reply(channel, body)
 
     def _ping(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
         connection.send(encode_json(frames.REPLY, channel, {}))
@@ -341,6 +381,8 @@ def _environment(env: Any) -> Dict[str, str]:
         plain = name.replace("_", "a")
         if not (plain.isascii() and plain.isalnum() and not plain[0].isdigit()):
             raise Refused("invalid_request", "%r is not a variable's name" % name[:64])
+        if name.startswith("__sandbox_"):
+            raise Refused("invalid_request", "names like %s are reserved" % name[:64])
         if not isinstance(value, str) or "\0" in value:
             raise Refused("invalid_request", "the value of %s is not a string" % name)
     return env

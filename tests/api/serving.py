@@ -14,6 +14,7 @@ import uvicorn
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.server import server_config
 from tests.api.fake import FakeSandboxes
 
 
@@ -50,7 +51,7 @@ def served(
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    config = server_config(app, limits or ApiLimits(), drain_timeout_s=1)
     if certificate is not None:
         config.ssl_keyfile, config.ssl_certfile = certificate
     server = uvicorn.Server(config)

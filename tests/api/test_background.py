@@ -151,7 +151,7 @@ def test_every_error_is_told(running: Served, error: type[errors.SandboxError]) 
 
 
 def test_sessions(server: Served) -> None:
-    assert server.http.get("/sessions").json() == {"sessions": []}
+    assert server.http.get("/sessions").json() == {"sessions": [], "unreachable": []}
     for thread_id in ("a", "b"):
         server.http.post("/create_session", json={"thread_id": thread_id})
     found = SessionList.model_validate(server.http.get("/sessions").json()).sessions

@@ -91,7 +91,7 @@ def test_error_later_never_looks_whole(server: Served, path: str) -> None:
     if path == "dir/":
         server.fake.pieces = broken  # type: ignore[method-assign]
     with server.connect() as client:
-        request = f"GET /download_file?thread_id=t&path={path} HTTP/1.1\r\nHost: x\r\n\r\n"
+        request = f"GET /download_file?thread_id=t&path={path} HTTP/1.1\r\nHost: localhost\r\n\r\n"
         client.sendall(request.encode())
         answer = whole_answer(client)
     assert answer.startswith(b"HTTP/1.1 200 ")

@@ -38,7 +38,7 @@ def test_each_error_by_its_code(server: Served, error: type[errors.SandboxError]
     answer = server.http.post("/execute", json=RUN)
     details = checked(answer, error.status, error.code)
     assert details == {"rule": "r", "number": 1}
-    waits = error in (errors.RateLimited, errors.Capacity)
+    waits = error.status in (429, 503)
     assert answer.headers.get("retry-after") == ("1" if waits else None)
     assert ("www-authenticate" in answer.headers) == (error is errors.Unauthorized)
 
@@ -173,7 +173,7 @@ def test_bad_json(server: Served, body: bytes) -> None:
 def test_form_instead_of_json_is_explained(server: Served) -> None:
     answer = server.http.post("/execute", data=RUN)
     checked(answer, 422, "invalid_request")
-    assert "application/json" in answer.json()["error"]["message"]
+    assert "JSON object" in answer.json()["error"]["message"]
 
 
 def test_no_such_route_or_method(server: Served) -> None:
@@ -195,7 +195,7 @@ def test_huge_body(server: Served, chunked: bool) -> None:
 
 
 def test_slow_body_holds_nobody_up(server: Served) -> None:
-    head = b"POST /execute HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /execute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with server.connect() as client:
         client.sendall(head + b"Content-Length: 100\r\n\r\n{")
         assert server.http.post("/execute", json=RUN).status_code == 200

@@ -152,7 +152,7 @@ def test_error_of_the_box_half_way(server: Served) -> None:
 
 def upload_head(length: int) -> bytes:
     return (
-        b"POST /upload_file HTTP/1.1\r\nHost: x\r\n"
+        b"POST /upload_file HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: multipart/form-data; boundary=B\r\n"
         + f"Content-Length: {length}\r\n\r\n".encode()
     )

@@ -24,7 +24,7 @@ from tests.fleet.fleet import (
 from tests.fleet.redis_server import RedisServer
 from tests.server_process import ServerProcess
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "20"))
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "8"))
 THREADS = 8
 GRACE_S = 10.0
 

@@ -71,8 +71,46 @@ def test_a_folder_with_things_that_lead_out(sandbox: Program, thread: str) -> No
     done = sandbox("cp", f"{thread}:d", "d")
     assert done.returncode == 0
     assert sorted(path.name for path in (sandbox.folder / "d").iterdir()) == ["file"]
-    assert {line.split()[1] for line in done.stderr.splitlines()} == {"abs", "up"}
-    assert sorted(sandbox.json("cp", f"{thread}:d", "e")["left_out"]) == ["abs", "up"]
+    pipe = "pipe: it is neither a file, a folder nor a link"
+    first, *rest = done.stderr.splitlines()
+    assert first.endswith(f"left out: {pipe}")
+    assert {line.split()[1] for line in rest} == {"abs", "up"}
+    assert sorted(sandbox.json("cp", f"{thread}:d", "e")["left_out"]) == ["abs", pipe, "up"]
+
+
+def test_copies_that_build_on_each_other(sandbox: Program, thread: str) -> None:
+    """Harmless one by one, a way out together: a file three levels up was overwritten."""
+    here = sandbox.folder / "1" / "2" / "3"
+    here.mkdir(parents=True)
+    outside = sandbox.folder / "1" / "x"
+    outside.write_text("mine")
+    step = Program(sandbox.env, here)
+    for trap in ("ln -s d/d/d/../../../x l", "ln -s . d", "echo theirs > l"):
+        step.output("run", "-t", thread, f"rm -rf o; mkdir o; cd o; {trap}; cd ..")
+        assert step("cp", f"{thread}:o", ".").returncode == 0
+    assert outside.read_text() == "mine"
+    assert (here / "o" / "l").read_text() == "theirs\n"
+
+
+def test_links_of_the_user(sandbox: Program, thread: str) -> None:
+    """What was typed is followed, what the sandbox names is not."""
+    sandbox.output("run", "-t", thread, "mkdir o; echo new | tee o/f > f")
+    real = sandbox.folder / "real"
+    real.mkdir()
+    (real / "f").write_text("mine")
+    for name, target in (("link", "real"), ("o", "real"), ("f", "real/f")):
+        (sandbox.folder / name).symlink_to(target)
+    sandbox.output("cp", f"{thread}:o", ".")
+    sandbox.output("cp", f"{thread}:f", "f")
+    assert (real / "f").read_text() == "mine"
+    assert [(sandbox.folder / name).is_symlink() for name in ("o", "f")] == [False, False]
+    sandbox.output("cp", f"{thread}:o", "link")
+    assert (real / "o" / "f").read_text() == "new\n"
+    (real / "out").symlink_to("../secret")
+    sandbox.output("cp", "link", f"{thread}:back")
+    assert sandbox.output("run", "-t", thread, "cat back/o/f; readlink back/out") == (
+        "new\n../secret\n"
+    )
 
 
 def test_errors(sandbox: Program, thread: str) -> None:

@@ -171,16 +171,19 @@ class RoutedStand(Stand):
 
 
 @contextlib.asynccontextmanager
-async def routed_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[RoutedStand]:
-    """client → coordinator → worker, with a real Redis between them."""
+async def routed_stand(
+    runtime: Runtime, state_dir: Path, *, settled: bool = True, patience_s: float = 10
+) -> AsyncIterator[RoutedStand]:
+    """client → coordinator → worker, with a real Redis between them. `settled`: as if that had been
+    up for long; a new one is not believed at once."""
     async with contextlib.AsyncExitStack() as stack:
         redis = RedisServer(state_dir / uuid.uuid4().hex[:8])
         await redis.start()
         stack.push_async_callback(redis.stop)
         store = Store.open(redis.url)
         stack.push_async_callback(store.close)
-        # As if this Redis had been up for long: a new one is not believed at once.
-        await store.set(store.marker_key, f"{await store.run_id()} 0", ttl_s=600)
+        if settled:
+            await store.set(store.marker_key, f"{await store.run_id()} 0", ttl_s=600)
         index = SessionIndex(store, lease_s=LEASE_S, grace_s=LEASE_S)
         listener = bound("127.0.0.1", 0)
         name = run_owner(f"stand-{uuid.uuid4().hex[:8]}")
@@ -194,13 +197,11 @@ async def routed_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[Route
         keys = ApiKeys([], fleet_key="fleet", of_worker=True)
         await stack.enter_async_context(served(stand.service, listener, keys=keys))
 
-        def connect(url: str, tenant: str) -> Sandboxes:
-            backend = RemoteBackend(url, api_key="fleet", tenant=tenant, retry_for_s=0, nearby=True)
-            stack.push_async_callback(backend.close)
-            return backend
+        def connect(url: str) -> RemoteBackend:
+            return RemoteBackend(url, api_key="fleet", for_tenants=True, retry_for_s=0, nearby=True)
 
         directory = Directory(index, grace_s=LEASE_S)
-        router = Router(directory, connect, patience_s=10)
+        router = await stack.enter_async_context(Router(directory, connect, patience_s=patience_s))
         routing = RoutingBackend(directory, router, coordinator_id="coordinator")
         yield RoutedStand(stand, await stack.enter_async_context(served(routing)))
 

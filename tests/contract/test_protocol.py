@@ -12,6 +12,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.base import Box, ByteStream
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.runtime.warden.link import Link, LinkLost
+from sandbox_server.runtime.warden.zipapp import warden_version
 from sandbox_warden import frames
 
 HELLO = frames.encode_json(frames.HELLO, 1, {"version": 1, "epoch": 1})
@@ -68,11 +69,35 @@ async def test_garbage_is_answered_and_the_stream_closed(
     assert (await warden.run("echo ok")).output == "ok\n"
 
 
-async def test_another_version_is_refused_with_the_one_spoken(box: Box) -> None:
-    hello = frames.encode_json(frames.HELLO, 1, {"version": 999, "epoch": 1})
+@pytest.mark.parametrize("versions", [{}, {"versions": [999, 1001]}, {"versions": [0, 0]}])
+async def test_another_version_is_refused_with_the_one_spoken(
+    box: Box, versions: dict[str, object]
+) -> None:
+    hello = frames.encode_json(frames.HELLO, 1, {"version": 999, "epoch": 1, **versions})
     (answer,) = await answers(box, hello)
     assert code_of(answer) == "version"
     assert "version 1" in json.loads(answer[2])["message"]
+
+
+async def test_the_highest_version_that_both_know_is_spoken(box: Box) -> None:
+    body = {"version": 0, "versions": [0, 999], "epoch": 1, "of a later version": True}
+    (answer,) = await answers(box, frames.encode_json(frames.HELLO, 1, body), expected=1)
+    assert answer[0] == frames.REPLY
+    assert json.loads(answer[2])["version"] == frames.PROTOCOL_VERSION
+
+
+async def test_frames_of_a_later_version_do_no_harm(box: Box) -> None:
+    later = [frames.encode(kind, 7, b"x") for kind in (40, 63, 90, 255)]
+    request = frames.encode_json(31, 8, {"later": True})
+    ping = frames.encode_json(frames.PING, 9, {"later": True})
+    received = await answers(box, HELLO, *later, request, ping, expected=3)
+    assert code_of(received[1]) == "unsupported"
+    assert [frame[:2] for frame in received[1:]] == [(frames.ERROR, 8), (frames.REPLY, 9)]
+
+
+async def test_a_warden_says_which_one_it_is(box: Box, warden: WardenClient) -> None:
+    assert warden.about is not None
+    assert warden.about.build == (await warden.state()).build == warden_version()
 
 
 @pytest.mark.parametrize(
@@ -183,23 +208,25 @@ class Liar:
         pass
 
 
+ABOUT = {
+    "version": 1,
+    "box": "liar",
+    "boot": "b",
+    "epoch": 1,
+    "uptime_s": 1.0,
+    "idle_s": 0.0,
+    "ran": 0,
+    "cwd": "/",
+    "state": {},
+}
+
+
 class LyingBox(Box):
     """Says hello properly once, then lies."""
 
     def __init__(self, *lies: bytes) -> None:
         super().__init__("liar", runtime="lies", labels={}, created_at=0.0)
-        about = {
-            "version": 1,
-            "box": "liar",
-            "boot": "b",
-            "epoch": 1,
-            "uptime_s": 1.0,
-            "idle_s": 0.0,
-            "ran": 0,
-            "cwd": "/",
-            "state": {},
-        }
-        self._streams = [Liar(frames.encode_json(frames.REPLY, 1, about), *lies)]
+        self._streams = [Liar(frames.encode_json(frames.REPLY, 1, ABOUT), *lies)]
 
     async def open_stream(self) -> ByteStream:
         return self._streams.pop() if self._streams else Liar()
@@ -233,6 +260,14 @@ async def test_a_lying_warden_ends_in_an_error(lie: bytes) -> None:
             await client.run("echo")
 
 
+async def test_a_warden_whose_version_nobody_knows_is_told() -> None:
+    box = LyingBox()
+    about = {**ABOUT, "version": 7}
+    box._streams = [Liar(frames.encode_json(frames.REPLY, 1, about))]
+    with pytest.raises(errors.RuntimeUnavailable, match="speaks version 7"):
+        await WardenClient(box).connect()
+
+
 @given(st.lists(st.binary(max_size=200), max_size=10))
 @settings(max_examples=50, deadline=None)
 def test_fuzz_the_listener(lies: list[bytes]) -> None:
@@ -251,11 +286,14 @@ def test_fuzz_the_listener(lies: list[bytes]) -> None:
 
 
 class Flood(Liar):
-    """Greets, and answers the first request without end."""
+    """Greets, and answers the first request without end, with so much output at a time, or
+    with what it is told to say."""
 
-    def __init__(self, hello: Liar, piece: bytes) -> None:
+    def __init__(self, hello: Liar, size: int, *, said: bytes = b"") -> None:
         self._hello = hello
-        self._piece = piece
+        self._size = size
+        self._said = said
+        self._offset = 0
         self._written = 0
         self._asked = asyncio.Event()
 
@@ -269,14 +307,36 @@ class Flood(Liar):
             return await self._hello.read()
         await self._asked.wait()
         await asyncio.sleep(0)
-        return self._piece
+        if self._said:
+            return self._said
+        piece = frames.encode_at(frames.STDOUT, 2, self._offset, b"x" * self._size)
+        self._offset += self._size
+        return piece
 
 
-@pytest.mark.parametrize("size", [0, 60_000])
-async def test_a_warden_that_never_stops_sending_is_not_listened_to(size: int) -> None:
+@pytest.mark.parametrize(("size", "why"), [(0, "from 0 to 0"), (60_000, "more than it may keep")])
+async def test_a_warden_that_never_stops_sending_is_not_listened_to(size: int, why: str) -> None:
     box = LyingBox()
-    piece = frames.encode_at(frames.STDOUT, 2, 0, b"x" * size)
-    box._streams = [Flood(box._streams[0], piece)]
+    box._streams = [Flood(box._streams[0], size)]
     async with WardenClient(box) as client:
-        with pytest.raises(errors.RuntimeUnavailable, match="more than it may keep"):
+        with pytest.raises(errors.RuntimeUnavailable, match=why):
             await client.run("echo", output_limit=4096)
+
+
+async def test_a_warden_of_a_later_version_is_understood() -> None:
+    """Kinds and fields that nobody knows yet, between those that are known."""
+    result = {
+        "command_id": "c", "exit_code": 0, "signal": None, "reason": None, "timed_out": False,
+        "duration_ms": 1, "output_bytes": 2, "cwd": "/", "state_saved": True, "mood": "fine",
+    }  # fmt: skip
+    said = [
+        frames.encode(90, 2, b"news"),
+        frames.encode_json(frames.STARTED, 2, {"command_id": "c", "stdin_received": 0, "new": 1}),
+        frames.encode(45, 2, b"\xff"),
+        frames.encode_at(frames.STDOUT, 2, 0, b"hi"),
+        frames.encode_json(frames.REPLY, 2, result),
+    ]
+    box = LyingBox()
+    box._streams = [Flood(box._streams[0], 0, said=b"".join(said))]
+    async with WardenClient(box) as client:
+        assert (await client.run("echo")).output == "hi"

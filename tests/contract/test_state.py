@@ -153,3 +153,4 @@ async def test_nothing_of_the_machinery_shows(warden: WardenClient) -> None:
     assert await output(warden, "echo $0 $LINENO; nope") == (
         "bash 1\nbash: line 1: nope: command not found\n"
     )
+    assert await output(warden, "cd /proc/$$/fd; echo 20? ") == ("202\n")

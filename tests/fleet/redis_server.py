@@ -24,7 +24,7 @@ class RedisServer:
         self, folder: Path, *, persistent: bool = False, options: Sequence[str] = ()
     ) -> None:
         """options: more words for its command line."""
-        self._folder = folder
+        self.folder = folder
         self._options = ["--appendonly", "yes"] if persistent else ["--save", ""]
         self._options += options
         self._process: asyncio.subprocess.Process | None = None
@@ -34,10 +34,10 @@ class RedisServer:
     async def start(self) -> None:
         program = redis_program()
         assert program, "no redis-server on this machine"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._process = await asyncio.create_subprocess_exec(
             program, "--port", str(self.port), "--bind", "127.0.0.1",
-            "--dir", str(self._folder), "--logfile", str(self._folder / "redis.log"),
+            "--dir", str(self.folder), "--logfile", str(self.folder / "redis.log"),
             *self._options, stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         async with asyncio.timeout(30), Redis(port=self.port) as client:
@@ -52,11 +52,11 @@ class RedisServer:
                         raise
                     await asyncio.sleep(0.02)
 
-    async def stop(self) -> None:
-        """Like a machine that is switched off: kill -9."""
+    async def stop(self, *, politely: bool = False) -> None:
+        """Like a machine that is switched off: kill -9. Politely, it writes everything down."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGCONT)
-            self._process.kill()
+            self._process.send_signal(signal.SIGTERM if politely else signal.SIGKILL)
             await self._process.wait()
 
     def freeze(self) -> None:

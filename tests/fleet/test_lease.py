@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -22,7 +23,12 @@ class Holder:
 
     def __init__(self, store: Store, folder: Path, *, worker: str = "w1") -> None:
         self.gaps = 0
+        self.vouched = 0
         self.sessions = 0
+        self.failing = 0
+        """How often vouching fails before it succeeds."""
+        self.may_end = asyncio.Event()
+        self.may_end.set()
         self.stopped = asyncio.Event()
         card = Worker(id=worker, url=f"http://{worker}", capacity=7, phase=Phase.STARTING)
         self.lease = RedisLease(
@@ -34,6 +40,10 @@ class Holder:
 
     async def _gap(self) -> None:
         self.gaps += 1
+        await self.may_end.wait()
+        if self.gaps <= self.failing:
+            raise RuntimeUnavailable("the registry does not answer")
+        self.vouched += 1
 
 
 async def eventually(holds: Callable[[], bool], *, within_s: float = 30.0) -> None:
@@ -149,8 +159,7 @@ async def test_without_redis_it_serves_until_its_time_is_over(
     await eventually(lambda: not may_serve(holder.lease))
     await asyncio.sleep(LEASE_S / 2)  # It stops a little before others may think it gone.
     redis_server.thaw()
-    await eventually(lambda: may_serve(holder.lease))
-    assert holder.gaps >= 1
+    await eventually(lambda: may_serve(holder.lease) and holder.gaps >= 1)
     assert not holder.stopped.is_set()
 
 
@@ -174,6 +183,60 @@ async def test_a_restarted_redis_is_told_everything_again(
         await redis_server.stop()
         await redis_server.start()
         await eventually(lambda: holder.gaps >= 1 and may_serve(holder.lease))
+
+
+@pytest.mark.parametrize("how", ["flushed", "restarted"])
+async def test_a_vouch_that_fails_is_done_again(
+    tmp_path: Path, store: Store, redis_server: RedisServer, how: str
+) -> None:
+    holder = Holder(store, tmp_path)
+    holder.failing = 2
+    async with holder.lease:
+        await holder.serve()
+        if how == "flushed":
+            await redis_server.flush()
+        else:
+            await redis_server.stop()
+            await redis_server.start()
+        await eventually(lambda: holder.vouched > 0)
+        assert holder.gaps >= 3
+        await eventually(lambda: may_serve(holder.lease))
+
+
+async def test_a_lease_is_renewed_while_its_holder_vouches(
+    holder: Holder, redis_server: RedisServer
+) -> None:
+    holder.may_end.clear()
+    await redis_server.flush()
+    await eventually(lambda: holder.gaps == 1 and may_serve(holder.lease))
+    began = time.monotonic()
+    while time.monotonic() < began + 3 * LEASE_S:
+        assert may_serve(holder.lease)
+        await asyncio.sleep(0.02)
+    assert not holder.vouched
+    holder.may_end.set()
+    await eventually(lambda: holder.vouched == 1)
+
+
+async def test_an_epoch_whose_answer_was_lost_is_still_ones_own(
+    holder: Holder, store: Store, tmp_path: Path
+) -> None:
+    """A Redis that was frozen carries out what was asked long ago."""
+    home = (tmp_path / "w1.home").read_text()
+    unheard, _ = await store.acquire(
+        store.worker_key("w1"), home, ttl_s=60, keep_s=60, fields=await store.fields("none")
+    )
+    await eventually(lambda: holder.lease.epoch > unheard)
+    assert may_serve(holder.lease)
+    assert not holder.stopped.is_set()
+    await eventually(lambda: holder.vouched == 1)
+
+
+async def test_a_wish_to_drain_outlives_a_gap(holder: Holder, store: Store) -> None:
+    holder.sessions = 1
+    await store.ask_to_drain("w1", Drain.LEAVE)
+    await store._ask("HSET", store.worker_key("w1"), "until", 1)  # Its lease has lapsed.
+    await eventually(lambda: holder.lease.draining)
 
 
 async def test_letting_go_says_so(store: Store, tmp_path: Path) -> None:

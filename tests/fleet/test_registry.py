@@ -229,8 +229,132 @@ async def test_a_restarted_redis_is_not_believed_at_once(
 async def test_keys_tell_nothing_and_end_by_themselves(
     index: SessionIndex, store: Store, redis_server: RedisServer
 ) -> None:
+    """But for the list of workers, from which each is dropped that falls silent."""
     await hold_lease(store, "w1", lease_s=60)
     await store.note_worker("w1", now_ms=await store.now_ms(), keep_s=60)
-    await registry_of(index, "w1").begin(record(thread_id="secret-name"), before=None)
-    assert await redis_server.keys_without_ttl() == []
+    first = record(thread_id="secret-name")
+    await registry_of(index, "w1").begin(first, before=None)
+    await registry_of(index, "w1").end(first, Status.EXPIRED)
+    assert await redis_server.keys_without_ttl() == [store.workers_key]
     assert "secret-name" not in await redis_server.everything()
+
+
+async def test_a_live_session_is_never_forgotten(
+    index: SessionIndex, store: Store, redis_server: RedisServer
+) -> None:
+    """Whether it began, was vouched for, or follows an earlier life."""
+    mine = registry_of(index, "w1")
+    begun, vouched = record(), record(thread_id="vouched")
+    await mine.begin(begun, before=None)
+    assert await mine.restore(vouched)
+    lasting = {store.held_key("w1")}
+    for each in (begun, vouched):
+        lasting.add(store.thread_key("t", each.thread_id))
+        lasting.add(store.session_key("t", each.session_id))
+    assert lasting <= set(await redis_server.keys_without_ttl())
+    await store.renew("w1", 1, ttl_s=60, keep_s=60, fields={})
+    assert lasting <= set(await redis_server.keys_without_ttl())
+    later = record(generation=2)
+    await mine.begin(later, before=begun)
+    lasting -= {store.session_key("t", begun.session_id)}
+    lasting |= {store.session_key("t", later.session_id)}
+    assert set(await redis_server.keys_without_ttl()) - {store.workers_key} == lasting
+
+
+async def test_an_ended_session_stays_so(registry: Registry) -> None:
+    first = record()
+    await registry.begin(first, before=None)
+    await registry.end(first, Status.CLEANED)
+    assert not await registry.restore(first)
+    await registry.end(first, Status.LOST)
+    for found in (
+        await registry.newest("t", "conv"),
+        await registry.by_session("t", first.session_id),
+    ):
+        assert found is not None
+        assert found.status == Status.CLEANED
+
+
+async def test_many_are_vouched_for_in_one_go(registry: Registry) -> None:
+    records = [record(thread_id=f"conv-{number}") for number in range(50)]
+    for each in records[:10]:
+        await registry.begin(each, before=None)
+    await registry.end(records[0], Status.CLEANED)
+    await registry.begin(record(thread_id="conv-1", generation=2), before=records[1])
+    ours = await registry.restore_all(records)
+    assert ours == [False, False] + [True] * 48
+    assert await registry.restore_all(records) == ours
+    found = await registry.by_session("t", records[-1].session_id)
+    assert found is not None
+    assert found.status == Status.LIVE
+
+
+async def test_what_a_vanished_worker_had_is_lost_and_then_forgotten(
+    index: SessionIndex, store: Store, redis_server: RedisServer
+) -> None:
+    first, cleaned = record(), record(thread_id="cleaned")
+    gone, here = registry_of(index, "w1"), registry_of(index, "w2")
+    for worker in ("w1", "w2"):
+        await store.note_worker(worker, now_ms=await store.now_ms(), keep_s=60)
+    for each in (first, cleaned):
+        await gone.begin(each, before=None)
+    await gone.end(cleaned, Status.CLEANED)
+    await index.reap(after_s=60)
+    assert await store.worker_ids() == ["w1", "w2"]
+    await store.note_worker("w2", now_ms=await store.now_ms() + 60_000, keep_s=60)
+    await index.reap(after_s=0)
+    assert await store.worker_ids() == ["w2"]
+    before = await here.predecessor("t", "conv")
+    assert before is not None
+    assert isinstance(await here.whereabouts(before), SessionLost)
+    assert isinstance(await here.whereabouts(await here.newest("t", "cleaned")), SessionNotFound)
+    assert await redis_server.keys_without_ttl() == [store.workers_key]
+    assert not await gone.restore(first)
+
+
+async def test_nobody_is_forgotten_by_a_redis_that_was_started_anew(
+    index: SessionIndex, store: Store, redis_server: RedisServer
+) -> None:
+    """What it has may be old: whoever lives has not yet had the time to say so."""
+    await redis_server.stop()
+    await redis_server.start()
+    first = record()
+    await registry_of(index, "w1").restore(first)
+    await store.note_worker("w1", now_ms=0, keep_s=60)
+    with pytest.raises(RuntimeUnavailable, match="started anew"):
+        await index.reap(after_s=0)
+    assert await index.held("w1") == [first]
+
+
+async def test_a_worker_that_leaves_is_remembered_while_it_holds_something(
+    index: SessionIndex, store: Store
+) -> None:
+    """The end of a session may not have been told."""
+    await store.note_worker("w1", now_ms=await store.now_ms(), keep_s=60)
+    first = record()
+    await registry_of(index, "w1").begin(first, before=None)
+    await store.forget_worker("w1")
+    assert await store.worker_ids() == ["w1"]
+    await registry_of(index, "w1").end(first, Status.LOST)
+    await store.forget_worker("w1")
+    assert await store.worker_ids() == []
+
+
+async def test_a_redis_is_not_taken_for_a_new_one_while_workers_live(
+    index: SessionIndex, store: Store, redis_server: RedisServer
+) -> None:
+    marker = await store.get(store.marker_key)
+    assert marker is not None
+    await store.set(store.marker_key, marker, ttl_s=0.1)
+    await store.note_worker("w1", now_ms=await store.now_ms(), keep_s=60)
+    await asyncio.sleep(0.2)
+    assert await index.newest("t", "unknown") is None
+
+
+async def test_a_thread_named_by_its_session_need_not_wait_for_a_new_redis(
+    store: Store, redis_server: RedisServer
+) -> None:
+    fresh = SessionIndex(store, lease_s=60, grace_s=60)
+    first = record(thread_id="same", session_id="same")
+    await registry_of(fresh, "w1").begin(first, before=None)
+    assert await fresh.newest("t", "same") == first

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_server.runtime import hidden
 from sandbox_server.runtime.warden.client import WardenClient
 
 from .conftest import ask_python
@@ -215,8 +216,32 @@ print(json.dumps([path for path in (
 """
 
 
+TELLS = """
+import json, os
+def tells(path):
+    try:
+        if os.path.isdir(path): return " ".join(os.listdir(path))
+        with open(path, errors="replace") as file: return file.read()
+    except OSError: return ""
+found = {name: tells("/proc/" + name) for name in NAMES}
+print(json.dumps({name: text for name, text in found.items() if text}))
+"""
+
+
 async def test_windows_into_the_machine_are_closed(warden: WardenClient) -> None:
     assert await ask_python(warden, MASKED) == []
+
+
+async def test_the_machine_is_not_described(warden: WardenClient, runtime_name: str) -> None:
+    """How it was started, its disks, modules, interrupts: gVisor tells of a machine it makes up."""
+    names = sorted({"cmdline", "version"} if runtime_name == "gvisor" else
+                   {*hidden.PROC_FILES, *hidden.PROC_FOLDERS})  # fmt: skip
+    found = await ask_python(warden, TELLS.replace("NAMES", repr(names)))
+    for name in ("cmdline", "diskstats", "partitions"):
+        told, here = found.get(name, ""), Path("/proc", name).read_text()
+        assert not told or told != here
+    assert runtime_name == "gvisor" or found == {}
+    assert (await warden.run("free && nproc && uptime && mount >/dev/null")).exit.exit_code == 0
 
 
 WRITABLE = """

@@ -98,21 +98,32 @@ async def test_memory_of_the_gvisor_warden_is_out_of_reach(warden: WardenClient)
     assert await reachable(warden) <= OF_GVISOR
 
 
+SPEAK = r"""
+import array, os, select, socket, struct
+body = b'{"version": 1, "epoch": 99}'
+hello = struct.pack("!IBI", len(body), 1, 1) + body
+names = {line.split()[-1][1:] for line in open("/proc/net/unix") if "@" in line}
+for name in names | {"sandbox-warden"}:
+    for relayed in (False, True):
+        peer = socket.socket(socket.AF_UNIX)
+        peer.settimeout(2)
+        fds = [*os.pipe(), *os.pipe()]
+        try:
+            peer.connect("\0" + name)
+            challenge = peer.recv(16) if select.select([peer], [], [], 0.2)[0] else b"\0"
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fds[0], fds[3]]))]
+            peer.sendmsg([challenge if relayed else hello], rights if relayed else [])
+            os.write(fds[1], hello)
+            os.close(fds.pop())
+            assert os.read(fds[2], 1) == b"" if relayed else peer.recv(1) == b"", name
+        except OSError: pass
+        for fd in fds: os.close(fd)
+"""
+
+
 async def test_a_box_cannot_speak_to_its_own_warden(warden: WardenClient) -> None:
-    """Every abstract socket there is, as a stream and with the first frame of an owner."""
-    result = await run_python(
-        warden,
-        "import socket\n"
-        "names = [line.split()[7] for line in open('/proc/net/unix') if '@' in line]\n"
-        "for name in names:\n"
-        "    peer = socket.socket(socket.AF_UNIX)\n"
-        "    peer.settimeout(2)\n"
-        "    try:\n"
-        "        peer.connect('\\0' + name[1:])\n"
-        '        peer.sendall(b\'\\0\\0\\0\\x1b\\1\\0\\0\\0\\1{"version": 1, "epoch": 99}   \')\n'
-        "        assert peer.recv(1) == b'', name\n"
-        "    except OSError: pass\n",
-    )
+    """Every abstract socket there is, as a stream and as a relay, with the hello of an owner."""
+    result = await run_python(warden, SPEAK)
     assert result.output == ""
     assert (await warden.state()).epoch == 1
 

@@ -273,7 +273,7 @@ async def test_a_foreign_name_of_this_machine_is_refused(url: str) -> None:
         answer = await http.post(
             f"{url}/mcp", json={}, headers={"Host": "evil.example", "Accept": "*/*"}
         )
-    assert answer.status_code == 421
+    assert answer.status_code == 403
 
 
 async def test_stdio_without_a_thread_leaves_nothing(url: str) -> None:

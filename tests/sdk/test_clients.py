@@ -1,10 +1,13 @@
 """What clients do beyond passing calls on."""
 
 import asyncio
+import gc
 import io
 import os
 import tarfile
 import threading
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +27,8 @@ from sandbox_sdk import (
     SessionNotFound,
     StdinClosed,
 )
+from sandbox_sdk.background import background
+from sandbox_sdk.integrations.tools import SandboxTools
 from tests.sdk.conftest import Home
 
 PATIENCE_S = 30.0
@@ -67,6 +72,39 @@ def test_closing_without_with() -> None:
         assert other.sessions().sessions == []
         with pytest.raises(RuntimeError, match="closed"):
             sandbox.execute("echo hi")
+
+
+def test_a_client_that_nobody_holds_is_closed() -> None:
+    """It ends its sandbox too, and a process or a stream of it counts as holding it."""
+    with SandboxClient("looks-on") as other:
+        sandbox = SandboxClient()
+        process = sandbox.start("sleep 60")
+        events = process.stream()
+        next(events)
+        gone = weakref.ref(sandbox)
+        del sandbox, process
+        gc.collect()
+        assert gone() is not None
+        assert len(other.sessions().sessions) == 1
+        events.close()
+        del events
+        gc.collect()
+        assert gone() is None
+        deadline = time.monotonic() + PATIENCE_S
+        while other.sessions().sessions:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_clients_that_nobody_holds_are_not_kept() -> None:
+    with SandboxClient("looks-on") as other:
+        before = repr(background())
+        for _ in range(5):
+            SandboxClient("t").execute("true")
+            SandboxTools().dispatch("bash", {"command": "true"}, thread_id="t")
+        gc.collect()
+        assert repr(background()) == before
+        other.execute("true")
 
 
 def test_variables_of_a_session_of_its_own() -> None:

@@ -95,6 +95,14 @@ def test_nothing_of_the_host_is_bound_but_what_the_layout_names() -> None:
     assert bound == {"/usr", "/etc/alternatives", "/etc/ssl/certs", "/proc/sys"} | shared | places
 
 
+def test_what_tells_of_the_machine_is_covered_after_proc_is_there() -> None:
+    layout = replace(STAGED, hidden_files=("/proc/cmdline",), hidden_folders=("/proc/fs",))
+    found = steps(layout)
+    for name, path in (("empty", "/proc/cmdline"), ("nothing", "/proc/fs")):
+        step = ["--ro-bind", f"/stage/shared/{name}", path]
+        assert found.index(["--proc", "/proc"]) < found.index(step)
+
+
 def test_links_of_a_merged_usr_and_real_folders_stay_what_they_are() -> None:
     found = steps(replace(STAGED, links={"bin": "usr/bin"}, folders=("lib64",)))
     assert ["--symlink", "usr/bin", "/bin"] in found

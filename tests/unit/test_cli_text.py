@@ -1,18 +1,18 @@
 """What the command line reads out of what is typed."""
 
-import io
-import os
-import tarfile
+import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from sandbox_sdk.cli.copy import Place
+from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.cli.lines import is_complete
 from sandbox_sdk.cli.ps import span
 from sandbox_sdk.cli.run import split_file
-from sandbox_sdk.cli.unpack import unpack
-from sandbox_sdk.protocol.errors import InvalidPath
+from sandbox_sdk.cli.serve import farewell
+from sandbox_server.main import Left
 
 
 @pytest.mark.parametrize(
@@ -93,79 +93,28 @@ def test_spans(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 
-def member(name: str, **fields: object) -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    for field, value in fields.items():
-        setattr(made, field, value)
-    return made
-
-
-def packed(path: Path, *members: tarfile.TarInfo) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for each in members:
-            tar.addfile(each, io.BytesIO(bytes(each.size)) if each.isreg() else None)
-    return path
-
-
-LINK, HARD, PIPE = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE
-
-
 @pytest.mark.parametrize(
-    "members",
+    ("text", "shown"),
     [
-        [member("../out", size=1)],
-        [member("a/../../out", size=1)],
-        [member("l", type=LINK, linkname="d"), member("l/out", type=LINK, linkname="x")],
+        ("plain ünï 日本 \U0001f600", "plain ünï 日本 \U0001f600"),
+        ("\x1b[2J\x07\x7f", r"\x1b[2J\x07\x7f"),
+        ("\x9b31m", r"\x9b31m"),
+        ("a\nb\rc\td", r"a\nb\rc\td"),
+        ("\u202egnp\u2066\u200f", r"\u202egnp\u2066\u200f"),
+        ("\u2028\ufeff\u00ad", r"\u2028\ufeff\xad"),
+        ("\udc80", r"\udc80"),
+        ("\U000e0041", r"\U000e0041"),
     ],
 )
-def test_an_archive_that_tries_to_get_out(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
-    archive = packed(tmp_path / "a.tar", *members)
-    with pytest.raises(InvalidPath):
-        unpack(archive, tmp_path / "target" / "here")
-    assert [path for path in tmp_path.rglob("*") if path.name in ("out", "here")] == []
-    assert list((tmp_path / "target").iterdir()) == []
+def test_text_for_a_terminal(text: str, shown: str) -> None:
+    assert escaped(text) == shown
+    document = json.dumps({"a": [text]}, ensure_ascii=False, indent=2)
+    assert json.loads(escaped_json(document)) == {"a": [text]}
+    assert escaped_json(document).replace("\n", "").isprintable()
 
 
-def test_what_is_left_out(tmp_path: Path) -> None:
-    members = [
-        member("up", type=LINK, linkname="../.."),
-        member("root", type=LINK, linkname="/etc"),
-        member("hard", type=HARD, linkname="file"),
-        member("pipe", type=PIPE),
-        member("file", size=3, mode=0o755),
-        member("inside", type=LINK, linkname="file"),
-    ]
-    here = tmp_path / "here"
-    left_out = unpack(packed(tmp_path / "a.tar", *members), here)
-    assert sorted(left_out) == ["hard", "pipe", "root", "up"]
-    assert sorted(os.listdir(here)) == ["file", "inside"]
-    assert (here / "file").stat().st_mode & 0o777 == 0o755
-
-
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    """A link comes first and a file below it second: the file gets a folder of its own."""
-    members = [member("l", type=LINK, linkname="d"), member("d/x", size=1), member("l/y", size=1)]
-    with pytest.raises(InvalidPath):
-        unpack(packed(tmp_path / "a.tar", *members), tmp_path / "here")
-    assert not (tmp_path / "here").exists()
-
-
-def test_links_that_lead_out_by_way_of_others(tmp_path: Path) -> None:
-    members = [
-        member("out", type=LINK, linkname="a/b/c/../../../x"),
-        member("a/b/c", type=LINK, linkname="../../s"),
-        member("round", type=LINK, linkname="round"),
-        member("nowhere", type=LINK, linkname="nothing/here"),
-        member("s", type=tarfile.DIRTYPE, mode=0o755),
-    ]
-    here = tmp_path / "here"
-    assert sorted(unpack(packed(tmp_path / "a.tar", *members), here)) == ["out", "round"]
-    assert sorted(os.listdir(here)) == ["a", "nowhere", "s"]
-
-
-def test_a_folder_that_is_there_is_filled(tmp_path: Path) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    (here / "old").write_text("old")
-    unpack(packed(tmp_path / "a.tar", member("new", size=1)), here)
-    assert sorted(os.listdir(here)) == ["new", "old"]
+def test_the_last_words_of_a_server() -> None:
+    until = datetime(2026, 1, 2, 15, 4).astimezone()
+    assert "the box of 1 session stays for the next start, until 15:04" in farewell(Left(1, until))
+    assert "the boxes of 2 sessions stay" in farewell(Left(2, until))
+    assert "--destroy-on-exit" in farewell(Left(2, until))

@@ -26,7 +26,7 @@ from sandbox_server.runtime.docker.config import (
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
 from sandbox_server.runtime.docker.stream import Demultiplexer, ExecStream
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.zipapp import warden_zipapp
+from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
 IMAGE = BoxImage(name="sandbox-box:abc", hosts_file="/layer/usr/lib/sandbox/hosts")
 
@@ -47,8 +47,9 @@ def mount_at(target, mounts):
 def test_the_warden_is_pid_1_and_runs_as_the_user():
     made = config(BoxSpec(owner="o", deadman_s=90.5))
     warden = [PYTHON, "-I", "-S", "/usr/lib/sandbox/warden.pyz"]
+    about = ["box=b1", f"build={warden_version()}", "deadman_s=90.5"]
     limits = ["pids=256", "open_files=4096"]
-    assert made["Entrypoint"] == [*warden, "pid1", "box=b1", "deadman_s=90.5", *limits]
+    assert made["Entrypoint"] == [*warden, "pid1", *about, *limits]
     assert made["User"] == "1000:1000"
     assert made["WorkingDir"] == "/workspace"
     assert made["Hostname"] == "sandbox"
@@ -73,6 +74,7 @@ def test_privileges_are_dropped():
     assert made["IpcMode"] == "none"
     assert made["CgroupnsMode"] == "private"
     assert "no-new-privileges" in made["SecurityOpt"]
+    assert {"/proc/kcore", "/proc/cmdline", "/sys/firmware"} <= set(made["MaskedPaths"])
 
 
 def test_the_seccomp_profile_is_sent_as_json():
@@ -90,6 +92,8 @@ def test_limits_are_hard():
     assert made["OomKillDisable"] is False
     assert {"Name": "nofile", "Soft": 198, "Hard": 198} in made["Ulimits"]
     assert {"Name": "core", "Soft": 0, "Hard": 0} in made["Ulimits"]
+    largest = (1 << 30) + (1 << 20)
+    assert {"Name": "fsize", "Soft": largest, "Hard": largest} in made["Ulimits"]
 
 
 def test_nothing_stays_behind():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sandbox_warden import frames
 from sandbox_warden.frames import Decoder, FrameError
 
-kinds = st.sampled_from(sorted(frames.KINDS))
+kinds = st.integers(0, 255)
 any_frames = st.lists(
     st.tuples(kinds, st.integers(0, 2**32 - 1), st.binary(max_size=300)), max_size=8
 )
@@ -37,7 +37,7 @@ def test_garbage_ends_in_frames_or_in_an_error(pieces: list[bytes]) -> None:
     try:
         for piece in pieces:
             for kind, channel, payload in decoder.feed(piece):
-                assert kind in frames.KINDS
+                assert 0 <= kind < 256
                 assert 0 <= channel < 2**32
                 assert len(payload) <= frames.MAX_PAYLOAD
     except FrameError:

@@ -5,6 +5,7 @@ import pytest
 from sandbox_warden import records
 from sandbox_warden.command import Command
 from sandbox_warden.errors import Refused
+from sandbox_warden.frames import MAX_PAYLOAD, REPLY, encode_json
 from sandbox_warden.output import STDOUT, OutputLog
 from sandbox_warden.records import Records
 
@@ -28,7 +29,9 @@ def filled(count: int, output: bytes) -> Records:
 
 def test_results_are_kept_up_to_a_number() -> None:
     known = filled(records.KEPT_COMMANDS + 500, b"x")
-    assert len(known.summaries(10_000)) == records.KEPT_COMMANDS
+    assert len(known._by_id) == records.KEPT_COMMANDS
+    told, more = known.summaries()
+    assert (len(told), more) == (records.SUMMARIES, True)
     assert len(known._with_output) == records.KEPT_COMMANDS
     assert known._kept_bytes == records.KEPT_COMMANDS
     assert known.known("c0", "k0", "digest") is None
@@ -39,12 +42,24 @@ def test_results_are_kept_up_to_a_number() -> None:
 def test_what_runs_is_told_however_much_ended_since() -> None:
     known = Records()
     known.add(Command("running", "digest", OutputLog(1 << 20), 0.0))
-    for number in range(20):
+    for number in range(records.SUMMARIES + 20):
         command = finished(number, b"x")
         known.add(command)
         known.finished(command)
-    told = [summary["command_id"] for summary in known.summaries(3)]
-    assert told == ["running", "c17", "c18", "c19"]
+    told = [summary["command_id"] for summary in known.summaries()[0]]
+    assert told[:2] == ["running", "c21"]
+    assert len(told) == records.SUMMARIES
+
+
+def test_what_is_told_fits_into_a_frame() -> None:
+    known = Records()
+    for number in range(records.SUMMARIES):
+        command = finished(number, b"x")
+        command.key = "\x01" * 196 + f"{number:04}"
+        known.add(command)
+    told, more = known.summaries()
+    assert (len(told), more) == (records.SUMMARIES, False)
+    assert len(encode_json(REPLY, 1, {"commands": told})) < MAX_PAYLOAD - (64 << 10) - (16 << 10)
 
 
 def test_outputs_are_kept_up_to_a_size_and_results_beyond() -> None:

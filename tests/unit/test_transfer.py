@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_sdk import AsyncSandboxClient, Download, SandboxError, TransferCorrupted
+from sandbox_sdk import (
+    AsyncSandboxClient,
+    Download,
+    InvalidPath,
+    SandboxError,
+    TransferCorrupted,
+)
 from sandbox_sdk.protocol.models import DEFAULT_TENANT, Target
 from sandbox_sdk.testing import FakeBackend
 
@@ -31,6 +37,9 @@ class BadWay(FakeBackend):
                 yield chunk[:-1] + b"?"
             elif self._fault == "short":
                 yield chunk[:-1]
+            elif self._fault == "endless":
+                while True:
+                    yield chunk
             else:
                 yield chunk
                 raise SandboxError("the connection broke off")
@@ -38,7 +47,12 @@ class BadWay(FakeBackend):
 
 @pytest.mark.parametrize(
     ("fault", "error"),
-    [("changed", TransferCorrupted), ("short", TransferCorrupted), ("cut", SandboxError)],
+    [
+        ("changed", TransferCorrupted),
+        ("short", TransferCorrupted),
+        ("endless", TransferCorrupted),
+        ("cut", SandboxError),
+    ],
 )
 async def test_what_did_not_arrive_as_it_was_sent(
     fault: str, error: type[SandboxError], tmp_path: Path
@@ -63,3 +77,33 @@ async def test_a_link_at_the_place_is_replaced_not_followed(tmp_path: Path) -> N
         assert await sandbox.download_file("file", tmp_path / "link") == tmp_path / "link"
     assert (tmp_path / "link").read_bytes() == b"new"
     assert (tmp_path / "elsewhere").read_text() == "untouched"
+
+
+class Misnamed(FakeBackend):
+    """Says what it likes about what a file is called."""
+
+    filename = ""
+
+    @contextlib.asynccontextmanager
+    async def download_file(
+        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
+    ) -> AsyncIterator[Download]:
+        async with super().download_file(target, path, tenant=tenant) as download:
+            info = download.info.model_copy(update={"filename": self.filename})
+            yield Download(info, download.chunks)
+
+
+async def test_names_that_a_sandbox_gives(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    backend = Misnamed()
+    async with AsyncSandboxClient("t", backend=backend) as sandbox:
+        await sandbox.upload_bytes(b"new", "file")
+        for backend.filename in ("", ".", "..", "/", "a/..", "a\0b"):
+            with pytest.raises(InvalidPath):
+                await sandbox.download_file("file", folder)
+        longest = "x" * 255
+        for backend.filename in ("../../up", "/etc/abs", longest):
+            await sandbox.download_file("file", folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["abs", "up", longest]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -37,6 +37,7 @@ class LocalSettings(TypedDict, total=False):
     max_pool_size: int
     max_sessions: int
     idle_timeout: float
+    command_timeout: float
     memory_limit: int | str
     cpu_limit: float
     pids_limit: int
@@ -198,7 +199,7 @@ def _shared(given: LocalSettings) -> _Shared:
     key = (os.getpid(), settings.name())
     if key not in _open:
         shared = _open[key] = _Shared(settings)
-        background().at_exit(shared, lambda: background().run(shared.close), last=True)
+        background().at_exit(shared, shared.close, last=True)
     return _open[key]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.protocol.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -66,12 +67,13 @@ class Caller:
         raise typer.Exit(SANDBOX_FAILED) from None
 
     def complain(self, message: str) -> None:
-        print(f"sandbox: {' '.join(message.split())}", file=sys.stderr, flush=True)
+        print(f"sandbox: {escaped(' '.join(message.split()))}", file=sys.stderr, flush=True)
 
     def tell(self, document: Any) -> None:
         """One JSON document, on a line of its own where the output is not a terminal."""
         indent = 2 if sys.stdout.isatty() else None
-        print(json.dumps(document, ensure_ascii=False, indent=indent), flush=True)
+        text = json.dumps(document, ensure_ascii=False, indent=indent)
+        print(escaped_json(text), flush=True)
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Rows below heads; without heads, rows alone."""
@@ -83,7 +85,7 @@ class Caller:
         for head in heads:
             table.add_column(head, overflow="fold")
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(escaped(cell)) for cell in row))
         console = Console(highlight=False)
         # A pipe has no width: nothing is folded there.
         console.print(table, width=None if console.is_terminal else 10_000)

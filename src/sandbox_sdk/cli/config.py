@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import SandboxError
 
@@ -32,7 +33,7 @@ def print_settings(caller: Caller, settings: dict[str, Any]) -> None:
         caller.tell(settings)
         return
     for name, value in settings.items():
-        print(f"{name} = {value}")
+        print(f"{name} = {escaped(str(value))}")
 
 
 def _server() -> dict[str, Any] | None:

@@ -100,7 +100,8 @@ async def _upload_folder(sandbox: AsyncSandboxClient, local: Path, path: str) ->
     """As one archive: modes, links and empty folders arrive too. Its size."""
     with tempfile.NamedTemporaryFile(prefix="sandbox-cp-", suffix=".tar") as archive:
         with tarfile.open(fileobj=archive, mode="w") as tar:
-            tar.add(local, arcname=".", filter=_anonymous)
+            # The folder itself, where a link was named; links in it stay links.
+            tar.add(local.resolve(), arcname=".", filter=_anonymous)
         archive.flush()
         stored = await sandbox.upload_file(archive.name, f".{Path(archive.name).name}")
     unpack = _UNPACK.format(
@@ -122,6 +123,7 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]:
     from sandbox_sdk import transfer
     from sandbox_sdk.cli.unpack import unpack
+    from sandbox_sdk.left_out import take_notice
     from sandbox_sdk.protocol.models import Target
 
     async with (
@@ -130,14 +132,17 @@ async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]
     ):
         info = download.info
         if local.is_dir():
-            local = local / PurePosixPath(info.filename).name
+            local = local / transfer.own_name(info)
         if info.type == "file":
             saved = await transfer.save(download, local)
             return {"type": "file", "path": str(saved), "size": info.size, "sha256": info.sha256}
         with tempfile.TemporaryDirectory(prefix="sandbox-cp-") as folder:
-            archive = await transfer.save(download, Path(folder, "folder.tar"))
+            archive = await transfer.save(download, Path(folder, "folder.tar"), warn=False)
+            told = take_notice(archive)
             left_out = unpack(archive, local)
             size = archive.stat().st_size
+    for line in () if caller.json else told:
+        caller.complain(f"left out: {line}")
     for name in () if caller.json else left_out:
         caller.complain(f"{name} was left out: it is no file, or a link that leads out")
-    return {"type": "directory", "path": str(local), "size": size, "left_out": left_out}
+    return {"type": "directory", "path": str(local), "size": size, "left_out": [*told, *left_out]}

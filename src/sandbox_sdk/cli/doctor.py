@@ -1,34 +1,64 @@
-"""`sandbox doctor`: what is there, what is missing, and the exact fix."""
+"""`sandbox doctor`: what is there, what is missing, how boxes are confined, and the exact fix."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
+from typing import Annotated
+
+import typer
 
 from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import SandboxError
 
 
-def doctor(url: Url = None, api_key: ApiKey = None, as_json: Json = False) -> None:
+def doctor(
+    security: Annotated[
+        bool,
+        typer.Option(
+            "--security",
+            help="Measure from inside how a fresh box of this machine is confined, and look for"
+            " versions with known escapes.",
+        ),
+    ] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
     """Check this machine and the server, and say how to mend what is missing.
 
     Leaves with 1 where something is missing that is needed: with SANDBOX_URL that server, without
-    it what makes boxes here.
+    it what makes boxes here. With --security, where a box is not confined as it should be.
     """
     caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_doctor(caller))
+    caller.run(_doctor(caller, security=security))
 
 
-async def _doctor(caller: Caller) -> int:
+async def _doctor(caller: Caller, *, security: bool) -> int:
     found = []
-    async for finding in _findings(caller):
-        found.append(finding)
-        if not caller.json:
-            _print(finding)
-    sound = not any(finding["state"] == "missing" for finding in found)
+    async with contextlib.aclosing(_security() if security else _findings(caller)) as findings:
+        async for finding in findings:
+            found.append(finding)
+            if not caller.json:
+                _print(finding)
+    sound = not any(finding["state"] in ("missing", "failed") for finding in found)
     if caller.json:
         caller.tell({"ok": sound, "findings": found})
     return 0 if sound else 1
+
+
+async def _security() -> AsyncGenerator[dict[str, str]]:
+    try:
+        from sandbox_server.doctor import examine_security
+        from sandbox_server.settings import load
+    except ModuleNotFoundError as exc:
+        yield _finding("server", "missing", str(exc), "pip install 'agent-sandbox[server]'")
+        return
+    async with contextlib.aclosing(examine_security(load())) as findings:
+        async for each in findings:
+            yield _finding(each.name, each.state, each.told, each.fix)
 
 
 async def _findings(caller: Caller) -> AsyncGenerator[dict[str, str]]:
@@ -67,9 +97,9 @@ def _finding(name: str, state: str, told: str, fix: str = "") -> dict[str, str]:
 def _print(finding: dict[str, str]) -> None:
     from rich.console import Console
 
-    colour = {"ok": "green", "optional": "yellow", "missing": "red"}[finding["state"]]
+    colour = {"ok": "green", "missing": "red", "failed": "red"}.get(finding["state"], "yellow")
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{finding['state']:<9}", style=colour, end="")
-    console.print(f"{finding['name']:<17}{finding['told']}", markup=False)
+    console.print(f"{finding['name']:<19}{escaped(finding['told'])}", markup=False)
     if finding["fix"]:
-        console.print(f"{'':<26}fix: {finding['fix']}", markup=False)
+        console.print(f"{'':<28}fix: {escaped(finding['fix'])}", markup=False)

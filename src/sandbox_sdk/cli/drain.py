@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.options import Json
 from sandbox_sdk.protocol.errors import NotFound, RuntimeUnavailable
 
@@ -45,7 +46,7 @@ async def _drain(caller: Caller, worker: str, *, leave: bool) -> None:
     if caller.json:
         caller.tell({"worker": worker, "state": state})
     else:
-        print(f"{worker}: {state}")
+        print(f"{escaped(worker)}: {state}")
 
 
 async def _asked(settings: Settings, worker: str, *, leave: bool) -> str:

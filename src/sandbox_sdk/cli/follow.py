@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
+from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.protocol.errors import Capacity, Internal, SandboxError
 from sandbox_sdk.protocol.events import (
     CommandEvent,
@@ -47,7 +48,7 @@ def show_text(event: CommandEvent) -> None:
 
 def show_json(event: CommandEvent) -> None:
     """A line of JSON for every event."""
-    write(event.model_dump_json() + "\n", to="stdout")
+    write(escaped_json(event.model_dump_json()) + "\n", to="stdout")
 
 
 def write(text: str, *, to: str) -> None:
@@ -58,7 +59,7 @@ def write(text: str, *, to: str) -> None:
 
 
 def _note(text: str) -> None:
-    write(f"sandbox: {text}\n", to="stderr")
+    write(f"sandbox: {escaped(text)}\n", to="stderr")
 
 
 async def run_command(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.options import Json
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
@@ -53,7 +54,7 @@ async def _build(caller: Caller, tag: str, base: str | None) -> None:
         if caller.json:
             caller.tell({"step": line})
         else:
-            print(line, file=sys.stderr, flush=True)
+            print(escaped(line), file=sys.stderr, flush=True)
     if caller.json:
         caller.tell({"status": "built", "image": tag})
     else:

@@ -58,6 +58,6 @@ class History:
         with contextlib.suppress(ImportError, OSError):
             import readline
 
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._path.touch(mode=0o600)
             readline.write_history_file(self._path)

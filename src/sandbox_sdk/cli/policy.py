@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 
@@ -67,7 +68,7 @@ async def _validate(caller: Caller, file: str) -> None:
         told = {"name": policy.name, "mode": policy.mode.value, "rules": len(policy.rules)}
         caller.tell(told)
     else:
-        print(f"{policy.name}: {policy.mode}, {len(policy.rules)} rules, in order")
+        print(f"{escaped(policy.name)}: {policy.mode}, {len(policy.rules)} rules, in order")
 
 
 def judge(command: str, policy: str) -> Verdict:
@@ -75,7 +76,7 @@ def judge(command: str, policy: str) -> Verdict:
     read = _policy(policy)
     from sandbox_server.gate import verdict_of
 
-    return verdict_of(read.judge(command))
+    return verdict_of(*read.explain(command))
 
 
 def _policy(file: str) -> Policy:
@@ -106,4 +107,4 @@ def explain(verdict: Verdict) -> str:
         words = " ".join("…" if word is None else word for word in command.argv)
         via = f"  (by {', '.join(command.via)})" if command.via else ""
         lines.append(f"  runs     {words}{via}")
-    return "\n".join(lines)
+    return "\n".join(map(escaped, lines))

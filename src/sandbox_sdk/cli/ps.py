@@ -45,6 +45,9 @@ async def _sessions(caller: Caller) -> None:
             for each in found.sessions
         ),
     )
+    if found.unreachable:
+        silent = ", ".join(found.unreachable)
+        caller.complain(f"no answer from {silent}: the sessions there are not in this list")
 
 
 async def _commands(caller: Caller, thread: str) -> None:

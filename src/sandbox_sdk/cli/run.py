@@ -30,7 +30,10 @@ def run(
             "--file", "-f", metavar="LOCAL[:PATH]", help="A file to put there first; repeatable."
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds until it is ended.")] = 30.0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Seconds until it is ended; 30 unless the server is set up otherwise."),
+    ] = None,
     env: EnvPairs = None,
     cwd: Annotated[str | None, typer.Option(help="Where to run it.")] = None,
     no_stdin: Annotated[

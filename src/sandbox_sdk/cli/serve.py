@@ -20,6 +20,7 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 if TYPE_CHECKING:
     from sandbox_sdk.backends.base import Sandboxes
     from sandbox_sdk.protocol.models import Limits
+    from sandbox_server.main import Left
     from sandbox_server.service import SandboxService
     from sandbox_server.settings import Settings
 
@@ -98,7 +99,21 @@ async def _serve(caller: Caller, settings: Settings) -> None:
             print(greeting(url, sandboxes, settings), file=sys.stderr, flush=True)
             await _warming(sandboxes, settings.pool_size)
 
-    await serve(settings, on_listening=greet)
+    left = await serve(settings, on_listening=greet)
+    if left.sessions and not caller.json and settings.log_format != "json":
+        print(farewell(left), file=sys.stderr, flush=True)
+
+
+def farewell(left: Left) -> str:
+    """What is still there, and how to be rid of it."""
+    assert left.until is not None
+    boxes = "the box of 1 session stays" if left.sessions == 1 else (
+        f"the boxes of {left.sessions} sessions stay"
+    )  # fmt: skip
+    return (
+        f"  {boxes} for the next start, until {left.until.astimezone():%H:%M} at the latest;"
+        " to end them now, start with --destroy-on-exit and stop again"
+    )
 
 
 async def _greet_for_fleet(caller: Caller, url: str, sandboxes: Sandboxes) -> None:
@@ -155,7 +170,7 @@ def greeting(url: str, service: SandboxService, settings: Settings) -> str:
 
   Try, in another terminal:{needs_key}
 
-    curl -s {url}/execute{header} -H 'content-type: application/json' \\
+    curl -s {url}/execute{header} \\
          -d '{{"thread_id": "demo", "command": "whoami; echo $((2+2)) > four; cat four"}}'
 
     export SANDBOX_URL={url}

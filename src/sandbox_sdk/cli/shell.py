@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sandbox_sdk.cli.caller import INTERRUPTED, SANDBOX_FAILED, Caller
+from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.lines import History, is_complete
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import SandboxError
@@ -94,7 +95,7 @@ class Shell:
         """A whole command, of as many lines as it takes. None at the end of the input."""
         text = ""
         while True:
-            prompt = "> " if text else f"{self._name}:{self._cwd}$ "
+            prompt = "> " if text else f"{self._name}:{escaped(self._cwd)}$ "
             try:
                 line = input(prompt if self._interactive else "")
             except EOFError:

@@ -1,77 +1,227 @@
-"""Unpacks an archive that came out of a sandbox, which may have been made to do harm."""
+"""Unpacks an archive that came out of a sandbox, which may have been made to do harm.
+
+Every step goes by the descriptor of the folder above it, and no link is ever followed, whether it
+came from the sandbox, now or in a copy before, or was made by the user: a link in the way is
+replaced.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 import shutil
+import stat
 import tarfile
-import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import InvalidPath
+
+Steps = tuple[str, ...]
+"""A path below the folder that is filled."""
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_NAME = 4096
+_MAX_LINKS = 40
+"""As many links as the kernel follows for one path."""
 
 
 def unpack(archive: Path, folder: Path) -> list[str]:
     """Put what is in the archive into folder, which is made, or filled where there is one.
 
     Only files, folders, and links that stay inside: the names of whatever else there was are
-    returned. Links are made last, so that nothing is ever written through one. Raises InvalidPath
-    where the archive tries to get out; then nothing has been copied.
+    returned. Raises InvalidPath where the archive is broken or tries to get out, and then nothing
+    has been copied; also where it has a file in place of a folder, or the other way round.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         with tarfile.open(archive, "r:") as tar:
-            left_out = _extract(tar, fresh)
-        if folder.exists():
-            shutil.copytree(fresh, folder, symlinks=True, dirs_exist_ok=True)
-        else:
-            fresh.chmod(0o755)
-            fresh.rename(folder)
-    except tarfile.TarError as exc:
+            plan = _plan(tar)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with _opened(folder) as top:
+                _fill(top, tar, plan)
+                return plan.left_out + _remove_links_out(folder, top, plan)
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as exc:
         raise InvalidPath(f"the folder was not copied: {exc}") from exc
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return left_out
 
 
-def _extract(tar: tarfile.TarFile, fresh: Path) -> list[str]:
-    links, left_out = [], []
+@dataclass
+class _Plan:
+    folders: set[Steps] = field(default_factory=set)
+    files: dict[Steps, tarfile.TarInfo] = field(default_factory=dict)
+    links: dict[Steps, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def _plan(tar: tarfile.TarFile) -> _Plan:
+    """Reads the archive to its end, so that one that is cut short is found before the first file
+    is made. Raises InvalidPath."""
+    plan = _Plan()
     for member in tar:
-        if member.issym():
-            links.append(member)
-        elif member.isreg() or member.isdir():
-            tar.extract(member, fresh, filter="data")
+        if member.size < 0:
+            raise InvalidPath("the folder was not copied: its archive is broken")
+        steps = _steps(member.name)
+        if member.isdir():
+            plan.folders.add(steps)
+        elif member.isreg() and not member.issparse():
+            plan.files[steps] = member
+        elif member.issym() and _stays_inside(steps, member.linkname):
+            plan.links[steps] = member.linkname
         else:
-            left_out.append(member.name)
-    made = []
-    for link in links:
-        try:
-            made.append(_make_link(link, fresh))
-        except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
-            left_out.append(link.name)
-    # Only when all are there can it be told where one leads by way of others.
-    for place in made:
-        if not _leads_inside(place, fresh):
-            place.unlink()
-            left_out.append(str(place.relative_to(fresh)))
-    return left_out
+            plan.left_out.append(member.name)
+    plan.folders |= {
+        steps[:end] for steps in (*plan.files, *plan.links) for end in range(len(steps))
+    }
+    for steps in (*plan.files, *plan.links):
+        if steps in plan.folders or (steps in plan.files and steps in plan.links):
+            raise InvalidPath(f"the folder was not copied: {'/'.join(steps)!r} is two things in it")
+    return plan
 
 
-def _make_link(link: tarfile.TarInfo, fresh: Path) -> Path:
-    """Not left to tarfile, which may make something else where a link cannot be made."""
-    link = tarfile.data_filter(link, str(fresh))
-    place = fresh / link.name
-    if place.exists() or any(each.is_symlink() for each in (place, *place.parents)):
-        raise tarfile.OutsideDestinationError(link, str(place))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(link.linkname)
-    return place
-
-
-def _leads_inside(place: Path, fresh: Path) -> bool:
+def _steps(name: str) -> Steps:
+    """Raises InvalidPath for a name that is no path below a folder."""
     try:
-        return place.resolve(strict=True).is_relative_to(fresh.resolve())
-    except FileNotFoundError:
-        return place.resolve().is_relative_to(fresh.resolve())
-    except (OSError, RuntimeError):  # A circle, or a path too long to be followed.
+        known = b"\0" not in os.fsencode(name) and len(os.fsencode(name)) <= _MAX_NAME
+    except UnicodeEncodeError:
+        known = False
+    steps = tuple(step for step in name.split("/") if step not in ("", "."))
+    if not known or not name or name.startswith("/") or ".." in steps:
+        raise InvalidPath(f"the folder was not copied: {name[:200]!r} in it leads out")
+    return steps
+
+
+def _stays_inside(place: Steps, target: str) -> bool:
+    """Whether a link stays below the folder whatever becomes of the links around it: it may go up
+    first and then down, never up again, where another link may have led it elsewhere."""
+    if not target or target.startswith("/") or "\0" in target or len(target) > _MAX_NAME:
         return False
+    steps = [step for step in target.split("/") if step not in ("", ".")]
+    up = next((count for count, step in enumerate(steps) if step != ".."), len(steps))
+    return up < len(place) and ".." not in steps[up:]
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """The descriptor of the folder to fill. The path to it is the user's, links and all."""
+    above = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        top = _enter(above, folder.name)
+    finally:
+        os.close(above)
+    try:
+        yield top
+    finally:
+        os.close(top)
+
+
+def _enter(above: int, name: str) -> int:
+    """A folder below another, made where it is missing."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISLNK(os.lstat(name, dir_fd=above).st_mode):
+            os.unlink(name, dir_fd=above)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=above)
+    try:
+        return os.open(name, _FOLDER, dir_fd=above)
+    except NotADirectoryError:
+        raise _in_the_way(name, "a file here and a folder in the sandbox") from None
+
+
+def _in_the_way(name: str, how: str) -> InvalidPath:
+    return InvalidPath(f"{name!r} is {how}: move it away, or copy to another place")
+
+
+@contextlib.contextmanager
+def _descended(top: int, steps: Steps) -> Iterator[int]:
+    fd = os.dup(top)
+    try:
+        for step in steps:
+            above, fd = fd, _enter(fd, step)
+            os.close(above)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _fill(top: int, tar: tarfile.TarFile, plan: _Plan) -> None:
+    """Links come last: until then there are none below the folder that are ours."""
+    below: dict[Steps, list[Steps]] = {steps: [] for steps in sorted(plan.folders)}
+    for steps in plan.files:
+        below[steps[:-1]].append(steps)
+    for folder, files in below.items():
+        with _descended(top, folder) as above:
+            for steps in files:
+                _write(above, steps[-1], tar, plan.files[steps])
+    for steps, target in plan.links.items():
+        with _descended(top, steps[:-1]) as above, _replacing(above, steps[-1]) as part:
+            os.symlink(target, part, dir_fd=above)
+
+
+def _write(above: int, name: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    source = tar.extractfile(member)
+    assert source is not None
+    with _replacing(above, name) as part:
+        fd = os.open(part, _NEW_FILE, _mode(member), dir_fd=above)
+        with source, open(fd, "wb") as file:
+            shutil.copyfileobj(source, file)
+            file.flush()
+            with contextlib.suppress(OSError, ValueError, OverflowError):  # A time that is none.
+                os.utime(fd, (member.mtime, member.mtime))
+
+
+@contextlib.contextmanager
+def _replacing(above: int, name: str) -> Iterator[str]:
+    """The name under which to make what then takes its place, whole."""
+    part = f".{secrets.token_hex(8)}.part"
+    try:
+        yield part
+        os.replace(part, name, src_dir_fd=above, dst_dir_fd=above)
+    except BaseException as exc:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=above)
+        if isinstance(exc, IsADirectoryError):
+            raise _in_the_way(name, "a folder here and a file in the sandbox") from None
+        raise
+
+
+def _mode(member: tarfile.TarInfo) -> int:
+    """Readable for its owner, executable where it was, without bits that lend rights."""
+    return (member.mode & 0o755 if member.mode & 0o100 else member.mode & 0o644) | 0o600
+
+
+def _remove_links_out(folder: Path, top: int, plan: _Plan) -> list[str]:
+    """Only when all are there can it be told where a link leads by way of others, such as those
+    that the user had there."""
+    out = [steps for steps in plan.links if not _leads_inside(folder, steps)]
+    for steps in out:
+        with _descended(top, steps[:-1]) as above:
+            os.unlink(steps[-1], dir_fd=above)
+    return ["/".join(steps) for steps in out]
+
+
+def _leads_inside(folder: Path, steps: Steps) -> bool:
+    """Follows a link as the kernel would, as long as that stays below the folder."""
+    todo, links = list(reversed(steps)), 0
+    reached: list[str] = []
+    while todo:
+        step = todo.pop()
+        if step in ("", "."):
+            continue
+        if step == "..":
+            if not reached:
+                return False
+            reached.pop()
+            continue
+        reached.append(step)
+        try:
+            target = os.readlink(folder.joinpath(*reached))
+        except OSError:
+            continue  # No link, or nothing at all.
+        links += 1
+        if target.startswith("/") or links > _MAX_LINKS:
+            return False
+        reached.pop()
+        todo.extend(reversed(target.split("/")))
+    return True

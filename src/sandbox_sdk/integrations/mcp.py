@@ -40,7 +40,6 @@ _NO_THREAD = (
     "Error: this call belongs to no conversation. Tell the user to have their MCP client send the"
     " header X-Sandbox-Thread with a name for each conversation."
 )
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 Context = ServerRequestContext[dict[str, Any], Any]
 Conversation = tuple[AsyncSandboxTools, str | None]
@@ -58,25 +57,15 @@ class McpEndpoint:
     """The tools for HTTP: an ASGI app, which works inside its `lifespan`.
 
     `tenant` tells from the headers of a request whose it is, or raises; each tenant has threads of
-    its own. With `loopback_only` it does not answer to other names of this machine: a page in
-    somebody's browser could have given it one.
+    its own.
     """
 
-    def __init__(
-        self,
-        sandboxes: Sandboxes,
-        *,
-        tenant: Callable[[Headers], str],
-        loopback_only: bool = False,
-    ) -> None:
+    def __init__(self, sandboxes: Sandboxes, *, tenant: Callable[[Headers], str]) -> None:
         self._sandboxes = sandboxes
         self._tenant = tenant
         self._tools: dict[str, AsyncSandboxTools] = {}
-        security = TransportSecuritySettings(
-            enable_dns_rebinding_protection=loopback_only,
-            allowed_hosts=[f"{name}{port}" for name in _LOOPBACK for port in ("", ":*")],
-            allowed_origins=[f"http://{name}{port}" for name in _LOOPBACK for port in ("", ":*")],
-        )
+        # Whoever mounts this decides by which names it may be reached.
+        security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self._manager = StreamableHTTPSessionManager(
             mcp_server(self._conversation), security_settings=security
         )

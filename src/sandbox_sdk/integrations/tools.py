@@ -146,8 +146,8 @@ class AsyncSandboxTools:
 class SandboxTools:
     """The same for synchronous callers, and for tasks of any event loop: the names with an `a`.
 
-    Any number of threads and loops may share one. One that is never closed is closed at the end of
-    the process.
+    Any number of threads and loops may share one. One that is never closed is closed when nobody
+    holds it any more, or at the end of the process.
     """
 
     schemas = staticmethod(schemas)
@@ -164,6 +164,7 @@ class SandboxTools:
         self._tools = AsyncSandboxTools(
             server_url=server_url, api_key=api_key, backend=backend, presenting=presenting
         )
+        self._background.close_when_unheld(self, self._tools)
 
     def __repr__(self) -> str:
         return repr(self._tools).replace("<Async", "<", 1)
@@ -175,13 +176,13 @@ class SandboxTools:
         self.close()
 
     def close(self) -> None:
-        self._background.forget(self)
+        self._background.forget(self._tools)
         self._background.run(self._tools.close)
 
     def dispatch(
         self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> Reply:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return self._background.run(
             lambda: self._tools.dispatch(
                 name, arguments, thread_id=thread_id, tool_call_id=tool_call_id
@@ -191,7 +192,7 @@ class SandboxTools:
     async def adispatch(
         self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> Reply:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return await self._background.cross(
             lambda: self._tools.dispatch(
                 name, arguments, thread_id=thread_id, tool_call_id=tool_call_id
@@ -201,7 +202,7 @@ class SandboxTools:
     def stream(
         self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> Generator[str | Reply]:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return self._background.iterate(
             lambda: self._tools.stream(arguments, thread_id=thread_id, tool_call_id=tool_call_id)
         )
@@ -209,35 +210,40 @@ class SandboxTools:
     def astream(
         self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> AsyncGenerator[str | Reply]:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return self._background.cross_each(
             lambda: self._tools.stream(arguments, thread_id=thread_id, tool_call_id=tool_call_id)
         )
 
     def use(self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]) -> _Result:
         """Do work in the sandbox of a thread. Raises what it raises."""
-        self._background.at_exit(self, self.close)
+        self._remember()
         return self._background.run(lambda: self._tools.use(thread_id, work))
 
     async def ause(
         self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
     ) -> _Result:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return await self._background.cross(lambda: self._tools.use(thread_id, work))
 
     def system_prompt(self, thread_id: str) -> str:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return self._background.run(lambda: self._tools.system_prompt(thread_id))
 
     async def asystem_prompt(self, thread_id: str) -> str:
-        self._background.at_exit(self, self.close)
+        self._remember()
         return await self._background.cross(lambda: self._tools.system_prompt(thread_id))
 
     def cleanup(self, thread_id: str) -> None:
+        self._remember()
         self._background.run(lambda: self._tools.cleanup(thread_id))
 
     async def acleanup(self, thread_id: str) -> None:
+        self._remember()
         await self._background.cross(lambda: self._tools.cleanup(thread_id))
+
+    def _remember(self) -> None:
+        self._background.at_exit(self._tools, self._tools.close)
 
 
 def _failure(error: SandboxError | ValueError) -> Reply:

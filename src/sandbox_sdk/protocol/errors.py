@@ -38,7 +38,7 @@ class SandboxError(Exception):
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
 
-    def __init__(self, message: str, **details: Any) -> None:
+    def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.details = details
@@ -48,7 +48,9 @@ class SandboxError(Exception):
         cls, code: str, message: str, details: dict[str, Any] | None = None
     ) -> SandboxError:
         """The error a server has told by its code."""
-        return _BY_CODE.get(code, SandboxError)(message, **(details or {}))
+        error = _BY_CODE.get(code, SandboxError)(message)
+        error.details = dict(details or {})
+        return error
 
 
 class InvalidRequest(SandboxError):
@@ -162,7 +164,10 @@ class RuntimeUnavailable(Unavailable):
 class Unreachable(RuntimeUnavailable):
     """No answer came. `may_have_arrived` tells whether the server may have begun nevertheless."""
 
-    def __init__(self, message: str, *, may_have_arrived: bool = True, **details: Any) -> None:
+    silent = False
+    """Whether the server has taken the call, and the time for its answer was over."""
+
+    def __init__(self, message: str, /, *, may_have_arrived: bool = True, **details: Any) -> None:
         super().__init__(message, **details)
         self.may_have_arrived = may_have_arrived
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from base64 import b64decode
 from datetime import datetime
@@ -17,7 +18,14 @@ TENANT_HEADER = "x-sandbox-tenant"
 WORKSPACE = "/workspace"
 USER = "sandboxuser"
 MAX_COMMAND = 1 << 20
+MAX_COMMAND_BYTES = MAX_COMMAND - 1024
+"""What a box is sent for a command, as JSON in UTF-8: its source, variables, folder and key."""
+MAX_ENV_BYTES = 128 * 1024
+"""Names and values of the variables of a session."""
+COMMAND_TIMEOUT_S = 30.0
+"""What a command may take where neither the call nor its server's settings say so."""
 MAX_TIMEOUT_S = 3600.0
+MAX_IDLE_TIMEOUT_S = 86400.0
 
 THREAD_ID = r"^[A-Za-z0-9._:@+=-]{1,128}$"
 
@@ -35,13 +43,23 @@ def check_thread_id(thread_id: str) -> str:
     return thread_id
 
 
+def utf8_size(text: str) -> int:
+    """Raises ValueError where it is not text."""
+    try:
+        return len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair is not text; send valid Unicode") from None
+
+
 ThreadId = Annotated[
     str, AfterValidator(check_thread_id), Field(json_schema_extra={"pattern": THREAD_ID})
 ]
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    """An answer. A later version may add fields: they are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
     def __getitem__(self, name: str) -> Any:
         """`result["output"]`, as callers of older clients write it."""
@@ -51,6 +69,8 @@ class Model(BaseModel):
 
 
 class Request(BaseModel):
+    """What is asked for is understood as a whole or refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
@@ -75,14 +95,29 @@ class CreateSessionRequest(Request):
     thread_id: ThreadId | None = Field(None, examples=["conv-42"])
     environment: str | None = Field(None, max_length=200, description="The image of the box.")
     env: Env = Field(default_factory=dict, description="Variables of every command.")
-    idle_timeout_s: float | None = Field(None, gt=0, le=86400)
+    idle_timeout_s: float | None = Field(None, gt=0, le=MAX_IDLE_TIMEOUT_S)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        size = sum(len(name) + utf8_size(value) for name, value in self.env.items())
+        if size > MAX_ENV_BYTES:
+            raise ValueError(
+                f"env has {size} bytes of names and values, at most {MAX_ENV_BYTES}; upload a file"
+                " with the rest"
+            )
+        return self
 
 
 class ExecuteRequest(Target):
     command: str = Field(
         min_length=1, max_length=MAX_COMMAND, description="Bash source.", examples=["echo $((2+2))"]
     )
-    timeout: float = Field(30.0, gt=0, le=MAX_TIMEOUT_S, description="Seconds.")
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_TIMEOUT_S,
+        description="Seconds. Left out: the server's command_timeout_s, which is 30 by default.",
+    )
     cwd: str | None = Field(None, min_length=1, max_length=4096)
     env: Env = Field(default_factory=dict, description="Variables of this command alone.")
     stdin: str | None = None
@@ -90,6 +125,18 @@ class ExecuteRequest(Target):
     background: bool = Field(False, description="Answer at once; ask for the result later.")
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
     dry_run: bool = Field(False, description="Do not run it: tell what the policy says of it.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        sent = [self.command, self.env, self.cwd, self.idempotency_key]
+        size = utf8_size(json.dumps(sent, ensure_ascii=False, separators=(",", ":")))
+        if size > MAX_COMMAND_BYTES:
+            raise ValueError(
+                f"command, env, cwd and idempotency_key have {size} bytes as JSON in UTF-8, at most"
+                f" {MAX_COMMAND_BYTES}; upload a file, or use stdin"
+            )
+        utf8_size(self.stdin or "")
+        return self
 
 
 class SimpleCommand(Model):
@@ -203,6 +250,10 @@ class SessionSummary(Model):
 
 class SessionList(Model):
     sessions: list[SessionSummary]
+    unreachable: list[str] = Field(
+        default_factory=list,
+        description="Workers that did not answer: theirs are missing from the list.",
+    )
 
 
 class SessionInfo(Session):
@@ -247,6 +298,7 @@ class CommandInfo(Model):
 
 class CommandList(Model):
     commands: list[CommandInfo] = Field(description="The newest last.")
+    truncated: bool = Field(False, description="Whether the box remembers more, all of them ended.")
 
 
 class StdinReceipt(Model):

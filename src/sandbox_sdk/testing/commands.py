@@ -11,7 +11,13 @@ from typing import Any, Literal
 
 from sandbox_sdk.protocol.errors import IdempotencyMismatch, InvalidRequest, NotFound, StdinClosed
 from sandbox_sdk.protocol.events import OutputEvent
-from sandbox_sdk.protocol.models import CommandInfo, ExecuteRequest, SignalName, StdinReceipt
+from sandbox_sdk.protocol.models import (
+    COMMAND_TIMEOUT_S,
+    CommandInfo,
+    ExecuteRequest,
+    SignalName,
+    StdinReceipt,
+)
 from sandbox_sdk.testing.answers import FakeAnswer
 
 _HARMLESS = ("STOP", "CONT")
@@ -32,8 +38,12 @@ class FakeCommand:
     stdin_open: bool = False
 
     @property
+    def _timeout_s(self) -> float:
+        return self.request.timeout or COMMAND_TIMEOUT_S
+
+    @property
     def _ends_at(self) -> float:
-        takes_s = min(self.answer.takes_s, self.request.timeout)
+        takes_s = min(self.answer.takes_s, self._timeout_s)
         return min(self.began + takes_s, self.killed_at)
 
     @property
@@ -42,7 +52,7 @@ class FakeCommand:
 
     @property
     def timed_out(self) -> bool:
-        return self.killed is None and self.answer.takes_s > self.request.timeout
+        return self.killed is None and self.answer.takes_s > self._timeout_s
 
     @property
     def exit_code(self) -> int | None:

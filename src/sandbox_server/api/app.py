@@ -20,8 +20,9 @@ from sandbox_server.api.docs import (
 from sandbox_server.api.errors import install_error_handlers
 from sandbox_server.api.further import further
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.middleware import BodyLimit, RequestLog
-from sandbox_server.api.routes import UPLOAD, eight
+from sandbox_server.api.middleware import BodyLimit, JsonBodies, RequestLog
+from sandbox_server.api.origin import AllowedHosts, OriginGuard
+from sandbox_server.api.routes import JSON_CALLS, UPLOAD, eight
 from sandbox_server.api.shortcut import Shortcut
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
@@ -32,9 +33,11 @@ def create_app(
     *,
     keys: ApiKeys | None = None,
     limits: ApiLimits = ApiLimits(),  # noqa: B008 - frozen
+    hosts: AllowedHosts | None = None,
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
-    """A new app. Without keys, every caller is the default tenant."""
+    """A new app. Without keys, every caller is the default tenant, unless it is a web page; hosts
+    are the names the server has then."""
     app = DocumentedApp(
         title=TITLE,
         version=app_version(),
@@ -52,6 +55,9 @@ def create_app(
     install_docs(app)
     install_error_handlers(app)
     app.add_middleware(Shortcut, sandboxes=sandboxes, keys=keys)
+    app.add_middleware(JsonBodies, paths=JSON_CALLS)
     app.add_middleware(BodyLimit, limits=limits, uploads=frozenset({UPLOAD}))
+    if not keys.required:
+        app.add_middleware(OriginGuard, hosts=hosts or AllowedHosts())
     app.add_middleware(RequestLog)
     return app

@@ -44,9 +44,14 @@ class ApiKeys:
         pairs = [(tenant, key) for tenant, _, key in (e.partition(":") for e in entries if e)]
         return cls(pairs, fleet_key=fleet_key, of_worker=of_worker)
 
+    @property
+    def required(self) -> bool:
+        """Whether a request has to show a key."""
+        return bool(self._tenants or (self._of_worker and self._fleet))
+
     def tenant(self, headers: Headers) -> str:
         """On whose behalf a request comes. Raises Unauthorized."""
-        if not self._tenants and not (self._of_worker and self._fleet):
+        if not self.required:
             return _on_behalf_of(headers) if self._of_worker else DEFAULT_TENANT
         key = _key(headers)
         if key is None:

@@ -15,14 +15,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from sandbox_sdk.protocol.errors import (
-    Capacity,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
-    RateLimited,
     RequestTimeout,
     SandboxError,
     Unauthorized,
+    Unavailable,
 )
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.api.about import about_target
@@ -121,7 +120,7 @@ def _translated(error: HTTPException) -> SandboxError:
 
 
 def _headers(error: SandboxError) -> dict[str, str]:
-    if isinstance(error, (RateLimited, Capacity)):
+    if isinstance(error, Unavailable):
         seconds = float(error.details.get("retry_after_s") or 1)
         return {"Retry-After": str(max(1, math.ceil(seconds)))}
     if isinstance(error, Unauthorized):
@@ -137,9 +136,9 @@ def _explained(error: Mapping[str, Any]) -> dict[str, str]:
         names = [place, *names]
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "json_invalid":
-        names, message = [], "the body is not valid JSON"
+        names, message = [], "the body is not valid JSON; send a JSON object"
     elif not names and error["type"] in ("model_attributes_type", "dict_type"):
-        message = "send the body as a JSON object, with Content-Type: application/json"
+        message = "send the body as a JSON object"
     return {"field": _clipped(".".join(map(str, names))), "message": _clipped(message)}
 
 

@@ -114,7 +114,8 @@ COMMAND_LIST: dict[str, Any] = {
         {**COMMAND_INFO, "command_id": "c-1", "idempotency_key": None, "running": False,
          "exit_code": 0, "age_s": 61.5},
         COMMAND_INFO,
-    ]
+    ],
+    "truncated": False,
 }  # fmt: skip
 
 STDIN_RECEIPT: dict[str, Any] = {"received": 12}
@@ -132,7 +133,8 @@ SESSION_LIST: dict[str, Any] = {
             "expires_at": "2025-01-01T12:30:00Z",
             "state": "idle",
         }
-    ]
+    ],
+    "unreachable": [],
 }
 
 UPLOAD_RESULT: dict[str, Any] = {

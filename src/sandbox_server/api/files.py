@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import PurePosixPath
@@ -9,6 +10,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from sandbox_sdk.protocol.errors import InvalidPath, InvalidRequest
 from sandbox_sdk.protocol.models import WORKSPACE, DownloadInfo, ListResult, UploadResult
@@ -16,6 +18,9 @@ from sandbox_server.api.dependencies import Asked, QueryTarget, SessionIdQuery, 
 from sandbox_server.api.errors import make_target
 from sandbox_server.api.forms import UploadForm, read_upload
 from sandbox_server.api.holding import HoldingResponse
+
+_SLICE = 200
+"""How many entries are told before others get their turn."""
 
 
 async def upload_file(
@@ -67,11 +72,25 @@ async def list_files(
     path: Annotated[str, Query(min_length=1)] = WORKSPACE,
     recursive: Annotated[bool, Query(description="Folders in folders too.")] = False,
     limit: Annotated[int, Query(ge=1, le=100_000, description="The most entries.")] = 1000,
-) -> ListResult:
+) -> Response:
     """What is in a folder. The session is made where there is none."""
-    return await asked.sandboxes.list_files(
+    found = await asked.sandboxes.list_files(
         target, path=path, recursive=recursive, limit=limit, tenant=asked.tenant
     )
+    return StreamingResponse(_listing(found), media_type="application/json")
+
+
+async def _listing(found: ListResult) -> AsyncIterator[str]:
+    """As JSON, some at a time: all of it at once would hold up everybody."""
+    rest = found.model_copy(update={"entries": []}).model_dump_json()
+    start, end = rest.split('"entries":[]')
+    yield f'{start}"entries":['
+    for number in range(0, len(found.entries), _SLICE):
+        some = found.entries[number : number + _SLICE]
+        text = ",".join(entry.model_dump_json() for entry in some)
+        yield f",{text}" if number else text
+        await asyncio.sleep(0)
+    yield f"]{end}"
 
 
 def _merged(form: UploadForm, query: dict[str, str | None]) -> dict[str, str]:

@@ -10,6 +10,17 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class ApiLimits:
+    connections: int = 4096
+    """As many at once. More are told to come back."""
+
+    idle_connections: int = 1024
+    """Of these, as many without a request. The one that waits longest makes room for another."""
+
+    header_bytes: int = 64 * KIB
+    header_timeout_s: float = 10.0
+    """How long a request may take from its first byte, and a new connection until its first
+    request, to the end of the header."""
+
     json_bytes: int = 2 * MIB
     """The largest body of a call other than upload_file."""
 

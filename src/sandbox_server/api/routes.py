@@ -12,6 +12,7 @@ from sandbox_sdk.protocol.models import (
     THREAD_ID,
     ExecuteResult,
     Health,
+    ListResult,
     Session,
     Verdict,
 )
@@ -21,11 +22,16 @@ from sandbox_server.api.docs import TAG, answer, error_answers
 from sandbox_server.api.sse import EVENT_STREAM
 
 UPLOAD = "/upload_file"
+JSON_CALLS = frozenset(
+    {"/create_session", "/execute", "/cleanup", "/command/signal", "/command/stdin"}
+)
+"""All that take a body of JSON."""
 
 ALWAYS = (
     errors.InvalidRequest,
     errors.InvalidThreadId,
     errors.Unauthorized,
+    errors.Forbidden,
     errors.RateLimited,
     errors.RuntimeUnavailable,
     errors.Internal,
@@ -170,7 +176,10 @@ def _download_file(router: APIRouter) -> None:
         response_class=StreamingResponse,
         summary="Read a file, or a folder as a tar",
         operation_id="download_file",
-        responses={**DOWNLOAD, **error_answers(*ALWAYS, *OF_SESSION, *OF_FILE)},
+        responses={
+            **DOWNLOAD,
+            **error_answers(*ALWAYS, *OF_SESSION, *OF_FILE, errors.FileTooLarge),
+        },
     )
 
 
@@ -179,6 +188,7 @@ def _list_files(router: APIRouter) -> None:
         "/list_files",
         files.list_files,
         methods=["GET"],
+        response_model=ListResult,
         summary="See what is in a folder",
         operation_id="list_files",
         responses={
@@ -229,5 +239,6 @@ def _health(router: APIRouter) -> None:
                 "model": Health,
                 **answer("Unhealthy.", {**examples.HEALTH, "status": "unhealthy"}),
             },
+            **error_answers(errors.Forbidden),
         },
     )

@@ -7,31 +7,44 @@ import contextlib
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.api.connections import bounded_protocol
+from sandbox_server.api.limits import ApiLimits
 
 
 async def serve_app(
     app: FastAPI,
     listener: socket.socket,
     *,
+    limits: ApiLimits,
     on_listening: Callable[[], Awaitable[None]],
     stop: asyncio.Event,
     drain_timeout_s: float,
 ) -> None:
     """Serve until SIGINT, SIGTERM or `stop`; then finish what is under way, within its time."""
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=round(drain_timeout_s)
-    )
+    config = server_config(app, limits, drain_timeout_s=drain_timeout_s)
     server = _Server(config, on_listening)
     stopping = asyncio.create_task(_stop_on(stop, server))
     try:
         await server.serve([listener])
     finally:
         stopping.cancel()
+
+
+def server_config(app: FastAPI, limits: ApiLimits, *, drain_timeout_s: float) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=cast(type[asyncio.Protocol], bounded_protocol(limits)),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=round(drain_timeout_s),
+    )
 
 
 async def _stop_on(stop: asyncio.Event, server: uvicorn.Server) -> None:

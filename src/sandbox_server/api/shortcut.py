@@ -1,7 +1,7 @@
 """The two calls that an agent waits for most, past the framework, which would take them half a
 millisecond.
 
-Only what is plain and valid goes this way: JSON in, JSON out, nothing in the query. Everything else
+Only what is plain and valid goes this way: JSON out, nothing in the query. Everything else
 takes the route, which explains what is wrong with it, and gives the same answer to the rest.
 """
 
@@ -78,7 +78,6 @@ def _is_plain(scope: Scope) -> bool:
     return (
         scope["method"] == "POST"
         and not scope["query_string"]
-        and headers.get("content-type", "").lower() == "application/json"
         and EVENT_STREAM not in headers.get("accept", "").lower()
         and "last-event-id" not in headers
     )

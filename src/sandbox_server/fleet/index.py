@@ -7,14 +7,20 @@ not know counts as unknown, not as absent, until every worker has had the time t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.store import Restored, Store
 from sandbox_server.fleet.workers import KEEP_S, Presence, Worker, worker_from
 from sandbox_server.sessions.registry import REMEMBER_S, Record, Status
+
+log = structlog.get_logger()
 
 _LISTED = 0.1
 """For how much of a lease a list of all workers is good enough."""
@@ -49,38 +55,79 @@ class SessionIndex:
             await self.make_sure()
         return record
 
-    async def swap(self, old: Record | None, new: Record) -> bool:
-        """Put a record in the place of another, unless that has changed meanwhile."""
-        key = self._store.thread_key(new.tenant, new.thread_id)
-        swapped = await self._store.compare_and_set(
-            key, encode(old) if old else None, encode(new), ttl_s=REMEMBER_S
+    # A live session is remembered until it ends, and for a while after that. What its worker holds
+    # is written first and dropped last, so that whatever is written of a session can be found.
+
+    async def begin(self, record: Record, *, before: Record | None) -> bool:
+        """Write the record of a new session, unless another than `before` is there by now."""
+        key = self._store.held_key(record.worker)
+        await self._store.set_field(key, record.session_id, encode(record))
+        after = (before.session_id, before.epoch, before.status.value) if before else ("", 0, "")
+        thread = self._store.thread_key(record.tenant, record.thread_id)
+        if not await self._store.begin(thread, encode(record), after=after):
+            await self._let_go(record)
+            return False
+        await self.note(record)
+        return True
+
+    async def restore_all(self, records: Sequence[Record]) -> list[bool]:
+        """Write live sessions of one worker again; of each, whether its thread is not another's."""
+        if not records:
+            return []
+        held_key = self._store.held_key(records[0].worker)
+        return await self._store.restore(held_key, [self._restored(each) for each in records])
+
+    def _restored(self, record: Record) -> Restored:
+        return Restored(
+            thread_key=self._store.thread_key(record.tenant, record.thread_id),
+            session_key=self._store.session_key(record.tenant, record.session_id),
+            session_id=record.session_id,
+            record=encode(record),
         )
-        if swapped:
-            await self.note(new)
-        return swapped
+
+    async def end(self, record: Record) -> None:
+        """Write down how a session has ended, unless it had ended before."""
+        thread = self._store.thread_key(record.tenant, record.thread_id)
+        remembered = await self._store.end(thread, encode(record), ttl_s=REMEMBER_S)
+        key = self._store.session_key(record.tenant, record.session_id)
+        await self._store.set(key, remembered, ttl_s=REMEMBER_S)
+        await self._let_go(record)
 
     async def note(self, record: Record) -> None:
         """Keep a record under its session_id."""
         key = self._store.session_key(record.tenant, record.session_id)
-        await self._store.set(key, encode(record), ttl_s=REMEMBER_S)
+        ttl_s = None if record.status == Status.LIVE else REMEMBER_S
+        await self._store.set(key, encode(record), ttl_s=ttl_s)
 
     async def drop(self, record: Record) -> None:
         """Undo a record that should not have been written."""
         await self._store.delete(self._store.thread_key(record.tenant, record.thread_id))
         await self._store.delete(self._store.session_key(record.tenant, record.session_id))
+        await self._let_go(record)
 
-    async def hold(self, record: Record) -> None:
-        """Keep in mind that a worker has a session: one that ends or is lost too much is harmless,
-        its thread's record has the last word."""
-        key = self._store.held_key(record.worker)
-        await self._store.set_field(key, record.session_id, encode(record), ttl_s=KEEP_S)
-
-    async def let_go(self, record: Record) -> None:
+    async def _let_go(self, record: Record) -> None:
         await self._store.drop_field(self._store.held_key(record.worker), record.session_id)
 
+    async def reap(self, *, after_s: float = KEEP_S) -> None:
+        """End the sessions of workers that have been silent for so long, and forget those workers.
+
+        Raises RuntimeUnavailable while Redis may not have heard of everybody who lives.
+        """
+        await self.make_sure()
+        for worker_id in await self._store.silent_workers(for_s=after_s):
+            lost = await self.held(worker_id)
+            for record in lost:
+                await self.end(replace(record, status=Status.LOST))
+            await self._store.forget_worker(worker_id)
+            log.info("worker.forgotten", worker=worker_id, sessions=len(lost))
+
     async def held(self, worker_id: str) -> list[Record]:
-        fields = await self._store.fields(self._store.held_key(worker_id))
-        return [record for record in map(decode, fields.values()) if record is not None]
+        fields = await self._store.many_fields(self._store.held_key(worker_id))
+        found = []
+        for text in fields.values():
+            with contextlib.suppress(RuntimeUnavailable):  # One of a later version is none of ours.
+                found.append(decode(text))
+        return [record for record in found if record is not None]
 
     async def make_sure(self) -> None:
         """Raises RuntimeUnavailable while Redis may have forgotten what workers know."""
@@ -125,12 +172,28 @@ class SessionIndex:
             return self._listed
 
 
+_FIELDS = frozenset(Record.__dataclass_fields__) - {"more"}
+
+
 def encode(record: Record) -> str:
-    return json.dumps(asdict(record), sort_keys=True, separators=(",", ":"))
+    known = dict(vars(record))
+    more = known.pop("more")
+    return json.dumps({**more, **known}, sort_keys=True, separators=(",", ":"))
 
 
 def decode(text: str | None) -> Record | None:
+    """The inverse, also for what a later version has written: swap() compares texts.
+
+    Raises RuntimeUnavailable for a record that only a later version understands.
+    """
     if text is None:
         return None
     fields = json.loads(text)
-    return Record(**{**fields, "status": Status(fields["status"])})
+    more = {name: value for name, value in fields.items() if name not in _FIELDS}
+    known = {name: value for name, value in fields.items() if name in _FIELDS}
+    try:
+        return Record(**{**known, "status": Status(known["status"])}, more=more)
+    except (KeyError, TypeError, ValueError):
+        raise RuntimeUnavailable(
+            "the registry holds a session that this version does not understand; upgrade this one"
+        ) from None

@@ -20,6 +20,7 @@ import structlog
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import KEEP_S, Drain, Phase, Worker, worker_fields
+from sandbox_server.private import private_file
 from sandbox_server.sessions.lease import AlreadyRunning, Load, alone
 from sandbox_server.sessions.registry import REMEMBER_S
 
@@ -63,7 +64,9 @@ class RedisLease:
         self._epoch = 0
         self._valid_until = 0.0
         self._run_id = ""
-        self._vouching = False
+        self._served = asyncio.Event()
+        self._gap = asyncio.Event()
+        """Set from a gap in the lease until everything was vouched for."""
         self._stack = contextlib.AsyncExitStack()
 
     def __repr__(self) -> str:
@@ -87,7 +90,7 @@ class RedisLease:
         return self._leaves
 
     def check(self) -> None:
-        if self._vouching or since_boot() >= self._valid_until:
+        if since_boot() >= self._valid_until:
             raise RuntimeUnavailable(
                 "this worker has lost touch with the registry and serves again when it is back;"
                 " try again",
@@ -103,8 +106,8 @@ class RedisLease:
             # It may be frozen. Then its lease runs out, and its boxes are fenced.
             home = uuid.uuid4().hex
         await self._acquire(home)
-        renewing = asyncio.create_task(self._renew_for_ever(home))
-        self._stack.push_async_callback(_cancelled, renewing)
+        for work in (self._renew_for_ever(home), self._vouch_for_ever()):
+            self._stack.push_async_callback(_cancelled, asyncio.create_task(work))
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -119,6 +122,7 @@ class RedisLease:
     ) -> None:
         self._load = load
         self._on_gap = on_gap
+        self._served.set()
         self._worker = replace(self._worker, phase=Phase.SERVING)
         await self._renew()
 
@@ -150,6 +154,9 @@ class RedisLease:
             try:
                 if not await self._renew():
                     await self._win_back(home)
+                elif await self._store.run_id() != self._run_id:
+                    # Another Redis than before: it may lack the last of what it was told.
+                    await self._win_back(home)
             except RuntimeUnavailable as exc:
                 log.warning("lease.not_renewed", worker=self.worker, why=exc.message)
             except Exception:
@@ -163,10 +170,6 @@ class RedisLease:
         )
         if not held:
             return False
-        if (run_id := await self._store.run_id()) != self._run_id:
-            # Another Redis than before: it may lack the last of what it was told.
-            await self._vouch()
-            self._run_id = run_id
         self._valid_until = asked_at + self._lease_s * _SAFETY
         if drain and self._on_gap is not None:
             self._drain(Drain(drain))
@@ -182,23 +185,38 @@ class RedisLease:
             self._stop()
 
     async def _win_back(self, home: str) -> None:
-        """The lease has lapsed, was forgotten, or is another's."""
+        """The lease has lapsed, was forgotten, or is another's. With the next epoch nothing counts
+        as vouched for any more."""
         fields = await self._store.fields(self._key)
-        if int(fields.get("epoch", 0)) > self._epoch:
+        # A higher epoch of this very place is one whose answer has not come: Redis froze meanwhile.
+        if int(fields.get("epoch", 0)) > self._epoch and fields["home"] != home:
             log.error("worker.superseded", worker=self.worker, epoch=fields["epoch"])
             self._valid_until = 0.0
             self._stop()
             return
-        self._vouching = True
-        try:
-            await self._acquire(home)
-            await self._vouch()
-        finally:
-            self._vouching = False
+        await self._acquire(home)
+        self._gap.set()
+        if drain := fields.get("drain"):
+            await self._store.ask_to_drain(self.worker, drain)
 
-    async def _vouch(self) -> None:
-        if self._on_gap is not None:
-            await self._on_gap()
+    async def _vouch_for_ever(self) -> None:
+        """Beside the renewals, however long it takes. A gap is over when it was vouched to the end:
+        where that fails, it is done again."""
+        await self._served.wait()
+        assert self._on_gap is not None
+        while True:
+            await self._gap.wait()
+            self._gap.clear()
+            try:
+                await self._on_gap()
+                log.info("lease.vouched", worker=self.worker, epoch=self._epoch)
+                continue
+            except RuntimeUnavailable as exc:
+                log.warning("lease.not_vouched", worker=self.worker, why=exc.message)
+            except Exception:
+                log.exception("lease.not_vouched", worker=self.worker)
+            self._gap.set()
+            await asyncio.sleep(self._lease_s / 10)
 
     def _fields(self) -> dict[str, object]:
         load = self._load()
@@ -208,7 +226,8 @@ class RedisLease:
 def _home(folder: Path, worker: str) -> str:
     """Names the folder this worker keeps, on this machine."""
     path = folder / f"{worker}.home"
-    if not path.exists():
+    private_file(path)
+    if not path.read_text():
         path.write_text(uuid.uuid4().hex)
     return path.read_text()
 

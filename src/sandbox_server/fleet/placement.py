@@ -9,14 +9,23 @@ from sandbox_server.fleet.workers import Worker
 
 
 def place(
-    workers: Sequence[Worker], *, avoid: Collection[str] = (), chance: random.Random
+    workers: Sequence[Worker],
+    *,
+    avoid: Collection[str] = (),
+    chance: random.Random,
+    full_too: bool = False,
 ) -> Worker | None:
-    """The roomier of two taken by chance, or None where nobody has room.
+    """The roomier of two taken by chance, or None where nobody has room; with `full_too`, where
+    nobody takes threads at all.
 
     Figures are as old as the last heartbeat: always taking the roomiest would send every new thread
     of that time to the same worker.
     """
-    able = [worker for worker in workers if worker.takes_threads and worker.id not in avoid]
+    able = [
+        worker
+        for worker in workers
+        if worker.takes_threads and (worker.room or full_too) and worker.id not in avoid
+    ]
     if not able:
         return None
     return max(chance.sample(able, min(2, len(able))), key=lambda worker: worker.room)

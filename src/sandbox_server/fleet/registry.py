@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sandbox_sdk.protocol.errors import Misdirected, RuntimeUnavailable, SandboxError
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.workers import Presence
 from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.registry import Record, Registry, Status, told
 
 
 class RedisRegistry(Registry):
-    def __init__(self, index: SessionIndex, lease: Lease) -> None:
+    def __init__(self, index: SessionIndex, lease: Lease, *, ledger: Ledger | None = None) -> None:
+        """ledger: in a file, or in memory for a worker that is never started again."""
         self._index = index
         self._lease = lease
+        self.ledger = ledger or Ledger()
 
     async def close(self) -> None:
         """The store belongs to whoever opened it."""
@@ -35,40 +39,27 @@ class RedisRegistry(Registry):
         return record
 
     async def begin(self, record: Record, *, before: Record | None) -> None:
-        await self._index.hold(record)
-        if not await self._index.swap(before, record):
-            await self._index.let_go(record)
+        if not await self._index.begin(record, before=before):
             found = await self._index.peek(record.tenant, record.thread_id)
             raise _misdirected(found or record)
-        if before is None:
+        if before is not None and before.status == Status.LIVE:
+            await self._index.note(replace(before, status=Status.LOST))
+        elif before is None and record.thread_id != record.session_id:
             # Redis may have forgotten the thread between the look and the leap.
             try:
                 await self._index.make_sure()
             except RuntimeUnavailable:
                 await self._index.drop(record)
                 raise
-        elif before.status == Status.LIVE:
-            await self._index.note(replace(before, status=Status.LOST))
 
-    async def restore(self, record: Record) -> bool:
-        while True:
-            found = await self._index.peek(record.tenant, record.thread_id)
-            if found is not None and not _is_same_or_older(found, record):
-                return False
-            if await self._index.swap(found, record):
-                await self._index.hold(record)
-                return True
+    async def restore_all(self, records: Sequence[Record]) -> list[bool]:
+        return await self._index.restore_all(records)
 
     async def end(self, record: Record, status: Status) -> None:
-        ended = replace(record, status=status)
-        await self._index.let_go(record)
-        while True:
-            found = await self._index.peek(record.tenant, record.thread_id)
-            if found is None or found.session_id != record.session_id:
-                await self._index.note(ended)
-                return
-            if await self._index.swap(found, ended):
-                return
+        await self._index.end(replace(record, status=status))
+
+    async def tidy(self) -> None:
+        await self._index.reap()
 
     async def whereabouts(self, record: Record | None) -> SandboxError:
         elsewhere = await self._elsewhere(record) if record is not None else None
@@ -88,12 +79,6 @@ class RedisRegistry(Registry):
                 )
             case Presence.GONE:
                 return None
-
-
-def _is_same_or_older(found: Record, record: Record) -> bool:
-    if found.session_id == record.session_id:
-        return found.status == Status.LIVE
-    return found.generation < record.generation
 
 
 def _misdirected(record: Record) -> Misdirected:

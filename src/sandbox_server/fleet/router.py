@@ -8,14 +8,16 @@ that session from then on, so that it can join what it began but never begin a s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import (
     Capacity,
     Misdirected,
@@ -28,6 +30,7 @@ from sandbox_sdk.protocol.models import Target
 from sandbox_server.fleet.directory import Directory, Whereabouts
 from sandbox_server.fleet.placement import place
 from sandbox_server.fleet.workers import Presence, Worker
+from sandbox_server.pool.crew import Crew
 from sandbox_server.sessions.registry import Status, told
 
 _KNOWN = 10_000
@@ -39,6 +42,9 @@ _REGISTRY_S = 0.5
 """How long the registry is waited for where it is known without it whom to ask."""
 _SILENT_S = 1.0
 """How long it is left alone after that."""
+_UNUSED_S = 60.0
+"""How long a client is kept that nobody uses."""
+_CLOSE_S = 5.0
 _Answer = TypeVar("_Answer")
 Call = Callable[[Sandboxes, Target | None], Awaitable[_Answer]]
 
@@ -55,7 +61,9 @@ class Attempt:
     """Whether it may be carried out twice."""
     patience_s: float
     full: set[str] = field(default_factory=set)
-    """Workers that could not take it."""
+    """Workers that have no room for it."""
+    unable: set[str] = field(default_factory=set)
+    """Workers that could not take it at the moment: others are tried first."""
     begun: bool = False
     """Whether a worker may have begun with it."""
     pinned: bool = False
@@ -80,6 +88,15 @@ class Attempt:
 
 
 @dataclass
+class _Opened:
+    """A client, and how many calls are under way through it."""
+
+    client: RemoteBackend
+    calls: int = 0
+    last_used: float = 0.0
+
+
+@dataclass
 class _Known:
     """A worker that has answered for a session."""
 
@@ -88,36 +105,69 @@ class _Known:
 
 
 class Router:
+    """Close it, or use it as an async context manager."""
+
     def __init__(
         self,
         directory: Directory,
-        connect: Callable[[str, str], Sandboxes],
+        connect: Callable[[str], RemoteBackend],
         *,
         patience_s: float,
         chance: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connect` makes the backend for a worker's url and a tenant."""
+        """`connect` makes the client for a worker's url, for all tenants."""
         self._directory = directory
         self._connect = connect
         self._patience_s = patience_s
         self._chance = chance or random.Random()
-        self._backends: dict[tuple[str, str], Sandboxes] = {}
+        self._clock = clock
+        self._opened: dict[str, _Opened] = {}
+        """By url. One that has not been used for a while is closed: its worker may be gone."""
+        self._closing: Crew[None] = Crew()
         self._silent_until = 0.0
         self._known: OrderedDict[tuple[str, Target], _Known] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Router to {len({url for url, _ in self._backends})} workers>"
+        return f"<Router to {len(self._opened)} workers>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._closing.stop(after_s=_CLOSE_S)
+        opened, self._opened = self._opened, {}
+        for each in opened.values():
+            await each.client.close()
 
     def attempt(
         self, tenant: str, target: Target | None, *, creates: bool = False, harmless: bool = True
     ) -> Attempt:
         return Attempt(tenant, target, creates, harmless, self._patience_s)
 
-    def backend(self, worker: Worker, tenant: str) -> Sandboxes:
-        key = (worker.url, tenant)
-        if key not in self._backends:
-            self._backends[key] = self._connect(worker.url, tenant)
-        return self._backends[key]
+    @contextlib.contextmanager
+    def client(self, worker: Worker) -> Iterator[Sandboxes]:
+        """The way to a worker, which stays open for as long as this is."""
+        opened = self._opened.get(worker.url)
+        if opened is None:
+            self._close_unused()
+            opened = self._opened[worker.url] = _Opened(self._connect(worker.url))
+        opened.calls += 1
+        try:
+            yield opened.client
+        finally:
+            opened.calls -= 1
+            opened.last_used = self._clock()
+
+    def _close_unused(self) -> None:
+        now = self._clock()
+        for url, each in list(self._opened.items()):
+            if not each.calls and now - each.last_used > _UNUSED_S:
+                del self._opened[url]
+                self._closing.start(each.client.close)
 
     async def route(
         self,
@@ -125,13 +175,16 @@ class Router:
         call: Call[_Answer],
         *,
         resendable: Callable[[], bool] = lambda: True,
+        until: contextlib.AsyncExitStack | None = None,
     ) -> _Answer:
         """The answer of the worker that has the session meant. `resendable`: whether all of the
-        request is still there."""
+        request is still there. `until`: what the answer is used in, where it goes on after this."""
         while True:
             worker = await self.worker_of(attempt)
             try:
-                answer = await call(self.backend(worker, attempt.tenant), attempt.target)
+                with contextlib.ExitStack() as used:
+                    client = (until or used).enter_context(self.client(worker))
+                    answer = await call(client, attempt.target)
             except SandboxError as exc:
                 await self.after(exc, worker, attempt, resendable=resendable())
             else:
@@ -153,7 +206,7 @@ class Router:
         elif isinstance(exc, Misdirected):
             await attempt.wait(RuntimeUnavailable("the thread is moving; try again"))
         elif isinstance(exc, RuntimeUnavailable):
-            attempt.full.add(worker.id)
+            attempt.unable.add(worker.id)
             await attempt.wait(exc)
         elif isinstance(exc, Capacity) and attempt.creates:
             attempt.full.add(worker.id)
@@ -216,16 +269,25 @@ class Router:
 
     async def _place(self, attempt: Attempt) -> Worker:
         workers = await self._directory.workers()
-        worker = place(workers, avoid=attempt.full, chance=self._chance)
-        if worker is not None:
+        if worker := self._placed(workers, attempt):
             return worker
         if attempt.refusal is not None:
             refusal, attempt.refusal = attempt.refusal, None
             attempt.full.clear()
             raise refusal
         if any(self._directory.presence(w) == Presence.HERE for w in workers):
-            raise Capacity("every worker is full; try again later", retry_after_s=5)
+            raise Capacity("no worker takes new threads; try again later", retry_after_s=5)
         raise RuntimeUnavailable("no worker is there; start one, or try again", retry_after_s=2)
+
+    def _placed(self, workers: Sequence[Worker], attempt: Attempt) -> Worker | None:
+        """One with room, if need be one that was unable a moment ago. By figures as old as the last
+        heartbeat all may be full: then one is asked, which knows."""
+        for avoid in (attempt.full | attempt.unable, attempt.full):
+            if worker := place(workers, avoid=avoid, chance=self._chance):
+                return worker
+        if attempt.refusal is not None:
+            return None
+        return place(workers, avoid=attempt.full, chance=self._chance, full_too=True)
 
     def _remember(self, attempt: Attempt, worker: Worker) -> None:
         if attempt.target is None:

@@ -8,6 +8,8 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 
+import structlog
+
 from sandbox_sdk.backends.base import Download, Sandboxes, closing, to_run
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.events import CommandEvent, GapEvent, OutputEvent, StartEvent
@@ -25,6 +27,7 @@ from sandbox_sdk.protocol.models import (
     Session,
     SessionInfo,
     SessionList,
+    SessionSummary,
     SignalName,
     StdinReceipt,
     Target,
@@ -35,8 +38,14 @@ from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.health import fleet_health
 from sandbox_server.fleet.replay import Replay
 from sandbox_server.fleet.router import Attempt, Router
-from sandbox_server.fleet.workers import Presence
+from sandbox_server.fleet.workers import Presence, Worker
 
+_HELD_S = 5.0
+"""A stream that lasted so long was a working one."""
+log = structlog.get_logger()
+
+_LIST_S = 5.0
+"""How long a worker may take to list its sessions."""
 _Opened = Callable[[Sandboxes, Target], AsyncIterator[CommandEvent]]
 
 
@@ -70,14 +79,28 @@ class RoutingBackend(Sandboxes):
         )
 
     async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
-        """Of every worker that is there."""
+        """Of every worker that answers; the others are named."""
         workers = await self._directory.workers()
-        here = [w for w in workers if self._directory.presence(w) == Presence.HERE]
-        lists = await asyncio.gather(
-            *(self._router.backend(worker, tenant).sessions(tenant=tenant) for worker in here)
+        expected = [w for w in workers if self._directory.presence(w) != Presence.GONE]
+        lists = await asyncio.gather(*(self._sessions_of(worker, tenant) for worker in expected))
+        every = [session for found in lists if found for session in found]
+        silent = [w.id for w, found in zip(expected, lists, strict=True) if found is None]
+        return SessionList(
+            sessions=sorted(every, key=lambda session: session.created_at),
+            unreachable=sorted(silent),
         )
-        every = [session for found in lists for session in found.sessions]
-        return SessionList(sessions=sorted(every, key=lambda session: session.created_at))
+
+    async def _sessions_of(self, worker: Worker, tenant: str) -> list[SessionSummary] | None:
+        """None where it does not answer."""
+        if self._directory.presence(worker) == Presence.AWAY:
+            return None
+        try:
+            async with asyncio.timeout(_LIST_S):
+                with self._router.client(worker) as client:
+                    return (await client.sessions(tenant=tenant)).sessions
+        except (SandboxError, TimeoutError) as exc:
+            log.warning("worker.not_listed", worker=worker.id, why=str(exc))
+            return None
 
     async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
         return await self._router.route(
@@ -145,11 +168,13 @@ class RoutingBackend(Sandboxes):
         while True:
             worker = await self._router.worker_of(attempt)
             assert attempt.target is not None
-            backend = self._router.backend(worker, attempt.tenant)
+            connected = time.monotonic()
             try:
-                async with closing(opened(backend, attempt.target)) as events:
+                async with contextlib.AsyncExitStack() as stack:
+                    client = stack.enter_context(self._router.client(worker))
+                    target = attempt.target
+                    events = await stack.enter_async_context(closing(opened(client, target)))
                     async for event in events:
-                        attempt.progress()
                         if isinstance(event, StartEvent):
                             if command_id is not None:
                                 continue
@@ -159,9 +184,12 @@ class RoutingBackend(Sandboxes):
                             opened = _going_on(command_id, 0, attempt.tenant)
                         elif isinstance(event, OutputEvent | GapEvent) and command_id is not None:
                             opened = _going_on(command_id, event.next_offset, attempt.tenant)
+                        attempt.progress()
                         yield event
                 return
             except SandboxError as exc:
+                if time.monotonic() - connected > _HELD_S:
+                    attempt.progress()  # A command may be silent for long.
                 await self._router.after(exc, worker, attempt)
 
     async def result(
@@ -231,6 +259,7 @@ class RoutingBackend(Sandboxes):
     async def download_file(
         self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
     ) -> AsyncIterator[Download]:
+        attempt = self._router.attempt(tenant, target)
         async with contextlib.AsyncExitStack() as stack:
 
             async def opened(worker: Sandboxes, _: Target | None) -> Download:
@@ -238,7 +267,7 @@ class RoutingBackend(Sandboxes):
                     worker.download_file(target, path, tenant=tenant)
                 )
 
-            yield await self._router.route(self._router.attempt(tenant, target), opened)
+            yield await self._router.route(attempt, opened, until=stack)
 
     async def list_files(
         self,

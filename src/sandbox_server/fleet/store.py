@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -20,10 +20,30 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
 _ANSWER_S = 2.0
 _RETRIES = 3
+_PIECE = 500
+"""How many fields of a large hash are asked for at a time."""
 _SCRIPTS = {
     name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text()
-    for name in ("compare_and_set", "acquire", "renew", "release", "describe", "settle")
+    for name in (
+        "acquire",
+        "begin",
+        "describe",
+        "end",
+        "release",
+        "renew",
+        "restore",
+        "settle",
+    )
 }
+
+
+class Restored(NamedTuple):
+    """A live session, and where it is written."""
+
+    thread_key: str
+    session_key: str
+    session_id: str
+    record: str
 
 
 class Store:
@@ -76,12 +96,9 @@ class Store:
         found = await self._ask("GET", key)
         return None if found is None else str(found)
 
-    async def set(self, key: str, value: str, *, ttl_s: float) -> None:
-        await self._ask("SET", key, value, "PX", _ms(ttl_s))
-
-    async def touch(self, key: str, *, ttl_s: float) -> None:
-        """Let a key live for so much longer."""
-        await self._ask("PEXPIRE", key, _ms(ttl_s))
+    async def set(self, key: str, value: str, *, ttl_s: float | None) -> None:
+        """Without a ttl it stays until it is deleted, or set again with one."""
+        await self._ask("SET", key, value, *(() if ttl_s is None else ("PX", _ms(ttl_s))))
 
     async def delete(self, key: str) -> None:
         await self._ask("DEL", key)
@@ -89,8 +106,18 @@ class Store:
     async def fields(self, key: str) -> dict[str, str]:
         return dict(await self._ask("HGETALL", key))
 
-    async def set_field(self, key: str, field: str, value: str, *, ttl_s: float) -> None:
-        await self._ask_all(("HSET", key, field, value), ("PEXPIRE", key, _ms(ttl_s)))
+    async def many_fields(self, key: str) -> dict[str, str]:
+        """The same, piece by piece: a hash may be too large for one answer."""
+        found: dict[str, str] = {}
+        cursor = 0
+        while True:
+            cursor, piece = await self._ask("HSCAN", key, cursor, "COUNT", _PIECE)
+            found |= piece
+            if not int(cursor):
+                return found
+
+    async def set_field(self, key: str, field: str, value: str) -> None:
+        await self._ask("HSET", key, field, value)
 
     async def drop_field(self, key: str, field: str) -> None:
         await self._ask("HDEL", key, field)
@@ -114,8 +141,35 @@ class Store:
             return "cluster"
         return str((await self._ask("INFO", "server"))["run_id"])
 
-    async def compare_and_set(self, key: str, old: str | None, new: str, *, ttl_s: float) -> bool:
-        return bool(await self._run("compare_and_set", (key,), old or "", new, _ms(ttl_s)))
+    async def begin(self, key: str, record: str, *, after: tuple[str, int, str]) -> bool:
+        """after: session, epoch and status of the record that is expected under this key."""
+        return bool(await self._run("begin", (key,), record, *after))
+
+    async def restore(self, held_key: str, sessions: Sequence[Restored]) -> list[bool]:
+        """Write live sessions of one worker again, all in one go; of each, whether its thread is
+        not another's."""
+        if isinstance(self._client, RedisCluster):
+            return await self._restore_in_cluster(held_key, sessions)
+        threads = (each.thread_key for each in sessions)
+        keys = (*threads, *(each.session_key for each in sessions), held_key)
+        answers = await self._run("restore", keys, *(each.record for each in sessions))
+        return [bool(answer) for answer in answers]
+
+    async def _restore_in_cluster(self, held_key: str, sessions: Sequence[Restored]) -> list[bool]:
+        """One script a thread: their keys are on different nodes. What is held is written first, so
+        that nothing is written that cannot be found."""
+        await self._ask("HSET", held_key, *_flat({s.session_id: s.record for s in sessions}))
+        # By its text: a pipeline cannot be told halfway that a node does not know the script.
+        script = _SCRIPTS["restore"]
+        answers = await self._ask_all(
+            *(("EVAL", script, 1, each.thread_key, each.record) for each in sessions),
+            *(("SET", each.session_key, each.record) for each in sessions),
+        )
+        return [bool(ours) for (ours,) in answers[: len(sessions)]]
+
+    async def end(self, key: str, record: str, *, ttl_s: float) -> str:
+        """How the session is remembered from now on."""
+        return str(await self._run("end", (key,), record, _ms(ttl_s)))
 
     async def acquire(
         self, key: str, home: str, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
@@ -154,19 +208,29 @@ class Store:
         return int(await self._run("settle", (self.marker_key,), _ms(settle_s), _ms(keep_s))) / 1000
 
     async def note_worker(self, worker: str, *, now_ms: int, keep_s: float) -> None:
+        """It lives. The list of workers stays until the last of them is forgotten, and the marker
+        for as long as anybody lives."""
         await self._ask_all(
             ("ZADD", self.workers_key, now_ms, worker),
-            ("ZREMRANGEBYSCORE", self.workers_key, 0, now_ms - _ms(keep_s)),
-            ("PEXPIRE", self.workers_key, _ms(keep_s)),
+            ("PERSIST", self.workers_key),
+            ("PEXPIRE", self.marker_key, _ms(keep_s)),
         )
 
     async def forget_worker(self, worker: str) -> None:
+        """Nothing is left of a worker but the sessions it holds, if there still are any: then it is
+        remembered until they are ended."""
+        if await self._ask("HLEN", self.held_key(worker)):
+            return
         await self._ask("ZREM", self.workers_key, worker)
         await self.delete(self.worker_key(worker))
-        await self.delete(self.held_key(worker))
 
     async def worker_ids(self) -> list[str]:
         return list(await self._ask("ZRANGE", self.workers_key, 0, -1))
+
+    async def silent_workers(self, *, for_s: float) -> list[str]:
+        """Those that were last heard of so long ago, or longer."""
+        before = await self.now_ms() - _ms(for_s)
+        return list(await self._ask("ZRANGEBYSCORE", self.workers_key, 0, before))
 
     async def _run(self, script: str, keys: tuple[str, ...], *args: Any) -> Any:
         text = _SCRIPTS[script]

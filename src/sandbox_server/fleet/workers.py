@@ -57,7 +57,8 @@ class Worker:
 
     @property
     def takes_threads(self) -> bool:
-        return self.phase == Phase.SERVING and self.lapsed_s < 0 and self.room > 0
+        """Whether it does, where it has room."""
+        return self.phase == Phase.SERVING and self.lapsed_s < 0
 
     def presence(self, *, grace_s: float) -> Presence:
         if self.lapsed_s >= grace_s:
@@ -80,6 +81,14 @@ def worker_fields(worker: Worker) -> dict[str, Any]:
     }
 
 
+def _phase(text: str) -> Phase:
+    """One that only a later version knows: what the worker has is served, and nothing is added."""
+    try:
+        return Phase(text)
+    except ValueError:
+        return Phase.DRAINING
+
+
 def worker_from(fields: dict[str, str], *, now_ms: int) -> Worker | None:
     """The inverse; None where there is nothing, or nothing that is understood."""
     try:
@@ -89,7 +98,7 @@ def worker_from(fields: dict[str, str], *, now_ms: int) -> Worker | None:
             capacity=int(fields["capacity"]),
             sessions=int(fields["sessions"]),
             warm=int(fields["warm"]),
-            phase=Phase(fields["state"]),
+            phase=_phase(fields["state"]),
             version=fields["version"],
             runtime=fields["runtime"],
             epoch=int(fields["epoch"]),

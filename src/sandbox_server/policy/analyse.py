@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from sandbox_server.policy.analyser import Analyser
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
+from sandbox_server.policy.effort import BY_HAND, CHARACTERS, MAX_WORK, Effort
+from sandbox_server.policy.expand import MAX_TEXT
 from sandbox_server.policy.fields import PRIVATE
-from sandbox_server.policy.lexer import Effort
+from sandbox_server.policy.names import MAX_PATH
 from sandbox_server.policy.scan import scan
 from sandbox_server.policy.streams import Scope
 from sandbox_server.policy.syntax import TooMuch
-from sandbox_server.policy.variables import Values, Variables
+from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
-MAX_LENGTH = 64 << 10
+MAX_LENGTH = 256 << 10
+MAX_SCANNED = 64 << 10
 
 
 def analyse(
@@ -23,31 +27,62 @@ def analyse(
     stdin: str | None = None,
     open_stdin: bool = False,
     cwd: str | None = "/workspace",
+    work: int = MAX_WORK,
 ) -> Analysis:
-    """Every simple command in it. Never raises, and looks at a bounded amount."""
-    source = PRIVATE.sub("", command).replace("\r\n", "\n").rstrip("\r")
-    walk = Analyser(Effort())
+    """Every simple command in it; what there is too much of is scanned for words. Raises TooMuch
+    only where it is told to do less `work` than MAX_WORK."""
+    walk = Analyser(Effort(work))
     whole = Place(command[:200], 0, len(command))
-    if source != command:
-        why = "it has NUL, private characters or carriage returns in it"
-        walk.doubt(Doubt.NOT_PARSED, whole, why)
-    if len(source) > MAX_LENGTH:
-        walk.doubt(Doubt.TOO_MUCH, whole, f"it is longer than {MAX_LENGTH} characters")
-        walk.found.calls.extend(scan(source, whole))
-        return walk.found
-    variables = Variables(cwd=cwd)
-    for number in range(1, 10):
-        variables.assign(str(number), Values(("",)))
-    for name, value in (env or {}).items():
-        variables.assign(name, Values((PRIVATE.sub("", value),), complete=True))
-    if env:
-        walk.emit(Call(Place("", 0, 0), [[]], assigned=list(env)))
-    given = Values((PRIVATE.sub("", stdin or ""),), complete=not open_stdin)
     try:
+        walk.effort.spend((len(command) + len(stdin or "")) // CHARACTERS)
+        if len(command) > MAX_LENGTH:
+            raise TooMuch(f"it is longer than {MAX_LENGTH} characters", 0)
+        source = _cleaned(command, walk.effort)
+        if source != command:
+            why = "it has NUL, private characters or carriage returns in it"
+            walk.doubt(Doubt.NOT_PARSED, whole, why)
+        variables = Variables(cwd=cwd if len(cwd or "") <= MAX_PATH else None)
+        _take_over(env or {}, variables, walk)
+        given = _given(stdin or "", walk.effort, complete=not open_stdin)
         walk.source(source, Scope(variables, stdin=given))
     except (TooMuch, RecursionError) as exc:
+        if work < MAX_WORK:
+            raise TooMuch("it takes more work than that", 0) from None
         why = exc.why if isinstance(exc, TooMuch) else "it is nested too deeply"
         walk.doubt(Doubt.TOO_MUCH, whole, why)
-        walk.found.calls.extend(scan(source, whole))
+        walk.found.calls.extend(
+            scan(_cleaned(command[:MAX_SCANNED], Effort(limit=MAX_SCANNED)), whole)
+        )
     walk.found.work = walk.effort.work
     return walk.found
+
+
+def _cleaned(command: str, effort: Effort) -> str:
+    return _without_private(command, effort).replace("\r\n", "\n").rstrip("\r")
+
+
+def _without_private(text: str, effort: Effort) -> str:
+    if not PRIVATE.search(text):
+        return text
+    effort.spend(len(text) // BY_HAND)
+    return PRIVATE.sub("", text)
+
+
+def _take_over(env: Mapping[str, str], variables: Variables, walk: Analyser) -> None:
+    """What stands before the first command: no arguments, and the environment."""
+    for number in range(1, 10):
+        variables.assign(str(number), Values(("",)))
+    if not env:
+        return
+    walk.emit(Call(Place("", 0, 0), [[]], assigned=list(itertools.islice(env, MAX_WORK))))
+    walk.effort.spend(len(env))
+    for name, value in env.items():
+        walk.effort.spend(len(value) // CHARACTERS)
+        variables.assign(name, _given(value, walk.effort, complete=True))
+
+
+def _given(text: str, effort: Effort, *, complete: bool) -> Values:
+    """What comes along with a command."""
+    if len(text) > MAX_TEXT:
+        return UNKNOWN
+    return Values((_without_private(text, effort),), complete=complete)

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from sandbox_server.policy.analysis import Call, Doubt, Place
 from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bind
+from sandbox_server.policy.effort import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.expand import expand, expand_one, is_literal
 from sandbox_server.policy.fields import HOLE, SPLIT, certain, known
 from sandbox_server.policy.inner import Inner, Run, Script
-from sandbox_server.policy.lexer import Effort
 from sandbox_server.policy.names import command_name
 from sandbox_server.policy.parser import Parser
 from sandbox_server.policy.scan import scan
@@ -22,8 +22,6 @@ from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 from sandbox_server.policy.walk import Walk
 from sandbox_server.policy.wrappers import READS_INPUT, unwrap
 
-CHARACTERS = 32
-"""So many count for one word, in sources that are made out of others."""
 _BAD_SUBSCRIPT = re.compile(r"\[|[^\x20-\x7e]")
 
 
@@ -38,22 +36,22 @@ class Analyser(Walk):
         """All of a source. What is not understood is scanned for words."""
         place = scope.place
         pinned = (place.start, place.end) if place else None
-        self.effort.work += len(source) // CHARACTERS
+        self.effort.spend(len(source) // CHARACTERS)
         parser = Parser(source, self.effort, pinned=pinned)
         depth = self.effort.depth
         parsed: Sequence = parser.whole
         try:
             parser.parse()
         except TooMuch:
-            self.effort.depth = depth
-            self.sequence(parsed, scope)
             raise
         except Unclear as exc:
             self.effort.depth = depth
             rest = parser.source[self._reached(parsed) if not pinned else 0 :]
             here = place or Place(rest[:200], len(source) - len(rest), len(source))
             self.doubt(Doubt.NOT_PARSED, here, exc.why)
-            self.found.calls.extend(scan(rest, here))
+            self.effort.spend(len(rest) // CHARACTERS)
+            for call in scan(rest, here):
+                self.emit(call)
         self.sequence(parsed, scope)
 
     @staticmethod
@@ -90,10 +88,9 @@ class Analyser(Walk):
         """A command is called: by the source, or by another command."""
         call.cwd, call.other_cwds = scope.variables.cwd, scope.variables.other_cwds
         self.emit(call)
-        self.effort.work += sum(map(len, call.argvs)) // 4
         with self.deeper(call.place.start):
             for index, argv in enumerate(call.argvs):
-                before = scope.variables.copy() if index else None
+                before = self.copied(scope.variables) if index else None
                 if argv:
                     self._one_way(call, argv, scope)
                 if before is not None:
@@ -142,12 +139,14 @@ class Analyser(Walk):
         if SPLIT in text or HOLE in text:
             why = "what the shell would be given is not known"
             if script.file is not None:
-                why = f"what is in {certain(script.file) or 'the file'} is not known"
+                file = certain(script.file) or "the file"
+                why = f"what is in {file[:100]} is not known"
             self.doubt(Doubt.UNKNOWN_SCRIPT, call.place, why)
         text = certain(text) or text.replace(SPLIT, HOLE)
         if not text.strip(HOLE + " \t\n"):
             return
         if not script.here:
+            self.effort.spend(len(scope.variables.values) // BY_HAND)
             scope = dataclasses.replace(scope, variables=scope.variables.inherited())
         if script.arguments:
             scope.variables.assign("0", Values(script.arguments[:1]))
@@ -156,7 +155,7 @@ class Analyser(Walk):
             text = text.replace("\\_", " ")
         before = scope.variables
         if script.late:
-            scope = scope.apart()
+            scope = self.apart(scope)
         with self.deeper(call.place.start):
             self.source(text, dataclasses.replace(scope, stdin=UNKNOWN))
         if script.late:
@@ -168,7 +167,7 @@ class Analyser(Walk):
         if name in self._active:
             return
         self._active.append(name)
-        before = scope.variables.copy()
+        before = self.copied(scope.variables)
         bind(argv[1:], scope.variables)
         self.node(self.functions[name].body, scope)
         for key in [*"@123456789"]:
@@ -186,7 +185,7 @@ class Analyser(Walk):
             if equals:
                 self.aliases[name] = certain(value) or HOLE
                 via = (*call.via, "alias")
-                inside = dataclasses.replace(scope.apart(), place=call.place, via=via)
+                inside = dataclasses.replace(self.apart(scope), place=call.place, via=via)
                 self._script(Script(value, here=True), call, inside)
 
     def _aliased(self, node: Simple, scope: Scope, place: Place) -> bool:
@@ -211,16 +210,13 @@ class Analyser(Walk):
                     field for each in ways for field in [*each[0], *[SPLIT] * (len(each) > 1)]
                 )
                 before = variables.array(name) if assignment.append else ()
+                self.effort.spend((len(before) + len(fields)) // BY_HAND)
                 variables.set_array(name, (*before, *fields))
                 continue
             values = expand_one(value, variables, outputs)
-            self.effort.work += sum(map(len, values.texts)) // CHARACTERS
             if assignment.append:
-                old = variables.get(name)
-                values = Values(
-                    tuple(a + b for a in old.texts or (HOLE,) for b in values.texts)[:8],
-                    old.complete and len(old.texts) * len(values.texts) <= 8,
-                )
+                values = variables.get(name).followed_by(values)
+                self.effort.spend(sum(map(len, values.texts)) // CHARACTERS)
             if assignment.subscript:
                 variables.arrays.pop(name, None)
                 variables.forget(name)

@@ -12,6 +12,7 @@ from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 DECLARING = frozenset({"declare", "typeset", "local", "readonly", "export"})
 _SETS_NAMES = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "printf", "wait"})
+MAX_READ = 256
 _READ_VALUED = "adinNptuC"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -95,7 +96,7 @@ def _read(argv: list[str], stdin: str | None, variables: Variables) -> None:
     array = options.value("-a")
     line = None if stdin is None else stdin.partition("\n")[0]
     if array and line is not None:
-        variables.set_array(array, (*line.split(), SPLIT))
+        variables.set_array(array, (*line.split(None, MAX_READ)[:MAX_READ], SPLIT))
     if line is None:
         for name in names:
             variables.forget(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 
-from sandbox_server.policy.lexer import Effort
+from sandbox_server.policy.effort import Effort
 from sandbox_server.policy.redirections import RedirectionParser
 from sandbox_server.policy.syntax import (
     Arithmetic,
@@ -140,7 +140,7 @@ class CommandParser(RedirectionParser):
             raise self.unclear("a pipeline without a command")
 
     def _command(self) -> Node:
-        self.tick()
+        self.effort.spend(2, self.position)
         self.skip_blanks()
         reserved = self._reserved()
         if self.next() == "(" or reserved in _OPENERS:
@@ -187,11 +187,11 @@ class CommandParser(RedirectionParser):
         return made
 
     def _last(self, start: int) -> int:
-        """Where the text before here ends, without the blanks."""
-        end = self.position
-        while end > start + 1 and self.source[end - 1] in " \t" and self.source[end - 2] != "\\":
-            end -= 1
-        return end
+        """Where the text before here ends, without the blanks; one may be escaped."""
+        text = self.source[start : self.position]
+        plain = text.rstrip(" \t")
+        escaped = plain.endswith("\\") and len(plain) < len(text)
+        return start + max(len(plain) + escaped, 1)
 
     def _assignment(self, made: list[Assignment]) -> bool:
         found = _ASSIGNED.match(self.source, self.position, self.end)

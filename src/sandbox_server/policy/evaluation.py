@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from sandbox_server.policy.effort import BY_HAND
 from sandbox_server.policy.expand import Outputs, expand_one, parameter
 from sandbox_server.policy.fields import NUMBER, known
 from sandbox_server.policy.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
@@ -24,6 +25,7 @@ def evaluate(part: Arithmetic, variables: Variables, outputs: Outputs) -> bool:
     safe = True
     for inner in part.parts:
         if isinstance(inner, Text):
+            outputs.spend(len(inner.text) // BY_HAND)
             safe &= _names(inner.text, variables)
         elif isinstance(inner, Parameter):
             values, _ = parameter(inner, variables, outputs)
@@ -88,8 +90,10 @@ def _names(text: str, variables: Variables) -> bool:
         if name not in seen and not _PLAIN_ASSIGN.match(text, found.end()):
             safe &= _is_number(variables.get(name)) or bool(re.fullmatch("0?x[0-9a-fA-F]+", name))
         seen.add(name)
+    last = 0
     for found in _NAMES.finditer(text):
-        before = text[: found.start()].rstrip()
-        if _ASSIGNS.match(text, found.end()) or before.endswith(("++", "--")):
+        before = text[last : found.start()].rstrip()
+        last = found.end()
+        if _ASSIGNS.match(text, last) or before.endswith(("++", "--")):
             variables.assign(found[0], Values((NUMBER,), complete=True))
     return safe

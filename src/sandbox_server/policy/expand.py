@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Protocol
 
+from sandbox_server.policy.effort import BY_HAND, CHARACTERS
 from sandbox_server.policy.fields import (
     BRACKET,
     CLOSE,
@@ -19,14 +20,15 @@ from sandbox_server.policy.fields import (
     SPLIT,
     STAR,
 )
-from sandbox_server.policy.parameters import transformed
+from sandbox_server.policy.parameters import cost, transformed
 from sandbox_server.policy.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 MAX_ALTERNATIVES = 16
 MAX_BRACES = 64
-MAX_TEXT = 65536
+MAX_TEXT = 256 << 10
 MAX_NESTED = 12
+MAX_RANGE = 64
 _ACTIVE = str.maketrans({"*": STAR, "?": QUESTION, "[": BRACKET, "{": OPEN, ",": COMMA, "}": CLOSE})
 _ACTIVE_BUT_BRACKETS = {key: value for key, value in _ACTIVE.items() if value != BRACKET}
 _SPECIAL = re.compile(r"[*?{~]|\[.*\]")
@@ -41,6 +43,9 @@ class Outputs(Protocol):
     def process(self, part: Substitution) -> str:
         """The path of a process substitution."""
 
+    def spend(self, steps: int) -> None:
+        """Raises TooMuch."""
+
 
 def expand(word: Word, variables: Variables, outputs: Outputs) -> list[list[str]]:
     """Every way in which a word may become fields; mostly there is one."""
@@ -48,7 +53,7 @@ def expand(word: Word, variables: Variables, outputs: Outputs) -> list[list[str]
     if bare is not None and not _SPECIAL.search(bare):
         return [[bare]]
     texts = _alternatives(word.parts, variables, outputs)
-    ways = [_fields(text, word) for text in texts]
+    ways = [_fields(text, word, outputs) for text in texts]
     return ways if len(ways) <= MAX_ALTERNATIVES else [*ways[:MAX_ALTERNATIVES], [SPLIT]]
 
 
@@ -78,16 +83,17 @@ def is_literal(word: Word) -> bool:
 
 
 def _alternatives(parts: list[Part], variables: Variables, outputs: Outputs) -> list[str]:
-    texts = [""]
+    ways: list[list[str]] = [[]]
     for index, part in enumerate(parts):
         pieces = _pieces(part, variables, outputs, first=index == 0)
-        if len(pieces) == 1:
-            texts = [_bounded(text + pieces[0]) for text in texts]
-        elif len(texts) * len(pieces) > MAX_ALTERNATIVES:
-            texts = [text + HOLE for text in texts]
-        else:
-            texts = [_bounded(text + piece) for text in texts for piece in pieces]
-    return list(dict.fromkeys(texts))
+        if len(pieces) > 1 and len(ways) * len(pieces) <= MAX_ALTERNATIVES:
+            ways = [[*way, piece] for way in ways for piece in pieces]
+            outputs.spend(sum(map(len, ways)) // BY_HAND)
+            continue
+        for way in ways:
+            way.append(pieces[0] if len(pieces) == 1 else HOLE)
+    outputs.spend(sum(len(piece) for way in ways for piece in way) // CHARACTERS)
+    return list(dict.fromkeys(_bounded("".join(way)) for way in ways))
 
 
 def _bounded(text: str) -> str:
@@ -120,7 +126,9 @@ def parameter(part: Parameter, variables: Variables, outputs: Outputs) -> tuple[
     if part.subscript in ("@", "*") or part.name in ("@", "*"):
         name = part.name if part.subscript else "@"
         joined = part.quoted and "*" in (part.name, part.subscript)
-        return Values((GAP.join(variables.array(name)),), complete=not joined), True
+        fields = variables.array(name)
+        outputs.spend(sum(map(len, fields)) // CHARACTERS + len(fields) // BY_HAND)
+        return Values((GAP.join(fields),), complete=not joined), True
     if isinstance(part.subscript, Arithmetic):
         index = "".join(p.text for p in part.subscript.parts if isinstance(p, Text))
         values = variables.element(part.name, index)
@@ -131,6 +139,7 @@ def parameter(part: Parameter, variables: Variables, outputs: Outputs) -> tuple[
     words = [Word([each], 0, 0) for each in part.word]
     texts = [expand_one(each, variables, outputs) for each in words]
     argument = "".join(v.texts[0] if v.complete and len(v.texts) == 1 else HOLE for v in texts)
+    outputs.spend(cost(values, part.operator, argument))
     return transformed(values, part.operator, argument), part.quoted
 
 
@@ -165,24 +174,29 @@ def _split(text: str, variables: Variables) -> str:
     return text.replace(HOLE, SPLIT).replace("*", STAR).replace("?", QUESTION).replace("[", BRACKET)
 
 
-def _fields(text: str, word: Word) -> list[str]:
-    texts = [text] if OPEN not in text else _braced(text)
-    fields = []
+def _fields(text: str, word: Word, outputs: Outputs) -> list[str]:
+    texts = [text] if OPEN not in text else _braced(text, outputs)
+    fields: list[str] = []
     for each in texts:
         each = _inactive_braces(each)
         if GAP not in each:
             fields.append(each)
         else:
             fields.extend(part for part in each.split(GAP) if part)
+            outputs.spend(len(fields))
     if fields == [""] and not any(isinstance(p, Text) and p.quoted for p in word.parts):
         return []
     return fields
 
 
-def _braced(text: str) -> list[str]:
+def _braced(text: str, outputs: Outputs) -> list[str]:
     if text.count(OPEN) > MAX_NESTED:
         return [SPLIT]
-    made = list(itertools.islice(_braces(text), MAX_BRACES + 1))
+    outputs.spend(2 * len(text) // BY_HAND)
+    made = []
+    for each in itertools.islice(_braces(text), MAX_BRACES + 1):
+        outputs.spend(1 + len(each) // CHARACTERS)
+        made.append(each)
     return made if len(made) <= MAX_BRACES else [*made[:MAX_BRACES], SPLIT]
 
 
@@ -235,6 +249,8 @@ def _choices(inner: str) -> list[str]:
     found = _RANGE.fullmatch(inner)
     if not found:
         return []
+    if len(inner) > MAX_RANGE:
+        return [SPLIT]
     low, high = (int(end) if end.lstrip("-").isdigit() else ord(end) for end in found.groups())
     if found[1].lstrip("-").isdigit() != found[2].lstrip("-").isdigit():
         return []

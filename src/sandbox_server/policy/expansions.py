@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 
+from sandbox_server.policy.effort import BY_HAND
 from sandbox_server.policy.escapes import ansi_c
 from sandbox_server.policy.lexer import Lexer, add
 from sandbox_server.policy.syntax import (
@@ -24,7 +25,8 @@ _ARITHMETIC_RUN = re.compile(r"[^()\[\]\\'\"$`]+")
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]")
 _BRACED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
 _OPERATOR = re.compile(r":?[-=?+]|##?|%%?|/[/#%]?|\^\^?|,,?|@[A-Za-z]|:")
-_BACKTICKS = re.compile(r"(?:[^`\\]|\\.)*", re.DOTALL)
+_BACKTICKS = re.compile(r"[^`\\]*(?:\\.[^`\\]*)*", re.DOTALL)
+_ANSI_C = re.compile(r"[^'\\]*(?:\\.[^'\\]*)*", re.DOTALL)
 
 
 class ExpansionLexer(Lexer):
@@ -84,7 +86,7 @@ class ExpansionLexer(Lexer):
         return None
 
     def _expression(self, closer: str) -> list[Part]:
-        self._enter()
+        self.effort.enter(self.position)
         opener = "(" if closer == ")" else "["
         parts: list[Part] = []
         nesting = 0
@@ -157,14 +159,12 @@ class ExpansionLexer(Lexer):
 
     def _ansi_c(self) -> Text:
         self.position += 1
-        at = self.position
-        while at < self.end and self.source[at] != "'":
-            at += 2 if self.source[at] == "\\" else 1
-        if at >= self.end:
+        text = self.run(_ANSI_C)
+        if self.next() != "'":
             raise self.unclear("a quote is never closed")
-        text = ansi_c(self.source[self.position : at])
-        self.position = at + 1
-        return Text(text, quoted=True)
+        self.position += 1
+        self.effort.spend(4 * text.count("\\") // BY_HAND, self.position)
+        return Text(ansi_c(text), quoted=True)
 
     def _backticks(self, parts: list[Part], *, quoted: bool) -> None:
         self.tick()
@@ -173,8 +173,9 @@ class ExpansionLexer(Lexer):
         if found is None or not self.source.startswith("`", found.end(), self.end):
             raise self.unclear("a backtick is never closed")
         inner = found[0]
-        self._enter()
+        self.effort.enter(self.position)
         if "\\" in inner:
+            self.effort.spend(len(inner) // BY_HAND, start)
             special = r'\\([$`\\"])' if quoted else r"\\([$`\\])"
             body = self.nested(re.sub(special, r"\1", inner), start)
         else:

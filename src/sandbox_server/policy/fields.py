@@ -22,7 +22,7 @@ GAP = "\ue006"
 OPEN, COMMA, CLOSE = "\ue007", "\ue008", "\ue009"
 """Braces that are expanded. None is left after that."""
 
-PRIVATE = re.compile("[\ue000-\uf8ff\0]")
+PRIVATE = re.compile("[\ue000-\uf8ff\0]+")
 _UNKNOWN = re.compile(f"[{HOLE}{SPLIT}{NUMBER}{STAR}{QUESTION}{BRACKET}]")
 _PLAIN = str.maketrans({STAR: "*", QUESTION: "?", BRACKET: "[", OPEN: "{", COMMA: ",", CLOSE: "}"})
 _REGEX = {
@@ -42,15 +42,34 @@ def known(field: str) -> bool:
 
 def certain(field: str) -> str | None:
     """Its text, where all of it is known; patterns are taken as written."""
+    if field.isascii():
+        return field
     plain = field.translate(_PLAIN)
     return None if HOLE in plain or SPLIT in plain or NUMBER in plain else plain
 
 
+MAX_HOLES, MAX_COMPILED = 4, 256
+"""A field with more that is not known may be anything: it would take long to say."""
+
+
+def unknown_in(field: str) -> list[str]:
+    return _UNKNOWN.findall(field)
+
+
+def may_be(field: str, text: str) -> bool:
+    """Whether a field can turn out to be this text."""
+    if field == text or SPLIT in field:
+        return True
+    unknown = unknown_in(field)
+    if not unknown or (BRACKET not in unknown and len(field) - len(unknown) > len(text)):
+        return False
+    if len(unknown) > MAX_HOLES or len(field) > MAX_COMPILED:
+        return True
+    return _possible(field).fullmatch(text) is not None
+
+
 @lru_cache(maxsize=512)
-def possible(field: str) -> re.Pattern[str]:
-    """What a field can turn out to be."""
-    if SPLIT in field:
-        return re.compile(".*", re.DOTALL)
+def _possible(field: str) -> re.Pattern[str]:
     out, bracket = [], False
     for character in field:
         if bracket:
@@ -61,7 +80,3 @@ def possible(field: str) -> re.Pattern[str]:
         else:
             out.append(_REGEX.get(character) or re.escape(character))
     return re.compile("".join(out), re.DOTALL)
-
-
-def may_be(field: str, text: str) -> bool:
-    return field == text or (not known(field) and possible(field).fullmatch(text) is not None)

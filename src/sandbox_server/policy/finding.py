@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sandbox_server.policy.fields import HOLE
-from sandbox_server.policy.inner import Inner, Run
+from sandbox_server.policy.inner import Inner, Run, filled
 
 _RUNS = ("-exec", "-execdir", "-ok", "-okdir")
 _NO_FILTER = frozenset({
@@ -13,20 +15,18 @@ _NO_FILTER = frozenset({
 _NO_FILTER_VALUED = frozenset({"-maxdepth", "-mindepth", "-printf", "-fprint", "-type", "-D"})
 
 
-def unwrap_find(argv: list[str]) -> list[Inner]:
+def unwrap_find(argv: list[str]) -> Iterator[Inner]:
     """What stands behind -exec and its kin. Where nothing is filtered out, each starting point is
     among what is found; -delete then is `rm -r` of them."""
     words = argv[1:]
     runs, others = _split_off_runs(words)
     starts = _starts(others)
     everything = _unfiltered(others)
-    found: list[Inner] = []
     for command in runs:
         for place in [*(starts if everything else []), HOLE]:
-            found.append(Run([word.replace("{}", place) for word in command]))
+            yield Run(filled(command, "{}", place))
     if everything and "-delete" in others:
-        found.extend(Run(["rm", "-r", start]) for start in starts)
-    return found
+        yield from (Run(["rm", "-r", start]) for start in starts)
 
 
 def _split_off_runs(words: list[str]) -> tuple[list[list[str]], list[str]]:

@@ -34,6 +34,16 @@ class Script:
 
 
 Inner = Run | Script
+MAX_FILLED = 256 << 10
+
+
+def filled(words: list[str], mark: str, text: str) -> list[str]:
+    """The words with a text in place of every mark; too large to be known, and then SPLIT."""
+    count = sum(word.count(mark) for word in words)
+    small = count * len(text) <= MAX_FILLED
+    return [
+        word if mark not in word else word.replace(mark, text) if small else SPLIT for word in words
+    ]
 
 
 class Options:

@@ -1,41 +1,30 @@
 """Bash source into words: quotes, expansions, substitutions.
 
 Written for judging, not for running: whatever bash could read in two ways is Unclear. Regular
-expressions take the long runs of ordinary characters, so the time is linear in the length; the work
-that may be repeated is counted and bounded.
+expressions take the long runs of ordinary characters; every step besides is counted and bounded.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
+from sandbox_server.policy.effort import CHARACTERS, Effort
 from sandbox_server.policy.syntax import (
     Part,
     Sequence,
     Substitution,
     Text,
-    TooMuch,
     Unclear,
     Word,
 )
 
-MAX_DEPTH = 30
-MAX_WORK = 10_000
-
-BLANKS = re.compile(r"(?:[ \t]|\\\n)+")
+BLANKS = re.compile(r"(?:[ \t]++|\\\n)++")
 _RUN = re.compile(r"[^ \t\n\\'\"$`;&|<>()]+")
 _QUOTED_RUN = re.compile(r'[^"\\$`]+')
 _BODY_RUN = re.compile(r"[^\\$`]+")
-
-
-@dataclass(slots=True)
-class Effort:
-    """Shared by a parser and those it starts: how deep, and how much so far."""
-
-    work: int = 0
-    depth: int = 0
+LONG_TEXT = 1024
+"""Text is added to a part up to here, then to a new one: adding to a long one copies it."""
 
 
 class Lexer(ABC):
@@ -57,9 +46,7 @@ class Lexer(ABC):
         return Unclear(why, self.pinned[0] if self.pinned else self.position)
 
     def tick(self) -> None:
-        self.effort.work += 1
-        if self.effort.work > MAX_WORK:
-            raise TooMuch("there is too much in it to look at", self.position)
+        self.effort.spend(1, self.position)
 
     def looking_at(self, text: str, ahead: int = 0) -> bool:
         return self.source.startswith(text, self.position + ahead, self.end)
@@ -72,6 +59,7 @@ class Lexer(ABC):
         found = pattern.match(self.source, self.position, self.end)
         if found is None:
             return ""
+        self.effort.spend((found.end() - self.position) // CHARACTERS, self.position)
         self.position = found.end()
         return found[0]
 
@@ -128,6 +116,7 @@ class Lexer(ABC):
 
     def _special(self, character: str, parts: list[Part]) -> None:
         """A quote, an escape or an expansion outside of quotes."""
+        self.tick()
         if character == "\\":
             self._escape(parts)
         elif character == "'":
@@ -197,7 +186,7 @@ class Lexer(ABC):
 
     def _pattern_group(self, parts: list[Part]) -> None:
         """`@(a|b)` and its kin: a pattern, whatever stands in it."""
-        self._enter()
+        self.effort.enter(self.position)
         self.position += 1
         add(parts, "(", quoted=False)
         while True:
@@ -216,24 +205,19 @@ class Lexer(ABC):
                 return
 
     def _deeper(self) -> Sequence:
-        self._enter()
+        self.effort.enter(self.position)
         body = self.substituted()
         self.effort.depth -= 1
         return body
 
-    def _enter(self) -> None:
-        self.effort.depth += 1
-        if self.effort.depth > MAX_DEPTH:
-            raise TooMuch("it is nested too deeply", self.position)
-
 
 def add(parts: list[Part], text: str, *, quoted: bool) -> None:
-    """Neighbours of one kind are one part; an empty quoted one is kept, it makes an argument."""
+    """Short neighbours of one kind are one part; an empty quoted one makes an argument."""
     if not text and not quoted:
         return
     if parts:
         last = parts[-1]
-        if type(last) is Text and last.quoted == quoted:
+        if type(last) is Text and last.quoted == quoted and len(last.text) < LONG_TEXT:
             last.text += text
             return
     parts.append(Text(text, quoted))

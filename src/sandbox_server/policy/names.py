@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import posixpath
 import re
-from functools import lru_cache
+from fnmatch import translate
 
-from sandbox_server.policy.fields import BRACKET, HOLE, QUESTION, STAR, certain, known
+from sandbox_server.policy.fields import (
+    BRACKET,
+    HOLE,
+    MAX_HOLES,
+    QUESTION,
+    STAR,
+    certain,
+    known,
+    unknown_in,
+)
 
 PLACES = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
 """Where a program is the one of that name."""
+MAX_PATH = 4096
+"""As in the kernel: what is longer leads nowhere."""
+MAX_PATTERN = 64
 
 
 def command_name(field: str) -> str | None:
@@ -28,13 +40,11 @@ def pattern_of_name(field: str) -> re.Pattern[str] | None:
         return None
     last = field.rpartition("/")[2]
     literal = re.sub(f"[{STAR}{QUESTION}]|{BRACKET}[^]]*]", "", last)
-    if not literal:
+    if not literal or len(last) > MAX_PATTERN or len(unknown_in(last)) > MAX_HOLES:
         return None
-    out = re.sub(f"{BRACKET}([^]]*)]", lambda found: f"[{found[1]}]", last)
-    try:
-        return re.compile(out.replace(STAR, ".*").replace(QUESTION, "."))
-    except re.error:
-        return None
+    quoted = re.sub("[*?[]", r"[\g<0>]", last)
+    plain = quoted.replace(f"{BRACKET}^", "[!").replace(BRACKET, "[")
+    return re.compile(translate(plain.replace(STAR, "*").replace(QUESTION, "?")))
 
 
 def absolute(field: str, cwd: str | None) -> str | None:
@@ -47,28 +57,4 @@ def absolute(field: str, cwd: str | None) -> str | None:
         plain = posixpath.join(cwd, plain)
     path = posixpath.normpath(plain)
     path = "/" + path.lstrip("/") if path[0] == "/" else path
-    return re.sub(r"/[*?]*[*][*?]*(?=/|$)", "/*", path)
-
-
-@lru_cache(maxsize=2048)
-def glob(pattern: str) -> re.Pattern[str]:
-    """`*` stays within one part of a path, `**` does not; `[*]` is a star."""
-    out = []
-    for piece in re.split(r"(\*\*|\*|\?|\[[^]]+\])", pattern):
-        if piece == "**":
-            out.append(".*")
-        elif piece == "*":
-            out.append("[^/]*")
-        elif piece == "?":
-            out.append("[^/]")
-        elif piece[:1] == "[" and piece[-1:] == "]":
-            out.append(piece)
-        else:
-            out.append(re.escape(piece))
-    return re.compile("".join(out), re.DOTALL)
-
-
-@lru_cache(maxsize=2048)
-def sample(pattern: str) -> str:
-    """A text that a pattern matches."""
-    return re.sub(r"\*\*?|\?", "a", re.sub(r"\[(.)[^]]*\]", r"\1", pattern))
+    return re.sub(r"/[*?]++(?=/|$)", lambda part: "/*" if "*" in part[0] else part[0], path)

@@ -6,13 +6,24 @@ import base64
 import binascii
 import re
 
+from sandbox_server.policy.effort import BY_HAND, CHARACTERS
 from sandbox_server.policy.escapes import echoed
 from sandbox_server.policy.fields import HOLE
 
 MAX_OUTPUT = 65536
+MAX_SET = 256
 SURE = frozenset({"echo", "printf", "cat"})
 """What they print is not only likely, but certain."""
 _DIRECTIVE = re.compile(r"%(?:%|[-0-9.]*([sbqdcxi]))")
+
+
+def cost(argv: list[str], stdin: str | None) -> int:
+    """The steps that it takes to tell."""
+    marks = [word.count("\\") + word.count("%") for word in argv]
+    rounds = _rounds(argv[1:]) if argv[0].endswith("printf") else 1
+    characters = sum(map(len, argv)) + rounds * max(map(len, argv)) + len(stdin or "")
+    by_hand = sum(marks) + rounds * (1 + max(marks)) + (stdin or "").count("\n")
+    return characters // CHARACTERS + 2 * by_hand // BY_HAND
 
 
 def output(argv: list[str], stdin: str | None) -> str | None:
@@ -63,22 +74,30 @@ def _printf(arguments: list[str]) -> str | None:
     if not arguments or arguments[0].startswith("-"):
         return None
     template, *values = arguments
-    wanted = sum(1 for found in _DIRECTIVE.finditer(template) if found[1])
-    rounds = max(1, -(-len(values) // wanted)) if wanted else 1
-    supply = iter(values)
+    rounds, supply = _rounds(arguments), iter(values)
 
     def filled(found: re.Match[str]) -> str:
         value = next(supply, "") if found[1] else "%"
         return echoed(value) if found[1] == "b" else value
 
     made = ""
-    for _ in range(min(rounds, 1000)):
+    for _ in range(rounds):
         last = 0
         for found in _DIRECTIVE.finditer(template):
             made += echoed(template[last : found.start()]) + filled(found)
             last = found.end()
         made += echoed(template[last:])
     return made
+
+
+def _rounds(arguments: list[str]) -> int:
+    """How often printf goes through its format, until it has used up the values."""
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    if not arguments:
+        return 1
+    wanted = sum(1 for found in _DIRECTIVE.finditer(arguments[0]) if found[1])
+    return max(1, -(-(len(arguments) - 1) // wanted)) if wanted else 1
 
 
 def _decoded(text: str, decode: object) -> str | None:
@@ -91,7 +110,7 @@ def _decoded(text: str, decode: object) -> str | None:
 def _translated(text: str, source: str, target: str) -> str | None:
     if source == "-d":
         gone = _set(target)
-        return None if gone is None else "".join(c for c in text if c not in gone)
+        return None if gone is None else text.translate(dict.fromkeys(map(ord, gone)))
     before, after = _set(source), _set(target)
     if not before or not after:
         return None
@@ -101,7 +120,7 @@ def _translated(text: str, source: str, target: str) -> str | None:
 
 def _set(text: str) -> str | None:
     """`a-z` and the like; classes are not known."""
-    if "[:" in text:
+    if "[:" in text or len(text) > MAX_SET:
         return None
     text = echoed(text)
     made, index = "", 0

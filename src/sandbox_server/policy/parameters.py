@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
+from sandbox_server.policy.effort import BY_HAND, CHARACTERS
 from sandbox_server.policy.fields import known
 from sandbox_server.policy.variables import UNKNOWN, Values
 
+_TRIMS = ("#", "##", "%", "%%")
+MAX_PATTERN, MAX_DIGITS = 256, 40
 _DECIMAL = re.compile(r"\s*-?(?:0|[1-9][0-9]*)\s*", re.ASCII)
 """Not `010`, which is eight."""
+
+
+def cost(values: Values, operator: str, argument: str) -> int:
+    """The steps that it takes to apply an operator."""
+    sizes = [len(text) for text in values.texts]
+    if operator in _TRIMS:
+        return sum(size * (2 * CHARACTERS + size) for size in sizes) // (BY_HAND * CHARACTERS)
+    if operator in ("/", "//"):
+        sizes = [size * (1 + len(argument)) for size in sizes]
+    return sum(sizes) // CHARACTERS
 
 
 def transformed(values: Values, operator: str, argument: str) -> Values:
@@ -55,7 +68,7 @@ def _applied(text: str, operator: str, argument: str) -> str | None:
         return _substring(text, argument)
     if operator in ("/", "//", "/#", "/%"):
         return _replaced(text, operator, argument)
-    if operator in ("#", "##", "%", "%%"):
+    if operator in _TRIMS and len(argument) <= MAX_PATTERN:
         return _trimmed(text, operator, argument)
     return None
 
@@ -70,7 +83,8 @@ def _cased(text: str, operator: str) -> str:
 
 def _substring(text: str, argument: str) -> str | None:
     start, _, length = argument.partition(":")
-    if not all(_DECIMAL.fullmatch(number) for number in (start or "0", length or "0")):
+    numbers = (start or "0", length or "0")
+    if len(argument) > MAX_DIGITS or not all(map(_DECIMAL.fullmatch, numbers)):
         return None
     begin, count = int(start or 0), int(length) if length else len(text)
     begin = max(begin + len(text), 0) if begin < 0 else begin
@@ -90,9 +104,10 @@ def _replaced(text: str, operator: str, argument: str) -> str | None:
 
 def _trimmed(text: str, operator: str, pattern: str) -> str:
     """The shortest or longest match at one end is cut off."""
+    matches = re.compile(translate(pattern)).match
     cuts = range(len(text) + 1)
     if operator[0] == "#":
         order = cuts if operator == "#" else reversed(cuts)
-        return next((text[cut:] for cut in order if fnmatchcase(text[:cut], pattern)), text)
+        return next((text[cut:] for cut in order if matches(text[:cut])), text)
     order = reversed(cuts) if operator == "%" else cuts
-    return next((text[:cut] for cut in order if fnmatchcase(text[cut:], pattern)), text)
+    return next((text[:cut] for cut in order if matches(text[cut:])), text)

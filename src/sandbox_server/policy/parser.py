@@ -39,7 +39,7 @@ class Parser(CommandParser):
         return Parser(source, self.effort, pinned=self.pinned or (start, start + 1)).parse()
 
     def _compound(self, opener: str) -> Node:
-        self._enter()
+        self.effort.enter(self.position)
         start = self.position
         self.position += len(opener)
         made = self._by_opener(opener, start)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from sandbox_server.policy.analyse import analyse
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
+from sandbox_server.policy.effort import MAX_WORK
+from sandbox_server.policy.fields import certain
 from sandbox_server.policy.names import command_name
 from sandbox_server.policy.rulefile import RuleFile, read_rules
 from sandbox_server.policy.rules import Action, Mode, Rule, RuleIndex
@@ -21,6 +23,24 @@ _INSTEAD = {
     Doubt.NOT_PARSED: "write it in plain bash, or in several commands",
     Doubt.TOO_MUCH: "split it into several commands, or upload a file",
 }
+MAX_TOLD = 1000
+"""So many characters are told of a command, and of its arguments together."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A call as callers are told of it. Small, whatever the command: what is cut off ends in `…`"""
+
+    text: str
+    start: int
+    end: int
+    via: tuple[str, ...]
+    argv: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, place: Place, via: tuple[str, ...] = (), argv: Sequence[str] = ()) -> Told:
+        names = tuple(clipped(name, 100) for name in via)
+        return cls(clipped(place.text), place.start, place.end, names, tuple(_told(argv)))
 
 
 @dataclass(frozen=True)
@@ -30,27 +50,21 @@ class Rejection:
     rule: str
     reason: str
     alternative: str | None
-    place: Place
-    via: tuple[str, ...] = ()
-    argv: tuple[str, ...] = ()
+    told: Told
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """What a policy says of a command."""
+    """What a policy says of a command. Small: many are remembered."""
 
     policy: str
     mode: Mode
     rejection: Rejection | None
-    analysis: Analysis
+    doubts: tuple[str, ...]
 
     @property
     def allowed(self) -> bool:
         return self.rejection is None
-
-    @property
-    def doubts(self) -> list[str]:
-        return list(dict.fromkeys(doubt.value for doubt, _, _ in self.analysis.doubts))
 
 
 KEPT, KEPT_LENGTH = 1024, 1000
@@ -84,24 +98,36 @@ class Policy:
         stdin: str | None = None,
         open_stdin: bool = False,
         cwd: str | None = "/workspace",
+        work: int = MAX_WORK,
     ) -> Ruling:
         """Whether a command may run, with what it is given; `open_stdin`: and with what may come
-        later."""
-        if env or stdin is not None or len(command) > KEPT_LENGTH:
-            return self._judge(command, open_stdin, cwd, env=env, stdin=stdin)
-        return self._judge_bare(command, open_stdin, cwd)
+        later. Raises TooMuch only where it is told to do less `work` than MAX_WORK."""
+        if env or stdin is not None or len(command) + len(cwd or "") > KEPT_LENGTH:
+            return self.explain(
+                command, env=env, stdin=stdin, open_stdin=open_stdin, cwd=cwd, work=work
+            )[0]
+        return self._judge_bare(command, open_stdin, cwd, work)
 
-    def _judge(
+    def explain(
         self,
         command: str,
-        open_stdin: bool,
-        cwd: str | None,
         *,
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
-    ) -> Ruling:
-        found = analyse(command, env=env, stdin=stdin, open_stdin=open_stdin, cwd=cwd)
-        return Ruling(self.name, self.mode, self._rejection(found), found)
+        open_stdin: bool = False,
+        cwd: str | None = "/workspace",
+        work: int = MAX_WORK,
+    ) -> tuple[Ruling, Analysis]:
+        """As judge, with all that was found."""
+        found = analyse(command, env=env, stdin=stdin, open_stdin=open_stdin, cwd=cwd, work=work)
+        return self._rule_on(found), found
+
+    def _judge(self, command: str, open_stdin: bool, cwd: str | None, work: int) -> Ruling:
+        return self._rule_on(analyse(command, open_stdin=open_stdin, cwd=cwd, work=work))
+
+    def _rule_on(self, found: Analysis) -> Ruling:
+        doubts = dict.fromkeys(doubt.value for doubt, _, _ in found.doubts)
+        return Ruling(self.name, self.mode, self._rejection(found), tuple(doubts))
 
     def _rejection(self, found: Analysis) -> Rejection | None:
         if self.mode is Mode.ALLOW_ALL:
@@ -112,7 +138,7 @@ class Policy:
             return None
         for doubt, place, why in found.doubts:
             reason = f"{why}, and this policy allows only what is known before running"
-            return Rejection(doubt.value, reason, _INSTEAD[doubt], place)
+            return Rejection(doubt.value, reason, _INSTEAD[doubt], Told.of(place))
         return next(self._unlisted(found), None)
 
     def _denied(self, found: Analysis) -> Iterator[Rejection]:
@@ -145,15 +171,31 @@ class Policy:
 
 
 def _by_rule(rule: Rule, call: Call, argv: list[str], reason: str) -> Rejection:
-    return Rejection(rule.id, reason, rule.alternative, call.place, call.via, tuple(argv))
+    return Rejection(rule.id, reason, rule.alternative, Told.of(call.place, call.via, argv))
 
 
 def _shadowing(call: Call) -> Rejection:
     reason = "a function may not take the name of a command that is allowed"
-    return Rejection(SHADOWED, reason, "give the function another name", call.place, call.via)
+    told = Told.of(call.place, call.via)
+    return Rejection(SHADOWED, reason, "give the function another name", told)
 
 
 def _not_listed(call: Call, argv: list[str]) -> Rejection:
-    name = command_name(argv[0]) or argv[0]
+    name = clipped(command_name(argv[0]) or argv[0], 100)
     reason = f"{name} is not among the commands this policy allows, or not with these arguments"
-    return Rejection(NOT_LISTED, reason, None, call.place, call.via, tuple(argv))
+    return Rejection(NOT_LISTED, reason, None, Told.of(call.place, call.via, argv))
+
+
+def _told(argv: Sequence[str]) -> Iterator[str | None]:
+    left = MAX_TOLD
+    for field in argv:
+        if left <= 0:
+            yield "…"
+            return
+        plain = certain(field)
+        yield plain if plain is None else clipped(plain, left)
+        left -= 1 + len(plain or "")
+
+
+def clipped(text: str, length: int = MAX_TOLD) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sandbox_server.policy.effort import CHARACTERS, Effort
 from sandbox_server.policy.expansions import ExpansionLexer
-from sandbox_server.policy.lexer import Effort
 from sandbox_server.policy.syntax import Redirect, Text, Word
 
 _COMMENT = re.compile(r"#[^\n]*")
@@ -98,14 +99,44 @@ class RedirectionParser(ExpansionLexer):
 
     def _find_delimiter(self, heredoc: _Heredoc) -> int:
         """Where the text ends; moves behind the delimiter. The end of the source ends it too."""
+        if not heredoc.quoted and self.source.find("\\\n", self.position, self.end) >= 0:
+            return self._find_among_continued(heredoc)
+        for at in self._candidates(heredoc):
+            stop = at + len(heredoc.delimiter)
+            line = self.source.rfind("\n", 0, at) + 1
+            if stop == self.end or self.source[stop] == "\n":
+                if self.source[line:at].strip("\t"):
+                    continue
+                self.position = min(stop + 1, self.end)
+                return line
+        self.position = self.end
+        return self._unclosed()
+
+    def _candidates(self, heredoc: _Heredoc) -> Iterator[int]:
+        """Where a delimiter may stand: at the start of a line, or behind tabs."""
+        marks = [before + heredoc.delimiter for before in ("\n\t" if heredoc.tabs else "\n")]
+        at = self.position - 1
+        while True:
+            self.effort.spend(1 + (self.end - at) // (16 * CHARACTERS), at)
+            found = [self.source.find(mark, at, self.end) for mark in marks]
+            at = min((place for place in found if place >= 0), default=-1) + 1
+            if not at:
+                return
+            yield at
+
+    def _find_among_continued(self, heredoc: _Heredoc) -> int:
         while self.position < self.end:
             self.tick()
             start = self.position
             line = self._line()
-            while not heredoc.quoted and _continued(line) and self.position < self.end:
+            while _continued(line) and self.position < self.end:
+                self.effort.spend(1 + len(line) // CHARACTERS, start)
                 line = line[:-1] + self._line()
             if (line.lstrip("\t") if heredoc.tabs else line) == heredoc.delimiter:
                 return start
+        return self._unclosed()
+
+    def _unclosed(self) -> int:
         if self.effort.depth or self.pinned:
             raise self.unclear("a heredoc that is never closed")
         return self.end

@@ -18,9 +18,14 @@ from sandbox_server.policy.fields import (
     certain,
     known,
     may_be,
-    possible,
 )
-from sandbox_server.policy.names import absolute, command_name, glob, pattern_of_name, sample
+from sandbox_server.policy.globs import Globs, globs, sample
+from sandbox_server.policy.names import (
+    MAX_PATH,
+    absolute,
+    command_name,
+    pattern_of_name,
+)
 
 
 class Mode(StrEnum):
@@ -76,6 +81,8 @@ class Rule:
         loosely = loosely and bool(wanted.command or wanted.writes or wanted.assigns)
         if wanted.fork_bomb and not call.fork_bomb:
             return False
+        if (wanted.writes and not call.writes) or (wanted.assigns and not call.assigned):
+            return False
         if call.defines and not wanted.fork_bomb:
             return False
         if wanted.command and not (argv and _is_command(argv, wanted.command, loosely=loosely)):
@@ -116,15 +123,20 @@ class RuleIndex:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._by_name: dict[str, list[Rule]] = {}
+        self._by_pattern: list[tuple[Globs, Rule]] = []
         self._general: list[Rule] = []
         self._all = list(rules)
         for rule in self._all:
-            names = {words[0] for words in rule.conditions.command}
-            if not names or any(set(name) & set("*?[") for name in names):
-                self._general.append(rule)
-                continue
-            for name in names:
-                self._by_name.setdefault(name, []).append(rule)
+            self._add(rule, {words[0] for words in rule.conditions.command})
+
+    def _add(self, rule: Rule, names: set[str]) -> None:
+        patterns = {name for name in names if set(name) & set("*?[")}
+        for name in names - patterns:
+            self._by_name.setdefault(name, []).append(rule)
+        if patterns:
+            self._by_pattern.append((globs(*sorted(patterns)), rule))
+        if not names:
+            self._general.append(rule)
 
     def about(self, argv: list[str]) -> Iterator[Rule]:
         """The rules that may be about a call."""
@@ -132,7 +144,11 @@ class RuleIndex:
         if name is None:
             yield from self._all
             return
-        yield from self._by_name.get(name, ())
+        named = self._by_name.get(name, ())
+        yield from named
+        yield from (
+            rule for pattern, rule in self._by_pattern if pattern.match(name) and rule not in named
+        )
         yield from self._general
 
 
@@ -182,7 +198,7 @@ def _is_command(argv: list[str], wanted: tuple[tuple[str, ...], ...], *, loosely
         if name is None:
             if pattern is None or not pattern.fullmatch(words[0]):
                 continue
-        elif name != words[0] and not glob(words[0]).fullmatch(name):
+        elif name != words[0] and not globs(words[0]).match(name):
             continue
         if len(words) == 1 or _starts_with(argv, words[1:], loosely=loosely):
             return True
@@ -205,14 +221,16 @@ def _starts_with(argv: list[str], words: tuple[str, ...], *, loosely: bool) -> b
 
 def _like(argument: str, patterns: tuple[str, ...], *, loosely: bool) -> bool:
     plain = certain(argument)
-    if plain is not None and any(glob(pattern).fullmatch(plain) for pattern in patterns):
+    if plain is not None and globs(*patterns).match(plain):
         return True
     if not loosely or known(argument):
         return False
-    return any(possible(argument).fullmatch(sample(pattern)) for pattern in patterns)
+    return any(may_be(argument, sample(pattern)) for pattern in patterns)
 
 
 def _is_path(argument: str, call: Call, patterns: tuple[str, ...], *, loosely: bool) -> bool:
+    if len(argument) > MAX_PATH:
+        return loosely
     if _is_at(argument, call.cwd, patterns):
         return True
     if not loosely:
@@ -225,7 +243,7 @@ def _is_path(argument: str, call: Call, patterns: tuple[str, ...], *, loosely: b
 
 def _is_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
     path = absolute(argument, cwd)
-    return path is not None and any(glob(pattern).fullmatch(path) for pattern in patterns)
+    return path is not None and globs(*patterns).match(path)
 
 
 def _may_be_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
@@ -236,5 +254,5 @@ def _may_be_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> boo
         argument = posixpath.join(cwd, argument)
     if any(_is_at(argument.replace(NUMBER, digit), cwd, patterns) for digit in "01"):
         return True
-    path = possible(posixpath.normpath(argument))
-    return any(path.fullmatch(sample(pattern)) for pattern in patterns)
+    path = posixpath.normpath(argument)
+    return any(may_be(path, sample(pattern)) for pattern in patterns)

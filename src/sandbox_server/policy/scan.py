@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from sandbox_server.policy.analysis import Call, Place
 
-MAX_SCANNED = 2000
+MAX_SCANNED = 500
+"""So many different pieces are taken for commands, out of so many that are looked at."""
+MAX_PIECES = 2000
+MAX_WORDS = 2000
+MAX_PIECE = 4096
 _SEPARATORS = re.compile(r"[;&|\n(){}`]+|\$\(")
-_WORD = re.compile(r"[^\s\"'\\]+")
+_BEFORE_NAMES = frozenset({"do", "then", "else", "!", "sudo"})
 
 
 def scan(source: str, place: Place) -> list[Call]:
     """Runs of words between separators, with quotes and backslashes taken away. No understanding:
     what is in a string looks like a command."""
-    calls = []
-    for piece in _SEPARATORS.split(source):
-        words = re.sub(r"[\"'\\]", "", piece).split()
-        while words and ("=" in words[0] or words[0] in ("do", "then", "else", "!", "sudo")):
-            words = words[1:]
-        if words:
-            calls.append(Call(place, [words[:64]], ("?",), literal=False))
-        if len(calls) >= MAX_SCANNED:
+    seen: set[str] = set()
+    calls: list[Call] = []
+    left = MAX_WORDS
+    for piece in _pieces(source):
+        if piece in seen:
+            continue
+        seen.add(piece)
+        if words := _words(piece):
+            calls.append(Call(place, [words], ("?",), literal=False))
+            left -= len(words)
+        if len(seen) >= MAX_SCANNED or left <= 0:
             break
     return calls
+
+
+def _pieces(source: str) -> Iterator[str]:
+    last = 0
+    for _, separator in zip(range(MAX_PIECES), _SEPARATORS.finditer(source), strict=False):
+        yield source[last : min(separator.start(), last + MAX_PIECE)]
+        last = separator.end()
+    yield source[last : last + MAX_PIECE]
+
+
+def _words(piece: str) -> list[str]:
+    words = re.sub(r"[\"'\\]", "", piece).split()
+    first = 0
+    while first < len(words) and ("=" in words[first] or words[first] in _BEFORE_NAMES):
+        first += 1
+    return words[first : first + 64]

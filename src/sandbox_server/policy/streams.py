@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
+from sandbox_server.policy.effort import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.expand import expand, expand_one, product
 from sandbox_server.policy.fields import HOLE
-from sandbox_server.policy.lexer import MAX_DEPTH, MAX_WORK, Effort
-from sandbox_server.policy.outputs import SURE, output
+from sandbox_server.policy.outputs import SURE, cost, output
 from sandbox_server.policy.syntax import (
     Compound,
     Kind,
@@ -28,12 +28,11 @@ from sandbox_server.policy.syntax import (
 )
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
-MAX_CALLS = 4000
 PROCESSES = 0xE100
 """Characters for private use, which name process substitutions."""
 MAX_PROCESSES = 1000
-WORK = 20
-"""What a command counts for, as against a word."""
+COMMAND = 2
+"""The steps that a command counts for whenever it is come by, besides its words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,6 @@ class Scope:
     via: tuple[str, ...] = ()
     place: Place | None = None
     """Of the command whose argument the source was."""
-
-    def apart(self) -> Scope:
-        """In a process of its own."""
-        return dataclasses.replace(self, variables=self.variables.copy())
 
 
 class Streams(ABC):
@@ -117,10 +112,23 @@ class Streams(ABC):
             stdin = self.input_of(node.redirects, scope)
             text = stdin.texts[0] if len(stdin.texts) == 1 else None
             argvs = self.words(node.words, scope)[:4]
-            made = [output(argv, text) for argv in argvs if argv]
+            made = [self._output(argv, text) for argv in argvs if argv]
         sure = len(made) == len(argvs) == 1 and made[0] is not None and argvs[0][0] in SURE
         texts = tuple(each for each in made if each is not None)
         return Values(texts, sure and (stdin.complete or argvs[0][0] != "cat"))
+
+    def _output(self, argv: list[str], stdin: str | None) -> str | None:
+        self.effort.spend(cost(argv, stdin))
+        return output(argv, stdin)
+
+    def copied(self, variables: Variables) -> Variables:
+        """To go back to, or to change apart."""
+        self.effort.spend(2 + (len(variables.values) + len(variables.arrays)) // BY_HAND)
+        return variables.copy()
+
+    def apart(self, scope: Scope) -> Scope:
+        """In a process of its own."""
+        return dataclasses.replace(scope, variables=self.copied(scope.variables))
 
     def outputs(self, scope: Scope) -> _Outputs:
         return _Outputs(self, scope)
@@ -135,17 +143,18 @@ class Streams(ABC):
 
     @contextlib.contextmanager
     def deeper(self, position: int) -> Iterator[None]:
-        self.effort.work += WORK
-        self.effort.depth += 1
-        if self.effort.depth > MAX_DEPTH or self.effort.work > MAX_WORK:
-            raise TooMuch("it is nested too deeply, or too long", position)
+        self.effort.spend(COMMAND, position)
+        self.effort.enter(position)
         yield
         self.effort.depth -= 1
 
     def emit(self, call: Call) -> None:
+        """Many rules look at every argument of every call, and longer where it is not known."""
         self.found.calls.append(call)
-        if len(self.found.calls) > MAX_CALLS or self.effort.work > MAX_WORK:
-            raise TooMuch("it has too many commands", call.place.start)
+        fields = [field for argv in call.argvs for field in argv]
+        unknown = sum(not field.isascii() for field in fields)
+        characters = 4 * sum(map(len, fields)) // CHARACTERS
+        self.effort.spend(1 + len(fields) // 2 + 4 * unknown + characters, call.place.start)
 
 
 class _Outputs:
@@ -162,6 +171,9 @@ class _Outputs:
         path = f"/dev/fd/{chr(PROCESSES + number)}"
         self._streams.processes[path] = self._streams.printed(part.body, self._scope)
         return path
+
+    def spend(self, steps: int) -> None:
+        self._streams.effort.spend(steps)
 
     def __call__(self, part: Substitution) -> Values:
         values = self._streams.printed(part.body, self._scope)

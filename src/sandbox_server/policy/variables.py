@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass, field
 
-from sandbox_server.policy.fields import NUMBER, SPLIT
+from sandbox_server.policy.fields import HOLE, NUMBER, SPLIT
+from sandbox_server.policy.names import MAX_PATH
 
 MAX_VALUES = 8
 NUMBERS = frozenset(
@@ -21,6 +24,11 @@ class Values:
 
     def alternatives(self, hole: str) -> list[str]:
         return [*self.texts, *([] if self.complete else [hole])]
+
+    def followed_by(self, more: Values) -> Values:
+        pairs = itertools.product(self.texts or (HOLE,), more.texts)
+        texts = tuple(a + b for a, b in itertools.islice(pairs, MAX_VALUES))
+        return Values(texts, self.complete and len(self.texts) * len(more.texts) <= MAX_VALUES)
 
     def or_else(self, other: Values) -> Values:
         texts = tuple(dict.fromkeys((*self.texts, *other.texts)))
@@ -56,9 +64,12 @@ class Variables:
         return Variables(values, arrays, self.unstable, self.functions, self.cwd, self.other_cwds)
 
     def move(self, cwd: str | None) -> None:
-        others = tuple(dict.fromkeys((self.cwd, *self.other_cwds)))
+        self._also(self.cwd)
+        self.cwd = cwd if cwd is None or len(cwd) <= MAX_PATH else None
+
+    def _also(self, *cwds: str | None) -> None:
+        others = tuple(dict.fromkeys((*cwds, *self.other_cwds)))
         self.other_cwds = others if len(others) <= MAX_VALUES else (None,)
-        self.cwd = cwd
 
     def inherited(self) -> Variables:
         """In another shell: there, only what was exported is set, which is not known."""
@@ -91,9 +102,9 @@ class Variables:
 
     def element(self, name: str, index: str) -> Values:
         fields = self.arrays.get(name)
-        if fields and index.isdigit() and int(index) < len(fields):
-            return Values((fields[int(index)],))
-        return UNKNOWN
+        if fields is None or not re.fullmatch("[0-9]{1,9}", index) or int(index) >= len(fields):
+            return UNKNOWN
+        return Values((fields[int(index)],))
 
     def changed(self, before: Variables) -> set[str]:
         """The names that hold something else than they did."""
@@ -105,7 +116,7 @@ class Variables:
         """What happened since `before` may not have happened."""
         self.functions &= before.functions
         if self.cwd != before.cwd:
-            self.other_cwds = (*self.other_cwds, *before.other_cwds, before.cwd)
+            self._also(before.cwd, *before.other_cwds)
         for name in self.changed(before):
             self.values[name] = before.get(name).or_else(self.get(name))
             if name in before.arrays or name in self.arrays:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from sandbox_server.policy.analysis import Call, Doubt, Place
 from sandbox_server.policy.bombs import is_fork_bomb
+from sandbox_server.policy.effort import BY_HAND, Effort
 from sandbox_server.policy.evaluation import (
     compared,
     evaluate,
@@ -19,7 +20,6 @@ from sandbox_server.policy.evaluation import (
 )
 from sandbox_server.policy.expand import expand
 from sandbox_server.policy.fields import HOLE, SPLIT
-from sandbox_server.policy.lexer import Effort
 from sandbox_server.policy.streams import Scope, Streams
 from sandbox_server.policy.syntax import (
     Arithmetic,
@@ -53,7 +53,7 @@ class Walk(Streams):
     def sequence(self, sequence: Sequence, scope: Scope) -> None:
         for node, how in sequence.items:
             if how is How.BACKGROUND:
-                self.node(node, scope.apart())
+                self.node(node, self.apart(scope))
             elif how is How.MAYBE:
                 self._maybe(node, scope)
             else:
@@ -62,7 +62,9 @@ class Walk(Streams):
     def node(self, node: Node, scope: Scope) -> None:
         if isinstance(node, Simple):
             self.simple(node, scope)
-        elif isinstance(node, Pipeline):
+            return
+        self.effort.spend(1)
+        if isinstance(node, Pipeline):
             self._pipeline(node, scope)
         elif isinstance(node, Compound):
             self._compound(node, scope)
@@ -76,14 +78,14 @@ class Walk(Streams):
         """What is done with a simple command."""
 
     def _maybe(self, node: Node, scope: Scope) -> None:
-        before = scope.variables.copy()
+        before = self.copied(scope.variables)
         self.node(node, scope)
         scope.variables.or_as(before)
 
     def _pipeline(self, node: Pipeline, scope: Scope) -> None:
         stdin = scope.stdin
         for member in node.members:
-            inner = dataclasses.replace(scope.apart(), stdin=stdin)
+            inner = dataclasses.replace(self.apart(scope), stdin=stdin)
             self.node(member, inner)
             stdin = self.printed(member, inner)
 
@@ -98,7 +100,7 @@ class Walk(Streams):
         if node.kind is Kind.TEST:
             self._test(node, scope, place)
         if node.kind is Kind.SUBSHELL:
-            scope = scope.apart()
+            scope = self.apart(scope)
         if node.kind is Kind.LOOP:
             self._loop(node, scope, place)
         elif node.kind in (Kind.IF, Kind.CASE):
@@ -116,24 +118,24 @@ class Walk(Streams):
     def _branches(self, bodies: list[Sequence], scope: Scope) -> None:
         """Each may run or not; what one sets, the next may see (a condition and its body)."""
         for body in bodies:
-            before = scope.variables.copy()
+            before = self.copied(scope.variables)
             self.sequence(body, scope)
             scope.variables.or_as(before)
 
     def _loop(self, node: Compound, scope: Scope, place: Place) -> None:
         """Twice: what the end of a body sets, its start sees the next time."""
-        before = scope.variables.copy()
+        before = self.copied(scope.variables)
         if node.variable:
             self.emit(Call(place, [[]], via=scope.via, assigned=[node.variable]))
             scope.variables.assign(node.variable, self._listed(node.words, scope))
         calls, doubts = len(self.found.calls), len(self.found.doubts)
-        first = scope.variables.copy()
+        first = self.copied(scope.variables)
         for body in node.bodies:
             self.sequence(body, scope)
         if changed := scope.variables.changed(first):
             del self.found.calls[calls:], self.found.doubts[doubts:]
             scope.variables.or_as(first)
-            again = scope.variables.copy()
+            again = self.copied(scope.variables)
             for body in node.bodies:
                 self.sequence(body, scope)
             for name in scope.variables.changed(again) - changed:
@@ -153,9 +155,10 @@ class Walk(Streams):
 
     def _define(self, node: Function, scope: Scope) -> None:
         place = scope.place or Place(node.text, node.start, node.end)
+        self.effort.spend(len(node.text) // BY_HAND)
         bomb = is_fork_bomb(node)
         self.emit(Call(place, [[node.name]], via=scope.via, defines=True, fork_bomb=bomb))
-        inside = scope.apart()
+        inside = self.apart(scope)
         inside.variables.values.update({str(number): UNKNOWN for number in range(10)})
         self.node(node.body, inside)
         variables = scope.variables
@@ -169,7 +172,7 @@ class Walk(Streams):
         """What runs while words are expanded."""
         for part in parts:
             if isinstance(part, Substitution):
-                self.sequence(part.body, scope.apart())
+                self.sequence(part.body, self.apart(scope))
             elif isinstance(part, Arithmetic):
                 self.parts(part.parts, scope, place)
             elif isinstance(part, Parameter):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sandbox_server.policy.fields import HOLE, SPLIT, known
 from sandbox_server.policy.finding import unwrap_find
-from sandbox_server.policy.inner import Inner, Options, Run, Script
+from sandbox_server.policy.inner import Inner, Options, Run, Script, filled
 
 MAX_GIVEN = 256
 
@@ -70,15 +71,18 @@ PREFIXES = {
 _NAMES_ONLY = {"command": ("-v", "-V", "-pv", "-pV"), "sudo": ("-l", "-v", "-k", "-K", "-V")}
 
 
-def unwrap(name: str, argv: list[str], stdin: str | None) -> list[Inner]:
-    """What a command would run, if it is there to run something. `stdin` is None if unknown."""
+def unwrap(name: str, argv: list[str], stdin: str | None) -> Iterable[Inner]:
+    """What a command would run, if it is there to run something. `stdin` is None if unknown.
+
+    One at a time: each may be large.
+    """
     if prefix := PREFIXES.get(name):
         return _prefixed(name, prefix, argv)
     special = _SPECIAL.get(name)
     return special(argv, stdin) if special else []
 
 
-def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> list[Inner]:
+def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> Iterable[Inner]:
     if prefix.scripts and (script := _script_option(argv[1:])) is not None:
         return [Script(script)]
     options = Options(argv[1:], valued=prefix.valued, long_valued=prefix.long_valued)
@@ -121,7 +125,7 @@ def _skipped(prefix: Prefix, rest: list[str]) -> list[str]:
     return rest[prefix.skip :]
 
 
-def _xargs(argv: list[str], stdin: str | None) -> list[Inner]:
+def _xargs(argv: list[str], stdin: str | None) -> Iterable[Inner]:
     options = Options(
         argv[1:],
         valued="InPLsdEa",
@@ -131,11 +135,8 @@ def _xargs(argv: list[str], stdin: str | None) -> list[Inner]:
     mark = options.value("-I", "--replace", "-i")
     from_file = options.value("-a", "--arg-file") is not None
     if mark is not None:
-        lines = [SPLIT] if stdin is None or from_file else _few(stdin.splitlines())
-        return [
-            Run([word.replace(mark or "{}", line.strip()) for word in command])
-            for line in lines or [""]
-        ]
+        lines = [SPLIT] if stdin is None or from_file else _lines(stdin)
+        return (Run(filled(command, mark or "{}", line.strip())) for line in lines)
     if stdin is None or from_file:
         return [Run([*command, SPLIT])]
     return [Run([*command, *_unquoted(stdin)])]
@@ -143,15 +144,20 @@ def _xargs(argv: list[str], stdin: str | None) -> list[Inner]:
 
 def _unquoted(text: str) -> list[str]:
     """As xargs reads its input: words, with quotes and backslashes."""
-    found = re.findall(r"(?:[^\s'\"\\]|\\.|'[^'\n]*'|\"[^\"\n]*\")+", text, re.DOTALL)
-    return _few([re.sub(r"\\(.)|['\"]", r"\1", word) for word in found])
+    found = re.finditer(r"(?:[^\s'\"\\]|\\.|'[^'\n]*'|\"[^\"\n]*\")+", text, re.DOTALL)
+    some = itertools.islice(found, MAX_GIVEN + 1)
+    return _few([re.sub(r"\\(.)|['\"]", r"\1", word[0]) for word in some])
+
+
+def _lines(text: str) -> list[str]:
+    return _few(text.removesuffix("\n").split("\n", MAX_GIVEN))
 
 
 def _few(texts: list[str]) -> list[str]:
     return texts if len(texts) <= MAX_GIVEN else [*texts[:MAX_GIVEN], SPLIT]
 
 
-def _parallel(argv: list[str], stdin: str | None) -> list[Inner]:
+def _parallel(argv: list[str], stdin: str | None) -> Iterable[Inner]:
     """The words are joined and given to a shell, with arguments from the input or behind `:::`."""
     options = Options(argv[1:], valued="jNnILlsaSd", long_valued=("--jobs", "--max-args"))
     words = options.rest
@@ -162,21 +168,18 @@ def _parallel(argv: list[str], stdin: str | None) -> list[Inner]:
             words, given = words[:at], words[at + 1 :] if mark == ":::" else [SPLIT]
             break
     else:
-        given = [SPLIT] if stdin is None else _few(stdin.splitlines())
+        given = [SPLIT] if stdin is None else _lines(stdin)
     text = " ".join(words)
-    if not words:
-        return [Script(line) for line in _few(given)]
-    return [
-        Script(text.replace("{}", line) if "{}" in text else f"{text} {line}")
-        for line in _few(given) or [""]
-    ]
+    if words and "{}" not in text:
+        text += " {}"
+    return (Script(filled([text or "{}"], "{}", line)[0]) for line in _few(given) or [""])
 
 
-def _find(argv: list[str], _: str | None) -> list[Inner]:
+def _find(argv: list[str], _: str | None) -> Iterable[Inner]:
     return unwrap_find(argv)
 
 
-def _fd(argv: list[str], _: str | None) -> list[Inner]:
+def _fd(argv: list[str], _: str | None) -> Iterable[Inner]:
     for mark in ("-x", "--exec", "-X", "--exec-batch"):
         if mark in argv:
             command = argv[argv.index(mark) + 1 :]
@@ -184,19 +187,19 @@ def _fd(argv: list[str], _: str | None) -> list[Inner]:
     return []
 
 
-def _eval(argv: list[str], _: str | None) -> list[Inner]:
+def _eval(argv: list[str], _: str | None) -> Iterable[Inner]:
     words = argv[2:] if argv[1:2] == ["--"] else argv[1:]
     return [Script(" ".join(words), here=True)] if words else []
 
 
-def _trap(argv: list[str], _: str | None) -> list[Inner]:
+def _trap(argv: list[str], _: str | None) -> Iterable[Inner]:
     words = argv[2:] if argv[1:2] == ["--"] else argv[1:]
     if len(words) < 2 or words[0] in ("-", "", "-p", "-l"):
         return []
     return [Script(words[0], here=True, late=True)]
 
 
-def _source(argv: list[str], stdin: str | None) -> list[Inner]:
+def _source(argv: list[str], stdin: str | None) -> Iterable[Inner]:
     """A file, whose text is not known, unless it is the standard input."""
     words = argv[2:] if argv[1:2] == ["--"] else argv[1:]
     if not words:
@@ -206,7 +209,7 @@ def _source(argv: list[str], stdin: str | None) -> list[Inner]:
     return [Script(SPLIT, here=True, file=words[0])]
 
 
-def _shell(argv: list[str], stdin: str | None) -> list[Inner]:
+def _shell(argv: list[str], stdin: str | None) -> Iterable[Inner]:
     """`bash -c text`, `bash file`, or commands from the standard input."""
     words = argv[1:]
     command = from_input = False
@@ -240,7 +243,7 @@ def _shell(argv: list[str], stdin: str | None) -> list[Inner]:
     return [*found, Script(SPLIT if stdin is None else stdin)]
 
 
-_SPECIAL: dict[str, Callable[[list[str], str | None], list[Inner]]] = {
+_SPECIAL: dict[str, Callable[[list[str], str | None], Iterable[Inner]]] = {
     "xargs": _xargs,
     "gxargs": _xargs,
     "parallel": _parallel,

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import structlog
 
@@ -25,11 +25,23 @@ from sandbox_server.pool.plan import PoolSettings, plan
 from sandbox_server.pool.warm import WarmBox, let_go, make
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.runtime.warden.zipapp import warden_version
 
+CLOSE_ANSWER_S = 1.0
 CLOSE_S = 15.0
 """How long boxes may take to end when the pool is closed and the engine fails."""
 
 log = structlog.get_logger(__name__)
+
+
+class BoxNotes(Protocol):
+    """What a pool writes down of its boxes, before anything else happens to them."""
+
+    def keep_warm(self, box_id: str, *, build: str) -> None: ...
+
+    def give(self, box_id: str, state: Mapping[str, Any], *, build: str) -> None: ...
+
+    def forget(self, box_id: str) -> None: ...
 
 
 class Pool:
@@ -37,6 +49,7 @@ class Pool:
 
     `room` tells how many more sessions the machine has place for. A box counts as a session from
     the moment `claim` returns it, so the caller counts it before it awaits anything else.
+    Pools that share `slots` start so many boxes together.
     """
 
     def __init__(
@@ -47,6 +60,8 @@ class Pool:
         *,
         connect: Callable[[Box], WardenClient],
         room: Callable[[], int],
+        notes: BoxNotes | None = None,
+        slots: asyncio.Semaphore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
@@ -54,6 +69,7 @@ class Pool:
         self._settings = settings
         self._connect = connect
         self._room = room
+        self._notes = notes
         self._clock = clock
         self._check_every_s = min(settings.check_every_s, spec.deadman_s / 4)
         self._warm: dict[WarmBox, asyncio.Task[None]] = {}
@@ -65,7 +81,7 @@ class Pool:
         self._claims: deque[float] = deque(maxlen=settings.max_size)
         self._idle_since = clock()
         self._health = Health()
-        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._slots = slots or asyncio.Semaphore(settings.concurrency)
         self._starts: Crew[WarmBox] = Crew()
         self._ends: Crew[None] = Crew(settings.concurrency)
         self._maintenance: asyncio.Task[None] | None = None
@@ -137,6 +153,8 @@ class Pool:
         while self._waiters:
             self._fail_waiter(_stopping())
         if destroy:
+            # Whoever has taken them over keeps them.
+            await asyncio.gather(*(warm.answers(within_s=CLOSE_ANSWER_S) for warm in left))
             for warm in left:
                 self._discard(warm, reason="closed")
         else:
@@ -167,6 +185,8 @@ class Pool:
         """Whether the box is there and has taken the state. One that may have taken it and is not
         handed out goes: it would be found as a session that never was."""
         try:
+            if self._notes is not None:
+                self._notes.give(warm.box.id, state, build=warden_version())
             taken = await warm.answers(within_s=within_s, state=state)
         except BaseException:
             self._discard(warm, reason="claim cancelled")
@@ -210,6 +230,13 @@ class Pool:
     # Warm boxes
 
     def _keep(self, warm: WarmBox, *, check_in_s: float) -> None:
+        try:
+            if self._notes is not None:
+                self._notes.keep_warm(warm.box.id, build=warden_version())
+        except SandboxError as exc:
+            self._discard(warm, reason="not written down")
+            self._start_failed(exc)
+            return
         keeping = self._keep_alive(warm, check_in_s)
         self._warm[warm] = asyncio.create_task(keeping, context=Context())
 
@@ -231,7 +258,13 @@ class Pool:
 
     def _discard(self, warm: WarmBox, *, reason: str) -> None:
         log.info("box.ended", box=warm.box.id, reason=reason)
-        self._ends.start(warm.destroy)
+        self._ends.start(partial(self._destroy, warm))
+
+    async def _destroy(self, warm: WarmBox) -> None:
+        await warm.destroy()
+        if self._notes is not None:
+            with contextlib.suppress(SandboxError):  # Whoever starts next finds no such box.
+                self._notes.forget(warm.box.id)
 
     # Starting
 

@@ -24,6 +24,13 @@ class Limits:
     inodes: int = 100_000
 
     @property
+    def file_bytes(self) -> int:
+        """The largest size of a file: what the largest place holds, or a file with holes could
+        claim any size and be read for ever. And a little more, so that a full disk is reported as
+        what it is."""
+        return max(self.disk_bytes, self.tmp_bytes, self.shm_bytes, self.home_bytes) + (1 << 20)
+
+    @property
     def warden_files(self) -> int:
         """How many descriptors the warden may have, more than a command: Linux counts what is on
         its way through sockets by user, and a command at its limit must not stop its warden."""
@@ -108,6 +115,8 @@ class Runtime(ABC):
     """Makes boxes and finds those it made before. Use as an async context manager."""
 
     name: str
+    has_images: bool = True
+    """Whether boxes are made from images: else they have the programs of the machine."""
 
     @abstractmethod
     async def create(self, spec: BoxSpec) -> Box:

@@ -27,7 +27,8 @@ async def choose(
 ) -> tuple[Runtime, str]:
     """A runtime and the reason for it, in words for a log.
 
-    auto is docker where an engine answers, else bubblewrap. A runtime that is asked for by its name
+    auto is docker where an engine answers, else bubblewrap; with an engine_runtime, which is wanted
+    for its isolation, it is docker and nothing less. A runtime that is asked for by its name
     is not tried out here: it says itself what it lacks when it is used. docker_url, engine_runtime
     and disk_folder are for docker, state_dir is for bubblewrap. Raises RuntimeUnavailable where
     docker is asked for and cannot be used from here at all.
@@ -42,6 +43,10 @@ async def choose(
     except RuntimeUnavailable as exc:
         if name == "docker":
             raise
+        if engine_runtime:
+            raise RuntimeUnavailable(
+                f"SANDBOX_DOCKER_RUNTIME={engine_runtime} needs docker boxes: {exc.message}"
+            ) from exc
         return _bubblewrap(state_dir), f"bubblewrap, because {exc.message}"
     return docker, f"docker, because an engine answers: {version} at {docker.url}"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.private import private_file, private_folder
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Lease(Protocol):
         self, *, load: Callable[[], Load], on_gap: Callable[[], Awaitable[None]]
     ) -> None:
         """From now on threads may come. `on_gap` is awaited when the lease was lost and won again,
-        or may have been forgotten; `load` tells how much there is to do."""
+        or may have been forgotten, and again until it succeeds; `load` tells how much there is to
+        do."""
 
     def check(self) -> None:
         """Raises RuntimeUnavailable where the right to serve has lapsed."""
@@ -76,9 +78,18 @@ _held: set[int] = set()
 
 @contextlib.contextmanager
 def alone(folder: Path, name: str) -> Iterator[None]:
-    """Two servers of one name would take each other's boxes. Raises AlreadyRunning."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Two servers of one name would take each other's boxes. Raises AlreadyRunning, and
+    RuntimeUnavailable where the folder cannot be used."""
+    path = folder / f"{name}.lock"
+    try:
+        private_folder(folder)
+        private_file(path)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as exc:
+        raise RuntimeUnavailable(
+            f"the state folder {folder} cannot be used ({exc.strerror}): set SANDBOX_STATE_DIR to a"
+            " folder of your own"
+        ) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

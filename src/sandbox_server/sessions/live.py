@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.errors import SandboxError, SessionLost
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.registry import Record, Status
+
+SETTLE_S = 30.0
+"""How long after its time limit a command may take to be over."""
 
 
 @dataclass
@@ -27,8 +31,10 @@ class LiveSession:
     cwd: str | None = None
     """Where the last command left off, as far as this server has seen it."""
     met: bool = True
-    """Whether its box has said what it is. One that does not answer when a server takes it over is
-    asked again before it is used."""
+    """Whether its box has said that it is this session's. One that does not answer when a server
+    takes it over is asked again before it is used."""
+    may_run_until: float = -math.inf
+    """Until when a command may still run whose end this server has not seen."""
     busy: int = 0
     ended: Status | None = None
     watches: set[asyncio.Task[None]] = field(default_factory=set)
@@ -38,29 +44,45 @@ class LiveSession:
         return f"<LiveSession {record.thread_id} #{record.generation} in {self.box.id}>"
 
     async def meet(self) -> None:
-        """Make sure that the box is there. Raises SessionLost, RuntimeUnavailable."""
+        """Make sure that the box is there and is this session's. Raises SessionLost,
+        RuntimeUnavailable."""
         await self.warden.connect()
         if not self.met and (about := self.warden.about) is not None:
-            self.idle_timeout_s, self.environment = kept_in(about.state, self.idle_timeout_s)
+            if identity(about.state) != identity(vars(self.record)):
+                raise SessionLost(f"box {self.box.id} says that it is another session's")
             self.met = True
 
     @contextmanager
-    def use(self, clock: Callable[[], float]) -> Iterator[None]:
-        """Something is going on: it does not expire meanwhile, and its time begins anew after."""
+    def use(self, clock: Callable[[], float], *, for_s: float = 0.0) -> Iterator[None]:
+        """Something is going on: it does not expire meanwhile, and its time begins anew after.
+
+        for_s: how long a command may take that was begun. Where this is left by an error, such as
+        the caller's leaving, the command may still run.
+        """
         self.busy += 1
-        self.last_used = clock()
+        self.last_used = began = clock()
         try:
             yield
+        except BaseException:
+            self.may_run_until = max(self.may_run_until, began + for_s)
+            raise
         finally:
             self.busy -= 1
             self.last_used = clock()
 
-    def watch(self, command_id: str, *, clock: Callable[[], float]) -> None:
-        """A command nobody waits for is use of the session too, until it ends."""
+    def used_at(self, idle_s: float, *, now: float) -> float:
+        """When it was used last, by its box, which says how long it has been idle. The box is
+        believed for as long as it may know better than this server."""
+        return max(self.last_used, min(now - idle_s, self.may_run_until))
+
+    def watch(self, command_id: str, *, clock: Callable[[], float], for_s: float) -> None:
+        """A command nobody waits for is use of the session too, until it ends, or should have: that
+        is all a box can pretend."""
 
         async def until_it_ends() -> None:
-            with suppress(SandboxError):
-                await self.warden.ended(command_id)
+            with suppress(SandboxError, TimeoutError):
+                async with asyncio.timeout(for_s + SETTLE_S):
+                    await self.warden.ended(command_id)
 
         def ended(task: asyncio.Task[None]) -> None:
             self.watches.discard(task)
@@ -99,35 +121,21 @@ def state_of(record: Record, *, idle_timeout_s: float, environment: str | None) 
     }
 
 
-def kept_in(state: dict[str, Any], idle_timeout_s: float) -> tuple[float, str | None]:
-    """How long a session may be idle and its environment, as its box was told.
-
-    Raises TypeError or ValueError where it carries nonsense.
-    """
-    environment = state.get("environment")
-    return (
-        float(state.get("idle_timeout_s", idle_timeout_s)),
-        None if environment is None else str(environment),
-    )
+def identity(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Which session a state, or a record's fields, is of."""
+    return tuple(state.get(name) for name in ("tenant", "thread_id", "generation", "session_id"))
 
 
-def record_from_state(
-    state: dict[str, Any], box_id: str, *, worker: str, epoch: int
-) -> Record | None:
-    """The record a box carries, or None where it has never been given to a session.
-
-    Raises KeyError, TypeError or ValueError where it carries nonsense.
-    """
-    if not state:
-        return None
+def record_from_state(state: Mapping[str, Any], box_id: str, *, worker: str, epoch: int) -> Record:
+    """The record of a session, out of what its server wrote down when it began."""
     return Record(
-        tenant=str(state["tenant"]),
-        thread_id=str(state["thread_id"]),
-        generation=int(state["generation"]),
-        session_id=str(state["session_id"]),
+        tenant=state["tenant"],
+        thread_id=state["thread_id"],
+        generation=state["generation"],
+        session_id=state["session_id"],
         box_id=box_id,
         status=Status.LIVE,
-        created_at=float(state["created_at"]),
+        created_at=state["created_at"],
         worker=worker,
         epoch=epoch,
     )

@@ -1,16 +1,19 @@
 """The registry: an index of sessions that outlives the worker.
 
-The truth about a live session is in its box. The registry remembers what a box that is gone can no
-longer tell: that there was one, so that a loss is told and never papered over.
+It remembers what a box that is gone can no longer tell: that there was one, so that a loss is told
+and never papered over. What it says of a session counts, whatever the box says.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost, SessionNotFound
+from sandbox_server.sessions.ledger import Ledger
 
 REMEMBER_S = 7 * 86400.0
 """How long an ended session is remembered, so that its thread is told what became of it."""
@@ -38,10 +41,15 @@ class Record:
     worker: str = ""
     """Whose boxes it lives among, and the epoch in which that worker last vouched for it."""
     epoch: int = 0
+    more: dict[str, Any] = field(default_factory=dict, hash=False)
+    """What a later version has written beside, kept as it came."""
 
 
 class Registry(ABC):
     """What one worker knows of sessions. Every method may raise RuntimeUnavailable."""
+
+    ledger: Ledger
+    """What it knows of its boxes, in a file on its own machine."""
 
     @abstractmethod
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
@@ -67,11 +75,15 @@ class Registry(ABC):
     async def begin(self, record: Record, *, before: Record | None) -> None:
         """A session begins after `before`. Raises Misdirected where somebody else was faster."""
 
-    @abstractmethod
     async def restore(self, record: Record) -> bool:
-        """A session was found alive in its box: whether it is still the thread's session.
+        """The same as restore_all, of one."""
+        return (await self.restore_all([record]))[0]
 
-        Where the registry has forgotten it, it learns of it again.
+    @abstractmethod
+    async def restore_all(self, records: Sequence[Record]) -> list[bool]:
+        """Sessions live in their boxes: of each, whether it is still its thread's session.
+
+        Where the registry has forgotten one, it learns of it again. One that has ended stays so.
         """
 
     @abstractmethod
@@ -83,7 +95,18 @@ class Registry(ABC):
         """What to tell a caller whose session is not among this worker's live ones."""
 
     @abstractmethod
+    async def tidy(self) -> None:
+        """Drop what nobody will ask for any more."""
+
+    @abstractmethod
     async def close(self) -> None: ...
+
+
+def is_same_or_older(found: Record, record: Record) -> bool:
+    """Whether what a registry has found does not stand in the way of a live session."""
+    if found.session_id == record.session_id:
+        return found.status == Status.LIVE
+    return found.generation < record.generation
 
 
 def told(record: Record | None) -> SandboxError:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_server.sessions.registry import REMEMBER_S, Record, Registry, Status, told
+from sandbox_server.private import private_file
+from sandbox_server.sessions.database import translated
+from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.sessions.registry import (
+    REMEMBER_S,
+    Record,
+    Registry,
+    Status,
+    is_same_or_older,
+    told,
+)
 
 _SCHEMA = """
 create table if not exists sessions (
@@ -32,10 +43,13 @@ class SqliteRegistry(Registry):
     ) -> None:
         self._worker = worker
         self._wall = wall
+        if path is not None:
+            private_file(path)  # SQLite gives the files beside it the same mode.
         self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=normal")
         self._db.executescript(_SCHEMA)
+        self.ledger = Ledger(self._db)
         self._forget()
 
     async def close(self) -> None:
@@ -43,11 +57,11 @@ class SqliteRegistry(Registry):
 
     def next_epoch(self) -> int:
         """Higher than any handed out before: whoever comes later fences those before."""
-        row = self._db.execute(
+        ((epoch,),) = self._execute(
             "insert into epochs values (1, 1) on conflict do update set epoch = epoch + 1"
             " returning epoch"
-        ).fetchone()
-        return int(row[0])
+        )
+        return int(epoch)
 
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
         return self._one(
@@ -68,45 +82,62 @@ class SqliteRegistry(Registry):
             self._save(replace(before, status=Status.LOST))
         self._save(record)
 
-    async def restore(self, record: Record) -> bool:
+    async def restore_all(self, records: Sequence[Record]) -> list[bool]:
+        return [self._restore(record) for record in records]
+
+    def _restore(self, record: Record) -> bool:
+        newest = self._one(
+            "where tenant = ? and thread_id = ? order by generation desc",
+            record.tenant,
+            record.thread_id,
+        )
+        if newest is not None and not is_same_or_older(newest, record):
+            return False
         self._save(record)
         return True
 
     async def end(self, record: Record, status: Status) -> None:
-        self._save(replace(record, status=status))
+        known = await self.by_session(record.tenant, record.session_id)
+        if known is None or known.status == Status.LIVE:
+            self._save(replace(record, status=status))
+
+    async def tidy(self) -> None:
+        self._forget()
 
     async def whereabouts(self, record: Record | None) -> SandboxError:
         return told(record)
 
     def _save(self, record: Record) -> None:
-        self._db.execute(
+        self._execute(
             f"insert or replace into sessions ({_COLUMNS}, changed_at)"
             " values (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                record.tenant,
-                record.thread_id,
-                record.generation,
-                record.session_id,
-                record.box_id,
-                record.status.value,
-                record.created_at,
-                self._wall(),
-            ),
+            record.tenant,
+            record.thread_id,
+            record.generation,
+            record.session_id,
+            record.box_id,
+            record.status.value,
+            record.created_at,
+            self._wall(),
         )
 
     def _forget(self) -> None:
         """Drop what ended long ago: such a thread may begin anew."""
-        self._db.execute(
+        self._execute(
             "delete from sessions where status != 'live' and changed_at < ?",
-            (self._wall() - REMEMBER_S,),
+            self._wall() - REMEMBER_S,
         )
 
     def _one(self, where: str, *values: str) -> Record | None:
         return next(iter(self._all(f"{where} limit 1", *values)), None)
 
     def _all(self, where: str, *values: str) -> list[Record]:
-        rows = self._db.execute(f"select {_COLUMNS} from sessions {where}", values)
+        rows = self._execute(f"select {_COLUMNS} from sessions {where}", *values)
         return [self._record(row) for row in rows]
+
+    def _execute(self, sql: str, *values: object) -> list[Any]:
+        with translated():
+            return self._db.execute(sql, values).fetchall()
 
     def _record(self, row: tuple[str, str, int, str, str, str, float]) -> Record:
         tenant, thread_id, generation, session_id, box_id, status, created_at = row

@@ -7,7 +7,7 @@ import contextlib
 import shlex
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -25,11 +25,13 @@ from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import LiveSession, state_of
 from sandbox_server.sessions.registry import Record, Registry, Status, told
+from sandbox_server.sessions.teller import BATCH, Teller
 
 log = structlog.get_logger()
 
 Key = tuple[str, str]
 """Tenant and thread_id."""
+END_AT_ONCE = 16
 
 
 class BoxSource(Protocol):
@@ -75,6 +77,7 @@ class SessionTable:
         self._live: dict[Key, LiveSession] = {}
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._making = 0
+        self._teller = Teller(registry, lease)
 
     def __repr__(self) -> str:
         return f"<SessionTable {len(self._live)} live of {self._capacity}>"
@@ -86,6 +89,11 @@ class SessionTable:
     def room(self) -> int:
         """How many more sessions may begin."""
         return max(self._capacity - len(self._live) - self._making, 0)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the registry lacks something that this table knows."""
+        return self._teller.is_behind(self._live.values())
 
     def sessions(self) -> list[LiveSession]:
         return list(self._live.values())
@@ -120,6 +128,8 @@ class SessionTable:
         session = None if record is None else self._live.get((tenant, record.thread_id))
         if record is None or session is None or session.record.session_id != record.session_id:
             raise await self._registry.whereabouts(record)
+        if not await self._is_ours(session):
+            raise told(replace(session.record, status=session.ended or Status.LOST))
         return session
 
     async def lose(self, session: LiveSession) -> SandboxError:
@@ -136,52 +146,77 @@ class SessionTable:
             await self._end(session, Status.CLEANED)
 
     async def expire(self, session: LiveSession) -> None:
-        """End a session unless it has been used meanwhile: its box has the last word."""
+        """End a session unless it has been used meanwhile. Its box is asked where a command may run
+        whose end this server has not seen."""
         async with self._locked(_key(session)):
             if self._live.get(_key(session)) is not session or session.busy:
                 return
-            try:
-                idle_s = (await session.warden.state()).idle_s
-            except RuntimeUnavailable:
+            if not await self._may_end(session):
                 return
-            except SessionLost:
-                await self._end(session, Status.LOST)
-                return
-            session.last_used = max(session.last_used, self._clock() - idle_s)
+            if self._clock() - session.may_run_until <= session.idle_timeout_s:
+                try:
+                    idle_s = (await session.warden.state()).idle_s
+                except RuntimeUnavailable:
+                    return
+                except SessionLost:
+                    await self._end(session, Status.LOST)
+                    return
+                session.last_used = session.used_at(idle_s, now=self._clock())
             if session.is_idle(self._clock()):
                 await self._end(session, Status.EXPIRED)
 
-    async def adopt(
-        self,
-        record: Record,
-        box: Box,
-        warden: WardenClient,
-        *,
-        idle_timeout_s: float,
-        idle_s: float,
-        environment: str | None = None,
-        met: bool = True,
-    ) -> LiveSession | None:
+    async def adopt(self, session: LiveSession) -> None:
         """Take a session over that a server before this one has made, or end it: while that server
-        was away, its thread may have begun anew elsewhere."""
-        if not await self._registry.restore(record):
-            log.warning("session.superseded", thread=record.thread_id, box=box.id)
-            await _discard(box, warden)
-            return None
-        last_used = self._clock() - idle_s
-        session = LiveSession(record, box, warden, idle_timeout_s, last_used, environment, met=met)
+        was away, its thread may have begun anew elsewhere. Where the registry cannot be asked, the
+        session is vouched for later, before it is used."""
         self._live[_key(session)] = session
-        return session
+        with contextlib.suppress(RuntimeUnavailable):
+            await self._is_ours(session)
+
+    async def abandon(self, record: Record) -> None:
+        """A session that a server before this one has made has no box any more."""
+        await self._teller.end(replace(record, status=Status.LOST))
 
     async def vouch(self) -> None:
-        """After a gap in the lease: go on with what is still ours, end what others took over."""
-        for session in self.sessions():
-            record = replace(session.record, epoch=self._lease.epoch)
-            if await self._registry.restore(record):
-                session.record = record
-            else:
+        """After a gap in the lease: go on with what is still ours, end what others took over. What
+        the registry could not be told before, it is told now.
+
+        Raises RuntimeUnavailable. What is done by then stays done.
+        """
+        unvouched = [s for s in self.sessions() if not self._teller.has_vouched_for(s)]
+        superseded: list[LiveSession] = []
+        try:
+            for start in range(0, len(unvouched), BATCH):
+                superseded += await self._teller.vouch(unvouched[start : start + BATCH])
+        finally:
+            await self._end_superseded(superseded)
+        await self._teller.tell_ends()
+
+    async def _is_ours(self, session: LiveSession) -> bool:
+        """Whether nobody has taken a session over. Raises RuntimeUnavailable where the registry has
+        to be asked and does not answer."""
+        if not self._teller.has_vouched_for(session):
+            await self._end_superseded(await self._teller.vouch([session]))
+        return session.ended is None
+
+    async def _may_end(self, session: LiveSession) -> bool:
+        """Whether a session is this worker's to end: after a long sleep it may be another's."""
+        try:
+            self._lease.check()
+            return await self._is_ours(session)
+        except RuntimeUnavailable:
+            return False
+
+    async def _end_superseded(self, sessions: Sequence[LiveSession]) -> None:
+        slots = asyncio.Semaphore(END_AT_ONCE)
+
+        async def end(session: LiveSession) -> None:
+            async with slots:
+                record = session.record
                 log.warning("session.superseded", thread=record.thread_id, box=session.box.id)
                 await self._end(session, Status.LOST)
+
+        await asyncio.gather(*map(end, sessions))
 
     async def _record(self, tenant: str, target: Target) -> Record | None:
         if target.session_id is not None:
@@ -191,7 +226,7 @@ class SessionTable:
         return live.record if live else await self._registry.newest(tenant, target.thread_id)
 
     async def _is_there(self, session: LiveSession) -> bool:
-        if session.ended:
+        if session.ended or not await self._is_ours(session):
             return False
         try:
             await session.meet()
@@ -207,15 +242,13 @@ class SessionTable:
             )
         if self._lease.draining:
             raise Capacity("this server takes no new sessions; try again", retry_after_s=1)
-        before = await self._registry.predecessor(*key)
+        # Nobody can have had a thread before that is named by its session.
+        named_here = life.session_id == key[1]
+        before = None if named_here else await self._registry.predecessor(*key)
         self._making += 1
         try:
             session = await self._make(self._record_of(key, life, before), life)
-            try:
-                await self._registry.begin(session.record, before=before)
-            except BaseException:
-                await asyncio.shield(_discard(session.box, session.warden))
-                raise
+            await self._announce(session, before)
             self._live[key] = session
         finally:
             self._making -= 1
@@ -223,6 +256,14 @@ class SessionTable:
         log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
                  generation=session.record.generation)  # fmt: skip
         return session, "recreated" if again else "created"
+
+    async def _announce(self, session: LiveSession, before: Record | None) -> None:
+        """Tell the registry that a session begins. If that fails, the session has never been."""
+        try:
+            await self._teller.begin(session.record, before=before)
+        except BaseException:
+            await asyncio.shield(self.discard(session.box, session.warden))
+            raise
 
     def _record_of(self, key: Key, life: Life, before: Record | None) -> Record:
         """Of a session that has no box yet."""
@@ -248,7 +289,7 @@ class SessionTable:
             try:
                 await warden.run(exports)
             except BaseException:
-                await asyncio.shield(_discard(box, warden))
+                await asyncio.shield(self.discard(box, warden))
                 raise
         return LiveSession(
             replace(record, box_id=box.id),
@@ -266,13 +307,23 @@ class SessionTable:
             log.info("session.ended", thread=session.record.thread_id, reason=status.value,
                      box=session.box.id, idle_s=round(session.idle_s(self._clock())))  # fmt: skip
             try:
-                await self._registry.end(session.record, status)
-            except RuntimeUnavailable as exc:
-                # It is taken for lost, then, which is not far from the truth.
-                log.warning("session.end_not_told", thread=session.record.thread_id, why=str(exc))
-            if self._live.get(_key(session)) is session:
-                del self._live[_key(session)]
-        await asyncio.shield(_end_box(session))
+                await self._teller.end(replace(session.record, status=status))
+            finally:
+                if self._live.get(_key(session)) is session:
+                    del self._live[_key(session)]
+        await asyncio.shield(self._end_box(session))
+
+    async def _end_box(self, session: LiveSession) -> None:
+        await session.let_go()
+        await self.discard(session.box, session.warden)
+
+    async def discard(self, box: Box, warden: WardenClient) -> None:
+        """A box is used by one session and then destroyed. What cannot be reached ends itself."""
+        await warden.close()
+        with contextlib.suppress(SandboxError):
+            await box.destroy()
+        with contextlib.suppress(RuntimeUnavailable):
+            self._registry.ledger.forget(box.id)
 
     @contextlib.asynccontextmanager
     async def _locked(self, key: Key) -> AsyncIterator[None]:
@@ -289,15 +340,3 @@ class SessionTable:
 
 def _key(session: LiveSession) -> Key:
     return session.record.tenant, session.record.thread_id
-
-
-async def _end_box(session: LiveSession) -> None:
-    await session.let_go()
-    await _discard(session.box, session.warden)
-
-
-async def _discard(box: Box, warden: WardenClient) -> None:
-    """A box is used by one session and then destroyed. What cannot be reached ends itself."""
-    await warden.close()
-    with contextlib.suppress(SandboxError):
-        await box.destroy()

@@ -7,7 +7,7 @@ import os
 import ssl
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 from typing import Any, TypeVar
 
 from anyio.lowlevel import current_token
@@ -21,11 +21,13 @@ from sandbox_sdk.backends.remote.forms import (
     stdin_pieces,
     stdin_text,
 )
+from sandbox_sdk.backends.remote.listing import read_listing
 from sandbox_sdk.backends.remote.patience import FIRST_CONTACT_S
 from sandbox_sdk.backends.remote.server import Call, Server
-from sandbox_sdk.protocol.errors import Internal
+from sandbox_sdk.protocol.errors import Internal, Unreachable
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
+    COMMAND_TIMEOUT_S,
     DEFAULT_TENANT,
     WORKSPACE,
     CleanupResult,
@@ -51,6 +53,7 @@ from sandbox_sdk.protocol.models import (
 )
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+_AT_ONCE = 128 * 1024
 _Answer = TypeVar("_Answer", bound=Model)
 
 
@@ -60,7 +63,7 @@ class RemoteBackend(Sandboxes):
     Use as an async context manager, or close it. Several may use one: the last closes it.
 
     url and api_key: by default those in SANDBOX_URL and SANDBOX_API_KEY. The tenant is the one of
-    the key; the argument of the interface is not sent.
+    the key; the argument of the interface is not sent, unless for_tenants.
 
     retry_for_s: how long a call is repeated while the server restarts, is full or wants to be asked
     later, always in a way that nothing is done twice. 0: never. A server that has never answered is
@@ -70,7 +73,7 @@ class RemoteBackend(Sandboxes):
 
     verify: False trusts any certificate; a context of your own trusts what it says.
 
-    tenant: on whose behalf calls are sent on. Only a coordinator's key may say so.
+    for_tenants: calls are sent on for the tenant that they name. Only a coordinator's key may.
 
     nearby: for many calls to a server that is reached without a proxy, at a third of the CPU time.
     Takes aiohttp, which a server has.
@@ -85,7 +88,7 @@ class RemoteBackend(Sandboxes):
         read_timeout_s: float = 60.0,
         retry_for_s: float = 30.0,
         verify: bool | ssl.SSLContext = True,
-        tenant: str | None = None,
+        for_tenants: bool = False,
         nearby: bool = False,
     ) -> None:
         self._server = Server(
@@ -95,9 +98,10 @@ class RemoteBackend(Sandboxes):
             read_timeout_s=read_timeout_s,
             retry_for_s=retry_for_s,
             verify=verify,
-            tenant=tenant,
             nearby=nearby,
         )
+        self._for_tenants = for_tenants
+        self._command_timeout_s = COMMAND_TIMEOUT_S
         self._health_for_s = min(retry_for_s, FIRST_CONTACT_S)
         self._users: Counter[object] = Counter()
 
@@ -124,16 +128,18 @@ class RemoteBackend(Sandboxes):
         self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
     ) -> Session:
         repeatable = request.thread_id is not None
-        return await self._post("/create_session", request, Session, repeatable=repeatable)
+        return await self._post(
+            "/create_session", request, Session, tenant=tenant, repeatable=repeatable
+        )
 
     async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
-        return await self._get("/session", SessionInfo, target)
+        return await self._get("/session", SessionInfo, target, tenant=tenant)
 
     async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
-        return await self._get("/sessions", SessionList)
+        return await self._get("/sessions", SessionList, tenant=tenant)
 
     async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
-        return await self._post("/cleanup", target, CleanupResult)
+        return await self._post("/cleanup", target, CleanupResult, tenant=tenant)
 
     async def health(self) -> Health:
         call = Call(method="GET", path="/health", repeatable=True, accepts=(503,))
@@ -144,32 +150,61 @@ class RemoteBackend(Sandboxes):
     async def execute(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> ExecuteResult:
-        work_s = 0.0 if request.background else request.timeout
+        keyed = _keyed(to_run(request))
+        try:
+            return await self._run(keyed, tenant)
+        except Unreachable as exc:
+            # By default commands may take longer there than was thought. The key joins this one.
+            unsaid = exc.silent and request.timeout is None
+            if not (unsaid and await self._learn_timeout(keyed, tenant)):
+                raise
+            return await self._run(keyed, tenant)
+
+    async def _run(self, request: ExecuteRequest, tenant: str) -> ExecuteResult:
+        timeout_s = request.timeout or self._command_timeout_s
+        work_s = 0.0 if request.background else timeout_s
         return await self._post(
-            "/execute", _keyed(to_run(request)), ExecuteResult, repeatable=True, work_s=work_s
+            "/execute", request, ExecuteResult, tenant=tenant, repeatable=True, work_s=work_s
         )
+
+    async def _learn_timeout(self, request: ExecuteRequest, tenant: str) -> bool:
+        """Whether the server gives a command more time than was thought, where it is not told."""
+        target = Target(thread_id=request.thread_id, session_id=request.session_id)
+        told_s = (await self.session(target, tenant=tenant)).limits.command_timeout_s
+        longer = told_s > self._command_timeout_s
+        self._command_timeout_s = max(told_s, self._command_timeout_s)
+        return longer
 
     async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
         dry = request.model_copy(update={"dry_run": True})
-        return await self._post("/execute", dry, Verdict, repeatable=True)
+        return await self._post("/execute", dry, Verdict, tenant=tenant, repeatable=True)
 
     def stream(
         self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
     ) -> AsyncGenerator[CommandEvent]:
-        return events_of(self._server, _body(_keyed(to_run(request))))
+        body = _body(_keyed(to_run(request)))
+        return events_of(self._server, body, tenant=self._named(tenant))
 
     def follow(
         self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
     ) -> AsyncGenerator[CommandEvent]:
-        return events_of(self._server, _body(target), command_id=command_id, offset=offset)
+        return events_of(
+            self._server,
+            _body(target),
+            tenant=self._named(tenant),
+            command_id=command_id,
+            offset=offset,
+        )
 
     async def result(
         self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
     ) -> ExecuteResult:
-        return await self._get("/command", ExecuteResult, target, command_id=command_id)
+        return await self._get(
+            "/command", ExecuteResult, target, tenant=tenant, command_id=command_id
+        )
 
     async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
-        return await self._get("/commands", CommandList, target)
+        return await self._get("/commands", CommandList, target, tenant=tenant)
 
     async def signal(
         self,
@@ -182,7 +217,9 @@ class RemoteBackend(Sandboxes):
         request = SignalRequest(**_body(target), command_id=command_id, signal=signal)
         # A handler must not run twice. There is none for KILL.
         repeatable = signal == "KILL"
-        return await self._post("/command/signal", request, CommandInfo, repeatable=repeatable)
+        return await self._post(
+            "/command/signal", request, CommandInfo, tenant=tenant, repeatable=repeatable
+        )
 
     async def send_stdin(
         self,
@@ -206,7 +243,11 @@ class RemoteBackend(Sandboxes):
                 offset=offset,
             )
             receipt = await self._post(
-                "/command/stdin", request, StdinReceipt, repeatable=offset is not None
+                "/command/stdin",
+                request,
+                StdinReceipt,
+                tenant=tenant,
+                repeatable=offset is not None,
             )
             offset = None if offset is None else offset + len(piece)
         return receipt
@@ -227,6 +268,7 @@ class RemoteBackend(Sandboxes):
             path="/upload_file",
             headers={"content-type": form.content_type},
             content=form.content,
+            tenant=self._named(tenant),
         )
         return _checked(UploadResult, await self._server.ask(call))
 
@@ -235,7 +277,13 @@ class RemoteBackend(Sandboxes):
         self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
     ) -> AsyncIterator[Download]:
         params = {**_body(target), "path": path}
-        call = Call(method="GET", path="/download_file", params=params, repeatable=True)
+        call = Call(
+            method="GET",
+            path="/download_file",
+            params=params,
+            repeatable=True,
+            tenant=self._named(tenant),
+        )
         async with self._server.open(call) as answer:
             chunks = self._server.chunks(call, answer)
             yield Download(download_info(path, answer.headers), chunks)
@@ -249,16 +297,39 @@ class RemoteBackend(Sandboxes):
         limit: int = 1000,
         tenant: str = DEFAULT_TENANT,
     ) -> ListResult:
-        more = {"path": path, "recursive": recursive, "limit": limit}
-        return await self._get("/list_files", ListResult, target, **more)
+        params = {**_body(target), "path": path, "recursive": recursive, "limit": limit}
+        call = Call(
+            method="GET",
+            path="/list_files",
+            params=params,
+            repeatable=True,
+            tenant=self._named(tenant),
+        )
+        body = await self._server.ask(call)
+        if len(body) <= _AT_ONCE:
+            return _checked(ListResult, body)
+        with _understood():
+            return await read_listing(body)
 
     # Together
 
+    def _named(self, tenant: str) -> str | None:
+        """Whose call it is, where the server is told."""
+        return tenant if self._for_tenants else None
+
     async def _get(
-        self, route: str, model: type[_Answer], target: Target | None = None, **more: Any
+        self,
+        route: str,
+        model: type[_Answer],
+        target: Target | None = None,
+        *,
+        tenant: str,
+        **more: Any,
     ) -> _Answer:
         params = {**(_body(target) if target else {}), **more}
-        call = Call(method="GET", path=route, params=params, repeatable=True)
+        call = Call(
+            method="GET", path=route, params=params, repeatable=True, tenant=self._named(tenant)
+        )
         return _checked(model, await self._server.ask(call))
 
     async def _post(
@@ -267,17 +338,24 @@ class RemoteBackend(Sandboxes):
         request: Request,
         model: type[_Answer],
         *,
+        tenant: str,
         repeatable: bool = False,
         work_s: float = 0.0,
     ) -> _Answer:
         call = Call(
-            method="POST", path=route, json=_body(request), repeatable=repeatable, work_s=work_s
+            method="POST",
+            path=route,
+            json=_body(request),
+            repeatable=repeatable,
+            work_s=work_s,
+            tenant=self._named(tenant),
         )
         return _checked(model, await self._server.ask(call))
 
 
 def _body(request: Request) -> dict[str, Any]:
-    return request.model_dump(mode="json", exclude_none=True)
+    """Only what was asked for: a server of an earlier version refuses fields it does not know."""
+    return request.model_dump(mode="json", exclude_defaults=True)
 
 
 def _keyed(request: ExecuteRequest) -> ExecuteRequest:
@@ -287,9 +365,14 @@ def _keyed(request: ExecuteRequest) -> ExecuteRequest:
 
 
 def _checked(model: type[_Answer], body: bytes) -> _Answer:
-    try:
+    with _understood():
         return model.model_validate_json(body)
-    except ValidationError as exc:
-        raise Internal(
-            f"the server's answer is not understood: {exc.error_count()} errors"
-        ) from exc
+
+
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as exc:
+        count = exc.error_count() if isinstance(exc, ValidationError) else 1
+        raise Internal(f"the server's answer is not understood: {count} errors") from exc

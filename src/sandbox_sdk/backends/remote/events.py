@@ -23,11 +23,18 @@ from sandbox_sdk.protocol.events import (
     event_id,
 )
 
+_NAMES = ("start", "stdout", "stderr", "gap", "exit", "error")
+"""The events understood here; a later version may send others in between."""
 _EVENT: TypeAdapter[CommandEvent] = TypeAdapter(CommandEvent)
 
 
 async def events_of(
-    server: Server, body: dict[str, Any], *, command_id: str | None = None, offset: int = 0
+    server: Server,
+    body: dict[str, Any],
+    *,
+    tenant: str | None,
+    command_id: str | None = None,
+    offset: int = 0,
 ) -> AsyncGenerator[CommandEvent]:
     """Run or follow a command, and go on where it was when the connection is cut: no event is lost
     and none comes twice. A command that is run needs an idempotency key. Raises SandboxError."""
@@ -36,7 +43,8 @@ async def events_of(
     while True:
         connected = time.monotonic()
         try:
-            async with contextlib.aclosing(_connection(server, body, command_id, offset)) as events:
+            connection = _connection(server, body, tenant, command_id, offset)
+            async with contextlib.aclosing(connection) as events:
                 async for event in events:
                     if isinstance(event, StartEvent):
                         # By its session: in another life of the thread it would not be found.
@@ -57,29 +65,31 @@ async def events_of(
 
 
 async def _connection(
-    server: Server, body: dict[str, Any], command_id: str | None, offset: int
+    server: Server, body: dict[str, Any], tenant: str | None, command_id: str | None, offset: int
 ) -> AsyncGenerator[CommandEvent]:
     headers = {"accept": "text/event-stream"}
     if command_id is not None:
         headers["last-event-id"] = event_id(command_id, offset)
     call = Call(
         method="POST", path="/execute", json=body, headers=headers, repeatable=True,
-        silence_s=SILENCE_S,
+        silence_s=SILENCE_S, tenant=tenant,
     )  # fmt: skip
     async with server.open(call) as answer:
         async for name, data in _parsed(answer):
-            yield _event(name, data)
+            if name in _NAMES:
+                yield _event(name, data)
 
 
 async def _parsed(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
     """Name and data of every event that is there to its end."""
     name, data = "", ""
     async for line in answer.aiter_lines():
-        field, _, value = line.partition(": ")
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
         if field == "event":
             name = value
         elif field == "data":
-            data = value
+            data = f"{data}\n{value}" if data else value
         elif not line and data:
             yield name, data
             name = data = ""

@@ -41,7 +41,7 @@ class Call:
 
     repeatable: it does no harm twice. work_s: how long the server may work on it in silence.
     silence_s: how long there may be none at all; a longer one is a cut. accepts: statuses of errors
-    that are answers here.
+    that are answers here. tenant: on whose behalf it is sent on.
     """
 
     method: str
@@ -54,6 +54,7 @@ class Call:
     work_s: float = 0.0
     silence_s: float | None = None
     accepts: tuple[int, ...] = ()
+    tenant: str | None = None
 
 
 class Server:
@@ -68,13 +69,10 @@ class Server:
         read_timeout_s: float,
         retry_for_s: float,
         verify: bool | ssl.SSLContext,
-        tenant: str | None,
         nearby: bool,
     ) -> None:
         self._address = _checked_url(url)
         self._headers = _key_header(api_key)
-        if tenant is not None:
-            self._headers[TENANT_HEADER.encode()] = tenant.encode()
         self._auth: httpx.BasicAuth | None = None
         if self._address.userinfo:
             self._auth = httpx.BasicAuth(self._address.username, self._address.password)
@@ -195,13 +193,16 @@ class Server:
 
     def _request(self, call: Call) -> httpx.Request:
         read_s = self._read_s + call.work_s if call.silence_s is None else call.silence_s
+        headers = call.headers
+        if call.tenant is not None:
+            headers = {**(headers or {}), TENANT_HEADER: call.tenant}
         try:
             return self._client.build_request(
                 call.method,
                 call.path,
                 json=call.json,
                 params=call.params,
-                headers=call.headers,
+                headers=headers,
                 content=None if call.content is None else call.content(),
                 timeout=httpx.Timeout(read_s, connect=self._connect_s, pool=None),
             )
@@ -211,7 +212,8 @@ class Server:
     def _refused(self, call: Call, answer: httpx.Response) -> NoReturn:
         told = told_error(answer)
         after_s = _retry_after_s(answer)
-        if told is not None and after_s is None:
+        if told is not None and (after_s is None or isinstance(told, RuntimeUnavailable)):
+            # Where a runtime has failed, the call may have begun: the caller decides.
             raise told
         error = told or self._untold(answer.status_code)
         # What the server itself has put off has not been done; what a proxy says may have been.
@@ -254,10 +256,12 @@ class Server:
         )
 
     def _silent(self) -> SandboxError:
-        return Unreachable(
+        error = Unreachable(
             f"the server at {self.url} took the call and did not answer in time; look at its log,"
             " or give it longer with read_timeout_s"
         )
+        error.silent = True
+        return error
 
     def _cut(self, exc: Exception, call: Call) -> SandboxError:
         why = f"{type(exc).__name__}: {exc}".rstrip(": ")

@@ -1,5 +1,5 @@
--- KEYS[1] a worker, KEYS[2] its sessions; ARGV: its epoch, ms of the lease, ms to remember it, then
--- fields and values. Answers {1, how it is to drain, the time in ms}, and a 0 in the first place
+-- KEYS[1] a worker, KEYS[2] its sessions, which live as long as they do; ARGV: its epoch, ms of the
+-- lease, ms to remember it, then fields and values. Answers {1, how it is to drain, the time in ms}, and a 0 in the first place
 -- where the lease has lapsed or is another's.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -9,5 +9,5 @@ if held[1] ~= ARGV[1] or tonumber(held[2]) < now then
 end
 redis.call('HSET', KEYS[1], 'until', now + ARGV[2], unpack(ARGV, 4))
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
-redis.call('PEXPIRE', KEYS[2], ARGV[3])
+redis.call('PERSIST', KEYS[2])
 return {1, held[3] or '', now}

@@ -122,6 +122,12 @@ def etc_entries(root: Path = Path("/etc")) -> tuple[str, ...]:
     return tuple(str(path) for path in found)
 
 
+def proc_entries(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that this kernel has, and that others than root may read."""
+    paths = [f"/proc/{name}" for name in names]
+    return tuple(path for path in paths if os.path.exists(path) and os.stat(path).st_mode & 0o004)
+
+
 def stage_folder(sources: list[str]) -> str:
     """A folder that may be covered because nothing a box is made of is below it."""
     for folder in _STAGES:

@@ -84,6 +84,8 @@ def prepare(
     uid = claim = None
     if setup.uids is not None:
         uid, claim = state.claim(folder.name, setup.uids)
+        if not setup.namespace:  # Then bubblewrap itself looks for what it binds, as that user.
+            state.let_pass()
     device = ""
     if setup.has_disk:
         limits = spec.limits

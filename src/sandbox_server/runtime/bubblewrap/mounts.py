@@ -37,6 +37,9 @@ SHARED = {
 }
 """Files of our own that every box has, by their path in it."""
 
+EMPTY_FILE, EMPTY_FOLDER = "empty", "nothing"
+"""Beside SHARED: what is shown in place of what is hidden."""
+
 ETC = (
     "ImageMagick-*",
     "X11",
@@ -108,6 +111,9 @@ class Layout:
     """Paths of the host's /etc to show."""
     has_python_command: bool = False
     """Whether the host has `python` besides `python3`."""
+    hidden_files: tuple[str, ...] = ()
+    hidden_folders: tuple[str, ...] = ()
+    """Of /proc: they are there, and empty."""
 
 
 def options(layout: Layout, env: Mapping[str, str]) -> list[str]:
@@ -124,6 +130,7 @@ def options(layout: Layout, env: Mapping[str, str]) -> list[str]:
         *_etc(layout),
         *_own_files(layout),
         *("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"),
+        *_hidden(layout),
         *_places(layout),
         *_python(layout),
         *("--remount-ro", "/dev", "--remount-ro", "/"),
@@ -193,6 +200,14 @@ def _own_files(layout: Layout) -> list[str]:
         words += ["--ro-bind", f"{layout.shared}/{path.rpartition('/')[2]}", path]
     if not layout.has_python_command:
         words += ["--symlink", layout.python.executable, f"{OWN}/bin/python"]
+    return words
+
+
+def _hidden(layout: Layout) -> list[str]:
+    words = []
+    for name, paths in ((EMPTY_FILE, layout.hidden_files), (EMPTY_FOLDER, layout.hidden_folders)):
+        for path in paths:
+            words += ["--ro-bind", f"{layout.shared}/{name}", path]
     return words
 
 

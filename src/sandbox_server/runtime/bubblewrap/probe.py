@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.runtime import loop_disk
+from sandbox_server.runtime import hidden, loop_disk
 from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.bubblewrap import cgroups, host, keeper, seccomp_bpf
 from sandbox_server.runtime.bubblewrap.host import Program
@@ -66,6 +66,8 @@ def _facts(state: StateFolder, python: Path | None) -> Setup:
         folders=folders,
         etc=host.etc_entries(),
         has_python_command=Path("/usr/bin/python").exists(),
+        hidden_files=host.proc_entries(hidden.PROC_FILES),
+        hidden_folders=host.proc_entries(hidden.PROC_FOLDERS),
     )
 
 

@@ -67,6 +67,7 @@ class BubblewrapRuntime(Runtime):
     """Makes boxes with bubblewrap. `python` and `bwrap` force a choice that is made by itself."""
 
     name = "bubblewrap"
+    has_images = False
 
     def __init__(
         self,

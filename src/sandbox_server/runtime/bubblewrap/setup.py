@@ -12,13 +12,12 @@ from sandbox_server.runtime.bubblewrap.host import Program
 from sandbox_server.runtime.bubblewrap.mounts import PERMS, PLACES, Layout, Python
 from sandbox_server.runtime.bubblewrap.plan import Plan
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
+from sandbox_server.runtime.warden.zipapp import warden_version
 
 Namespace = Literal["mount", "user", ""]
 
 _FLAGS = {"nosuid", "nodev", "noatime"}
 """Mount options that are flags of the system call; the launcher sets them."""
-_FILE_SLACK = 1 << 20
-"""A file may be a little larger than its disk, so that a full disk is reported as what it is."""
 _NO_GROUP = "no writable control group"
 
 
@@ -49,6 +48,8 @@ class Setup:
     folders: tuple[str, ...] = ()
     etc: tuple[str, ...] = ()
     has_python_command: bool = False
+    hidden_files: tuple[str, ...] = ()
+    hidden_folders: tuple[str, ...] = ()
 
     @property
     def has_disk(self) -> bool:
@@ -94,6 +95,7 @@ class Setup:
                 layout,
                 {
                     "box": box_id,
+                    "build": warden_version(),
                     "deadman_s": str(spec.deadman_s),
                     "pids": str(spec.limits.pids),
                     "open_files": str(spec.limits.open_files),
@@ -116,6 +118,8 @@ class Setup:
             folders=self.folders,
             etc=self.etc,
             has_python_command=self.has_python_command,
+            hidden_files=self.hidden_files,
+            hidden_folders=self.hidden_folders,
         )
 
     def _staged(self, name: str, source: str) -> str:
@@ -141,7 +145,7 @@ class Setup:
         rlimits = {
             "RLIMIT_CORE": 0,
             "RLIMIT_NOFILE": limits.warden_files,
-            "RLIMIT_FSIZE": limits.disk_bytes + _FILE_SLACK,
+            "RLIMIT_FSIZE": limits.file_bytes,
         }
         if "memory" not in self.groups.parents:
             rlimits["RLIMIT_DATA"] = limits.memory_bytes

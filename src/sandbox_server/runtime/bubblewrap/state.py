@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.private import private_folder
 from sandbox_server.runtime.bubblewrap import cgroups
-from sandbox_server.runtime.bubblewrap.mounts import SHARED, START
+from sandbox_server.runtime.bubblewrap.mounts import EMPTY_FILE, EMPTY_FOLDER, SHARED, START
 from sandbox_server.runtime.bubblewrap.processes import Process
 from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
@@ -87,15 +88,23 @@ class StateFolder:
     def prepare(self) -> None:
         """Make what is missing. Raises RuntimeUnavailable where that is not allowed."""
         try:
-            self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+            for folder in (self.path, self._boxes, self._uids):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(self.path)
             for folder in (self._boxes, self._uids):
-                folder.mkdir(mode=0o700, exist_ok=True)
+                folder.chmod(0o700)
         except OSError as exc:
             raise RuntimeUnavailable(f"the state folder {self.path} cannot be made: {exc}") from exc
 
+    def let_pass(self) -> None:
+        """Let the users of boxes pass through to what they share, without a look around."""
+        if not self.path.stat().st_mode & 0o001:
+            self.path.chmod(0o711)
+
     def shared(self, python: str) -> Path:
         """The folder with what all boxes on this interpreter share, made where it is missing."""
-        made_of = [python, os.stat(python).st_mtime_ns, warden_version(), SHARED]
+        empty = (EMPTY_FILE, EMPTY_FOLDER)
+        made_of = [python, os.stat(python).st_mtime_ns, warden_version(), SHARED, empty]
         name = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
         folder = self.path / "shared" / name
         if folder.is_dir():
@@ -153,6 +162,8 @@ def _write_shared(folder: Path, python: str) -> None:
     folder.mkdir()
     for path, text in SHARED.items():
         (folder / Path(path).name).write_text(text)
+    (folder / EMPTY_FILE).touch()
+    (folder / EMPTY_FOLDER).mkdir()
     with zipfile.ZipFile(io.BytesIO(warden_zipapp())) as archive:
         archive.extractall(folder / "warden")
     (folder / "warden" / "start.py").write_text(START)

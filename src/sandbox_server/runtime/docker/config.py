@@ -9,7 +9,9 @@ from importlib.resources import files
 from typing import Any
 
 from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.hidden import masked_paths
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
+from sandbox_server.runtime.warden.zipapp import warden_version
 
 FOLDER = "/usr/lib/sandbox"
 """Where a derived image keeps the warden and what it needs."""
@@ -93,6 +95,7 @@ def container_config(
             *_warden(python),
             "pid1",
             f"box={box_id}",
+            f"build={warden_version()}",
             f"deadman_s={spec.deadman_s:g}",
             f"pids={spec.limits.pids}",
             f"open_files={spec.limits.open_files}",
@@ -162,6 +165,7 @@ def _isolation(spec: BoxSpec) -> dict[str, Any]:
         "IpcMode": "none",
         "CgroupnsMode": "private",
         "ReadonlyRootfs": True,
+        "MaskedPaths": masked_paths(),
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges", f"seccomp={seccomp_profile()}"],
     }
@@ -177,6 +181,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
         "Ulimits": [
             {"Name": "nofile", "Soft": limits.warden_files, "Hard": limits.warden_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "fsize", "Soft": limits.file_bytes, "Hard": limits.file_bytes},
         ],
     }
 

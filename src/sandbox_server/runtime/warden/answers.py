@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
@@ -17,9 +18,12 @@ from pydantic import (
 
 from sandbox_sdk.protocol import errors
 from sandbox_warden import frames
-from sandbox_warden.frames import FrameError
 
 Short = Annotated[str, StringConstraints(max_length=200)]
+Ident = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
+"""Goes into lines of logs and of streams of events."""
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""Goes into a header."""
 PathText = Annotated[str, StringConstraints(max_length=8192)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 ExitCode = Annotated[int, Field(ge=0, le=255)]
@@ -27,13 +31,13 @@ StreamName = Literal["stdout", "stderr"]
 
 
 class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class CommandStanding(_Answer):
     """How a command stands; exit_code is None while it runs."""
 
-    command_id: Short
+    command_id: Ident
     exit_code: ExitCode | None
     signal: Short | None
     reason: Short | None
@@ -53,12 +57,12 @@ class CommandExit(CommandStanding):
 
 
 class CommandStarted(_Answer):
-    command_id: Short
+    command_id: Ident
     stdin_received: Count
 
 
 class CommandSummary(_Answer):
-    command_id: Short
+    command_id: Ident
     idempotency_key: Short | None
     running: bool
     exit_code: ExitCode | None
@@ -69,6 +73,10 @@ class CommandSummary(_Answer):
 
 class BoxAbout(_Answer):
     version: int
+    """Of the protocol, as both ends speak it."""
+    build: Short = ""
+    """Which warden it is, by zipapp.warden_version() of the server that made the box. The first
+    ones did not tell."""
     box: Short
     boot: Short
     epoch: Count
@@ -81,6 +89,13 @@ class BoxAbout(_Answer):
 
 class BoxState(BoxAbout):
     commands: list[CommandSummary]
+    commands_truncated: bool = False
+    """Whether more are remembered than are told."""
+
+
+class OutputGap(_Answer):
+    start: Count
+    end: Count
 
 
 class StdinReceived(_Answer):
@@ -96,6 +111,10 @@ class FileEntry(_Answer):
     modified_at: float
 
 
+class ListEnd(_Answer):
+    truncated: bool
+
+
 class Uploaded(_Answer):
     path: PathText
     size: Count
@@ -107,7 +126,7 @@ class DownloadAbout(_Answer):
     size: Count | None
     modified_at: float
     mode: Short
-    sha256: Short | None
+    sha256: Sha256 | None
 
 
 class Usage(_Answer):
@@ -135,7 +154,7 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "file_not_found": errors.FileMissing,
     "file_too_large": errors.FileTooLarge,
     "disk_full": errors.DiskFull,
-    "changed": errors.FileMissing,
+    "changed": errors.RuntimeUnavailable,
     "idempotency_mismatch": errors.IdempotencyMismatch,
     "stdin_closed": errors.StdinClosed,
     "invalid_request": errors.InvalidRequest,
@@ -143,52 +162,82 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "exhausted": errors.Capacity,
     "fenced": Fenced,
     "version": errors.RuntimeUnavailable,
+    "unsupported": errors.InvalidRequest,
 }
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _ENTRIES = TypeAdapter(list[FileEntry])
+_MAY_HAVE_SURROGATES = re.compile(rb"\\u[dD]|\xed")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def invalid(what: str) -> errors.RuntimeUnavailable:
+    """The error for an answer that is not as it has to be."""
+    return errors.RuntimeUnavailable(f"invalid answer from the warden: {what}")
 
 
 def reply_body(kind: int, payload: bytes) -> dict[str, Any]:
+    """What a REPLY says. Raises the error an ERROR tells, and RuntimeUnavailable."""
     if kind != frames.REPLY:
         raise_answer(kind, payload)
-    try:
-        return frames.decode_json(payload)
-    except FrameError as exc:
-        raise errors.RuntimeUnavailable("the warden sent nonsense") from exc
+    return body_of(payload)
+
+
+def body_of(payload: bytes) -> dict[str, Any]:
+    """Raises RuntimeUnavailable for anything that is not a JSON object."""
+    body = _parsed(payload or b"{}")
+    if not isinstance(body, dict):
+        raise invalid("not a JSON object")
+    return body
 
 
 def raise_answer(kind: int, payload: bytes) -> NoReturn:
     if kind != frames.ERROR:
-        raise errors.RuntimeUnavailable("the warden sent nonsense")
-    try:
-        body = frames.decode_json(payload)
-    except FrameError as exc:
-        raise errors.RuntimeUnavailable("the warden sent nonsense") from exc
-    error = _ERRORS.get(str(body.get("code")), errors.Internal)
-    raise error(str(body.get("message"))[:1000])
+        raise invalid(f"unexpected frame of kind {kind}")
+    body = body_of(payload)
+    code, message = body.get("code"), body.get("message")
+    error = _ERRORS.get(code, errors.RuntimeUnavailable) if isinstance(code, str) else None
+    if error is None or not isinstance(message, str):
+        raise invalid("an error without code and message")
+    raise error(message[: frames.MESSAGE_LENGTH])
 
 
 def checked(model: type[_Model], body: dict[str, Any]) -> _Model:
+    """Raises RuntimeUnavailable that names the first field that is wrong."""
     try:
         return model.model_validate(body)
     except ValidationError as exc:
-        raise errors.RuntimeUnavailable("the warden sent nonsense") from exc
+        raise invalid(_first_fault(exc)) from None
 
 
 def checked_entries(batch: bytes) -> list[FileEntry]:
+    """Raises RuntimeUnavailable, also for a batch without entries."""
     try:
-        return _ENTRIES.validate_python([readable(item) for item in json.loads(batch)])
-    except (ValueError, TypeError, AttributeError) as exc:
-        raise errors.RuntimeUnavailable("the warden sent nonsense") from exc
+        entries = _ENTRIES.validate_python(_parsed(batch))
+    except ValidationError as exc:
+        raise invalid(_first_fault(exc)) from None
+    if not entries:
+        raise invalid("a batch without entries")
+    return entries
 
 
-def readable(entry: dict[str, Any]) -> dict[str, Any]:
+def _parsed(payload: bytes) -> Any:
+    hook = _readable if _MAY_HAVE_SURROGATES.search(payload) else None
+    try:
+        return json.loads(payload, object_hook=hook)
+    except (ValueError, RecursionError) as exc:
+        raise invalid(f"not JSON: {exc}"[:200]) from None
+
+
+def _readable(body: dict[str, Any]) -> dict[str, Any]:
     """Names that are not UTF-8 arrive as lone surrogates, which nobody further on could encode."""
     return {
-        key: value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        if isinstance(value, str)
-        else value
-        for key, value in entry.items()
+        key: _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
+        for key, value in body.items()
     }
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"field {'.'.join(map(str, fault['loc']))[:100]}: {fault['msg'][:200]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from sandbox_warden import frames
 from .answers import BoxState, Usage, checked
 from .commands import CommandCalls
 from .files import FileCalls
+from .line import ANSWER_S
 from .link import LinkLost
 
 
@@ -45,7 +47,6 @@ class WardenClient(CommandCalls, FileCalls):
     async def end(self) -> None:
         """Let the box end itself."""
         link = await self._get_link()
-        with contextlib.suppress(LinkLost):
-            async with link.request(frames.END, {}) as channel:
-                while True:
-                    await self._next(link, channel)
+        with contextlib.suppress(LinkLost, TimeoutError):
+            async with asyncio.timeout(ANSWER_S), link.request(frames.END, {}) as channel:
+                await channel.receive()

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, TypedDict, Unpack
 
 from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
 from sandbox_server.runtime.base import Box
 from sandbox_warden import frames
 
@@ -23,19 +24,19 @@ from .answers import (
     CommandSummary,
     StdinReceived,
     checked,
+    invalid,
     reply_body,
 )
 from .events import (
     CommandResult,
     Event,
     Exited,
-    Gap,
-    Output,
+    Order,
     Pieces,
     Started,
     event_of,
 )
-from .line import ANSWER_S, Line
+from .line import ANSWER_S, Breaks, Line
 from .link import Channel, LinkLost
 
 OUTPUT_LIMIT = 1 << 20
@@ -129,11 +130,18 @@ class CommandCalls(Line):
         raise AssertionError("unreachable")
 
     async def ended(self, command_id: str) -> None:
-        """Wait for the end of a command, without its output."""
+        """Wait for the end of a command, without its output. Raises RuntimeUnavailable after the
+        longest time a command may take."""
         body = {"command_id": command_id, "follow": False, "offset": BEYOND}
-        async with contextlib.aclosing(self._follow(frames.ATTACH, body, {})) as events:
-            async for _ in events:
-                pass
+        try:
+            async with (
+                asyncio.timeout(MAX_TIMEOUT_S + ANSWER_S),
+                contextlib.aclosing(self._follow(frames.ATTACH, body, {})) as events,
+            ):
+                async for _ in events:
+                    pass
+        except TimeoutError:
+            raise errors.RuntimeUnavailable("the command did not end in time") from None
 
     async def signal(self, command_id: str, number: int) -> CommandSummary:
         """Send a signal to everything a command has started; 9 ends all of it for sure."""
@@ -179,6 +187,7 @@ class CommandCalls(Line):
 
     async def _send_piece(self, body: dict[str, Any], piece: bytes) -> int:
         """Input is taken as a whole or not at all, when there is room for it."""
+        breaks = Breaks()
         while True:
             link = await self._get_link()
             try:
@@ -190,31 +199,35 @@ class CommandCalls(Line):
             except LinkLost as exc:
                 if body["offset"] is None:
                     raise _ambiguous("the input was cut off") from exc
+                await breaks.pause(exc)
 
     async def _follow(
         self, kind: int, body: dict[str, Any], options: RunOptions
     ) -> AsyncGenerator[Event]:
-        offset = int(body.get("offset", 0))
+        order = Order(int(body.get("offset", 0)))
         told = False
+        breaks = Breaks()
         while True:
             link = await self._get_link()
             try:
-                async with link.request(kind, {**body, "offset": offset}) as channel:
+                async with link.request(kind, {**body, "offset": order.offset}) as channel:
+                    started = False
                     while True:
                         event = event_of(*await self._next(link, channel))
+                        order.follow(event)
                         if isinstance(event, Started):
+                            if started:
+                                raise invalid("a second STARTED")
+                            started = True
                             if told:
                                 continue
                             told = True
                             self._feed(event, options)
-                        elif isinstance(event, Output):
-                            offset = event.offset + len(event.data)
-                        elif isinstance(event, Gap):
-                            offset = event.end
                         elif isinstance(event, Exited):
                             break
                         yield event
-            except LinkLost:
+            except LinkLost as exc:
+                await breaks.pause(exc)
                 continue
             yield event
             return
@@ -245,11 +258,18 @@ def _ambiguous(what: str) -> errors.RuntimeUnavailable:
 
 
 async def _standing(channel: Channel, pieces: Pieces) -> CommandResult:
+    order, started = Order(), False
     while True:
         frame = await channel.receive()
         if frame[0] in (frames.REPLY, frames.ERROR):
             return pieces.of(checked(CommandStanding, reply_body(frame[0], frame[2])))
-        pieces.add(event_of(*frame))
+        event = event_of(*frame)
+        order.follow(event)
+        if isinstance(event, Started):
+            if started:
+                raise invalid("a second STARTED")
+            started = True
+        pieces.add(event)
 
 
 def _run_body(command: str, options: RunOptions, *, follow: bool) -> dict[str, Any]:

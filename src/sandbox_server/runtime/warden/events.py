@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 from sandbox_sdk.protocol import errors
@@ -12,10 +13,18 @@ from .answers import (
     CommandExit,
     CommandStanding,
     CommandStarted,
+    OutputGap,
     StreamName,
+    body_of,
     checked,
+    invalid,
     reply_body,
 )
+
+_NOTHING_COSTS = 64
+"""What a frame without output counts for."""
+_OF: dict[StreamName, int] = {"stdout": 0, "stderr": 1}
+_OF_BOTH = 2
 
 
 @dataclass(frozen=True)
@@ -55,67 +64,102 @@ class Pieces:
 
     def __init__(self, limit: int) -> None:
         self._room = 2 * limit + frames.WINDOW
-        self._pieces: list[Output | Gap] = []
+        self._kept = bytearray()
+        self._ends = array("Q")
+        self._truncated = False
 
     def add(self, event: Event) -> None:
         """Raises RuntimeUnavailable."""
-        if isinstance(event, Output | Gap):
-            self._pieces.append(event)
-            # A piece costs more than its bytes.
-            self._room -= 64 + (len(event.data) if isinstance(event, Output) else 0)
-            if self._room < 0:
-                raise errors.RuntimeUnavailable("the warden sent more than it may keep")
+        if isinstance(event, Output):
+            self._take(len(event.data) or _NOTHING_COSTS)
+            self._append(event.data, _OF[event.stream])
+        elif isinstance(event, Gap):
+            self._take(_NOTHING_COSTS)
+            self._truncated = True
+            left_out = b"\n[%d bytes of output left out]\n" % (event.end - event.start)
+            self._append(left_out, _OF_BOTH)
+
+    def _append(self, data: bytes, of: int) -> None:
+        self._kept += data
+        end = len(self._kept) << 2 | of
+        if self._ends and self._ends[-1] & 3 == of:
+            self._ends[-1] = end
+        else:
+            self._ends.append(end)
+
+    def _take(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise errors.RuntimeUnavailable("the warden sent more than it may keep")
 
     def of(self, exit: CommandStanding) -> CommandResult:
-        return CommandResult(exit, tuple(self._pieces))
+        return CommandResult(exit, self._truncated, self._kept, self._ends)
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """A command with the output kept of it."""
+    """A command with the output kept of it. Texts are made when they are asked for: together they
+    take three times as much as the bytes."""
 
     exit: CommandStanding
-    pieces: tuple[Output | Gap, ...]
+    truncated: bool
+    _kept: bytearray
+    _ends: array[int]
+    """Where each run of one stream ends in what is kept, and of which it is: end * 4 + of."""
 
     @property
     def output(self) -> str:
         """Both streams as they came."""
-        return self._text(None)
+        return self._kept.decode("utf-8", "replace")
 
     @property
     def stdout(self) -> str:
-        return self._text("stdout")
+        return self._text(_OF["stdout"])
 
     @property
     def stderr(self) -> str:
-        return self._text("stderr")
+        return self._text(_OF["stderr"])
 
-    @property
-    def truncated(self) -> bool:
-        return any(isinstance(piece, Gap) for piece in self.pieces)
-
-    def _text(self, stream: StreamName | None) -> str:
-        parts = []
-        for piece in self.pieces:
-            if isinstance(piece, Gap):
-                parts.append(b"\n[%d bytes of output left out]\n" % (piece.end - piece.start))
-            elif stream is None or piece.stream == stream:
-                parts.append(piece.data)
+    def _text(self, wanted: int) -> str:
+        parts, start = [], 0
+        for end in self._ends:
+            if end & 3 in (wanted, _OF_BOTH):
+                parts.append(self._kept[start : end >> 2])
+            start = end >> 2
         return b"".join(parts).decode("utf-8", "replace")
 
 
+class Order:
+    """The offsets of one command's output, each event of which begins where the last has ended."""
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+
+    def follow(self, event: Event) -> None:
+        """Raises RuntimeUnavailable."""
+        if isinstance(event, Output):
+            start, end = event.offset, event.offset + len(event.data)
+        elif isinstance(event, Gap):
+            start, end = event.start, event.end
+        else:
+            return
+        if start != self.offset or end <= start:
+            raise invalid(f"output from {start} to {end} after {self.offset}")
+        self.offset = end
+
+
 def event_of(kind: int, _channel: int, payload: bytes) -> Event:
-    """What a frame says. Raises the error it tells, and RuntimeUnavailable for nonsense."""
-    try:
-        if kind in (frames.STDOUT, frames.STDERR):
+    """What a frame says. Raises the error it tells, and RuntimeUnavailable for an invalid one."""
+    if kind in (frames.STDOUT, frames.STDERR):
+        try:
             offset, data = frames.decode_at(payload)
-            return Output("stdout" if kind == frames.STDOUT else "stderr", offset, data)
-        if kind == frames.STARTED:
-            started = checked(CommandStarted, frames.decode_json(payload))
-            return Started(started.command_id, started.stdin_received)
-        if kind == frames.GAP:
-            body = frames.decode_json(payload)
-            return Gap(int(body["start"]), int(body["end"]))
-    except (FrameError, KeyError, TypeError, ValueError) as exc:
-        raise errors.RuntimeUnavailable("the warden sent nonsense") from exc
+        except FrameError as exc:
+            raise invalid(str(exc)) from None
+        return Output("stdout" if kind == frames.STDOUT else "stderr", offset, data)
+    if kind == frames.STARTED:
+        started = checked(CommandStarted, body_of(payload))
+        return Started(started.command_id, started.stdin_received)
+    if kind == frames.GAP:
+        gap = checked(OutputGap, body_of(payload))
+        return Gap(gap.start, gap.end)
     return Exited(checked(CommandExit, reply_body(kind, payload)))

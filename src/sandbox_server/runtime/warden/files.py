@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator
+import hashlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from sandbox_sdk.protocol import errors
 from sandbox_warden import frames
@@ -12,18 +14,29 @@ from sandbox_warden import frames
 from .answers import (
     DownloadAbout,
     FileEntry,
+    ListEnd,
     Listing,
     Uploaded,
+    body_of,
     checked,
     checked_entries,
+    invalid,
     raise_answer,
-    readable,
     reply_body,
 )
 from .line import ANSWER_S, Line
 from .link import Channel, LinkLost
 
-MAX_LIST_BYTES = 64 << 20
+MAX_PATH = 4096
+MAX_BATCH_BYTES = 1 << 20
+MAX_LIST_BYTES = 48 << 20
+"""More than a warden sends: 8 MiB of names and paths, six times as long where all of it is
+escaped."""
+LIST_S = 60.0
+"""How long a listing may take, all of it."""
+_MAX_EMPTY = 1_000_000
+
+Batch = list[FileEntry]
 
 
 class Download:
@@ -34,14 +47,38 @@ class Download:
         self._channel = channel
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The bytes as they come, but for the last: those only when all of them are what `about`
+        says. So one that was changed meanwhile never looks whole. Raises RuntimeUnavailable."""
+        size, digest, held = 0, hashlib.sha256(), b""
+        async for data in self._data():
+            if held:
+                yield held
+            size, held = size + len(data), data
+            if self.about.size is not None and size > self.about.size:
+                raise invalid("more bytes than the file has")
+            if self.about.sha256 is not None:
+                digest.update(data)
+        if self.about.size is not None and size < self.about.size:
+            raise invalid("fewer bytes than the file has")
+        if self.about.sha256 not in (None, digest.hexdigest()):
+            raise errors.RuntimeUnavailable("the file changed while it was read; try again")
+        if held:
+            yield held
+
+    async def _data(self) -> AsyncIterator[bytes]:
+        empty = 0
         while True:
             kind, _, payload = await self._channel.receive(silence_s=ANSWER_S)
-            if kind == frames.DATA:
-                yield payload
-            elif kind == frames.REPLY:
+            if kind == frames.REPLY:
                 return
-            else:
+            if kind != frames.DATA:
                 raise_answer(kind, payload)
+            if payload:
+                yield payload
+                continue
+            empty += 1
+            if empty > _MAX_EMPTY:
+                raise invalid("frames without data and without end")
 
 
 class FileCalls(Line):
@@ -51,8 +88,8 @@ class FileCalls(Line):
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
     ) -> Uploaded:
         """Store a file. It appears under its name when it is whole, or not at all."""
+        body = {"path": _bounded(path), "mode": mode, "limit": limit}
         link = await self._get_link()
-        body = {"path": path, "mode": mode, "limit": limit}
         try:
             async with link.request(frames.PUT, body) as channel:
                 answer = asyncio.ensure_future(channel.receive())
@@ -75,35 +112,80 @@ class FileCalls(Line):
     @contextlib.asynccontextmanager
     async def get(self, path: str, *, digest: bool = False) -> AsyncIterator[Download]:
         """Read a file or a folder. With digest, its sha256 is known before the first byte."""
+        body = {"path": _bounded(path), "digest": digest}
         link = await self._get_link()
         try:
-            async with link.request(frames.GET, {"path": path, "digest": digest}) as channel:
+            async with link.request(frames.GET, body) as channel:
                 kind, _, payload = await channel.receive(silence_s=ANSWER_S)
                 if kind != frames.STARTED:
                     raise_answer(kind, payload)
-                yield Download(checked(DownloadAbout, frames.decode_json(payload)), channel)
+                yield Download(checked(DownloadAbout, body_of(payload)), channel)
         except (LinkLost, TimeoutError) as exc:
             raise errors.RuntimeUnavailable("the download was cut off; try again") from exc
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 1000) -> Listing:
-        link = await self._get_link()
-        body = {"path": path, "recursive": recursive, "limit": limit}
+        """What is in a folder, by name, each folder before those in it."""
         entries: list[FileEntry] = []
-        batch = bytearray()
+        async with contextlib.aclosing(self.batches(path, recursive=recursive, limit=limit)) as all:
+            async for batch in all:
+                if isinstance(batch, ListEnd):
+                    return Listing(entries, batch.truncated)
+                entries += batch
+        raise AssertionError("a listing ends or raises")
+
+    async def batches(
+        self, path: str, *, recursive: bool = False, limit: int = 1000
+    ) -> AsyncGenerator[Batch | ListEnd]:
+        """The entries of a folder, up to limit, some at a time; then whether there are more."""
+        body = {"path": _bounded(path), "recursive": recursive, "limit": limit}
+        link = await self._get_link()
+        reader = _BatchReader(limit)
         try:
-            async with asyncio.timeout(ANSWER_S), link.request(frames.LIST, body) as channel:
-                while True:
-                    kind, _, payload = await channel.receive()
-                    if kind == frames.DATA and len(batch) < MAX_LIST_BYTES:
-                        batch += payload
-                    elif kind == frames.EOF:
-                        entries += checked_entries(bytes(batch))
-                        batch.clear()
-                    else:
-                        truncated = bool(reply_body(kind, payload).get("truncated"))
-                        return Listing(entries[:limit], truncated)
+            async with link.request(frames.LIST, body) as channel:
+                while isinstance(batch := await reader.next(channel), list):
+                    yield batch
+                yield batch
         except (LinkLost, TimeoutError) as exc:
             raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
 
     async def stat(self, path: str) -> FileEntry:
-        return checked(FileEntry, readable(await self._ask(frames.STAT, {"path": path})))
+        return checked(FileEntry, await self._ask(frames.STAT, {"path": _bounded(path)}))
+
+
+class _BatchReader:
+    """Takes a listing apart, and believes no more of it than was asked for."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._room = MAX_LIST_BYTES
+        self._deadline = time.monotonic() + LIST_S
+
+    async def next(self, channel: Channel) -> Batch | ListEnd:
+        """Raises RuntimeUnavailable, LinkLost and TimeoutError."""
+        batch = bytearray()
+        while True:
+            left_s = self._deadline - time.monotonic()
+            kind, _, payload = await channel.receive(silence_s=max(left_s, 0.0))
+            if kind == frames.EOF:
+                return await self._entries(bytes(batch))
+            if kind != frames.DATA:
+                return checked(ListEnd, reply_body(kind, payload))
+            batch += payload
+            self._room -= len(payload) or 64
+            if len(batch) > MAX_BATCH_BYTES or self._room < 0:
+                raise invalid("more of a listing than there can be")
+
+    async def _entries(self, batch: bytes) -> Batch:
+        entries = checked_entries(batch)
+        self._limit -= len(entries)
+        if self._limit < 0:
+            raise invalid("more entries than were asked for")
+        await asyncio.sleep(0)  # One after the other: checking them all would hold up everybody.
+        return entries
+
+
+def _bounded(path: str) -> str:
+    """Raises InvalidPath."""
+    if len(path) > MAX_PATH:
+        raise errors.InvalidPath(f"a path has 1 to {MAX_PATH} bytes, not {len(path)} characters")
+    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from sandbox_sdk.protocol import errors
@@ -17,6 +18,32 @@ ANSWER_S = 30.0
 CONNECT_S = 10.0
 SILENCE_S = 5.0
 """After so long without a word, the warden is asked whether it is still there."""
+STEADY_S = 5.0
+"""A link that has lasted so long did not break at once."""
+PAUSE_S = 0.02
+"""The first pause after a break; each further one is twice as long."""
+_MAX_BREAKS = 8
+
+
+class Breaks:
+    """Those of the link under one call, which is begun anew after each."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last = time.monotonic()
+
+    async def pause(self, error: LinkLost) -> None:
+        """Wait before the next attempt. Raises RuntimeUnavailable where every link breaks soon."""
+        now = time.monotonic()
+        if now - self._last > STEADY_S:
+            self._count = 0
+        self._count += 1
+        if self._count > _MAX_BREAKS:
+            raise errors.RuntimeUnavailable(
+                f"the link to the box breaks again and again ({error}); try again"
+            ) from error
+        await asyncio.sleep(min(PAUSE_S * 2**self._count, 1.0))
+        self._last = time.monotonic()
 
 
 class Line:
@@ -115,14 +142,29 @@ class Line:
 
     async def _hello(self, stream: ByteStream) -> Link:
         link = Link(stream)
-        body: dict[str, Any] = {"version": frames.PROTOCOL_VERSION, "epoch": self._epoch}
+        # The first wardens know `version` alone and ask for exactly theirs.
+        oldest, newest = frames.OLDEST_VERSION, frames.PROTOCOL_VERSION
+        body: dict[str, Any] = {
+            "version": oldest,
+            "versions": [oldest, newest],
+            "epoch": self._epoch,
+        }
         if self._deadman_s is not None:
             body["deadman_s"] = self._deadman_s
         try:
             async with asyncio.timeout(CONNECT_S), link.request(frames.HELLO, body) as channel:
                 kind, _, payload = await channel.receive()
-                self.about = checked(BoxAbout, reply_body(kind, payload))
+                about = checked(BoxAbout, reply_body(kind, payload))
+                if not oldest <= about.version <= newest:
+                    raise errors.RuntimeUnavailable(
+                        f"the warden of box {self._box.id} speaks version {about.version}, this"
+                        f" server {oldest} to {newest}"
+                    )
         except BaseException:
             await link.close()
             raise
+        if self.about is not None and about.boot != self.about.boot:
+            await link.close()
+            raise errors.SessionLost(f"box {self._box.id} was started anew, and its state is gone")
+        self.about = about
         return link

@@ -11,13 +11,22 @@ import contextlib
 from collections import deque
 from typing import Any
 
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.runtime.base import ByteStream
 from sandbox_warden import frames
 from sandbox_warden.frames import Frame, FrameError
 
 _SLACK = 256 * 1024
 """Beyond the window granted: small frames (started, gap, reply) are not counted by the warden."""
-
+_MAX_FRAMES = 150_000
+"""Of a channel, waiting to be read: more than the window allows to a warden whose every frame has a
+byte of output and its offset."""
+_MAX_UNASKED = 64 << 20
+"""How much may come for channels that nobody has any more, until something is asked again: more
+than can be on its way when somebody leaves."""
+_FRAME_COST = 64
+_SLICE = 500
+"""How many frames are taken in before others get their turn."""
 
 STALL_S = 10.0
 """A warden that takes nothing for so long is given up. An engine does not always end the streams of
@@ -85,7 +94,7 @@ class Channel:
     def push(self, frame: Frame) -> None:
         self._frames.append(frame)
         self._buffered += len(frame[2])
-        if self._buffered > frames.WINDOW + _SLACK:
+        if self._buffered > frames.WINDOW + _SLACK or len(self._frames) > _MAX_FRAMES:
             raise FrameError("more data than was granted")
         self.wake()
 
@@ -101,6 +110,7 @@ class Link:
         self._stream = stream
         self._channels: dict[int, Channel] = {}
         self._number = 0
+        self._unasked = 0
         self.lost: str | None = None
         self._reader = asyncio.create_task(self._read())
 
@@ -108,9 +118,20 @@ class Link:
         return f"<Link {len(self._channels)} channels{', ' + self.lost if self.lost else ''}>"
 
     def request(self, kind: int, body: dict[str, Any]) -> Channel:
-        """A request on a channel of its own, sent when the channel is entered."""
+        """A request on a channel of its own, sent when the channel is entered.
+
+        Raises InvalidRequest for one that no frame can hold: the warden would end the link.
+        """
         self._number = self._number % 0xFFFFFFFE + 1
-        return Channel(self, self._number, frames.encode_json(kind, self._number, body))
+        self._unasked = 0
+        try:
+            request = frames.encode_json(kind, self._number, body)
+        except frames.TooLong as exc:
+            raise InvalidRequest(
+                f"this is too large to be sent to the box: {exc.size} bytes as JSON in UTF-8, at"
+                f" most {frames.MAX_PAYLOAD}; send large data as a file, or as stdin"
+            ) from None
+        return Channel(self, self._number, request)
 
     def add(self, channel: Channel) -> None:
         self._channels[channel.number] = channel
@@ -134,16 +155,20 @@ class Link:
     async def close(self) -> None:
         self._lose("closed")
         self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        await self._stream.close()
+        try:
+            await asyncio.gather(self._reader, return_exceptions=True)
+        finally:  # Also where whoever closes it is cancelled meanwhile.
+            await self._stream.close()
 
     async def _read(self) -> None:
         decoder = frames.Decoder()
         why = "the stream ended"
         try:
             while data := await self._stream.read():
-                for frame in decoder.feed(data):
+                for number, frame in enumerate(decoder.feed(data), start=1):
                     self._dispatch(frame)
+                    if number % _SLICE == 0:
+                        await asyncio.sleep(0)
         except FrameError as exc:
             why = f"the warden broke the protocol: {exc}"
         except OSError as exc:
@@ -155,10 +180,15 @@ class Link:
     def _dispatch(self, frame: Frame) -> None:
         kind, number, payload = frame
         if number == 0 and kind == frames.ERROR:
-            raise FrameError(str(frames.decode_json(payload).get("message", ""))[:200])
+            message = frames.decode_json(payload).get("message")
+            raise FrameError(ascii(message)[:200] if isinstance(message, str) else "no reason told")
         channel = self._channels.get(number)
-        if channel is not None:
+        if channel is not None and kind in frames.KINDS:  # Or it is of a later version.
             channel.push(frame)
+            return
+        self._unasked += _FRAME_COST + len(payload)
+        if self._unasked > _MAX_UNASKED:
+            raise FrameError("frames without end on channels nobody has")
 
     def _lose(self, why: str) -> None:
         if self.lost is None:

@@ -10,12 +10,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_server.doctor.findings import Finding, State
 from sandbox_server.runtime.bubblewrap import cgroups, host
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.state import StateFolder
@@ -27,23 +26,6 @@ if TYPE_CHECKING:
 _ANSWER_S = 10.0
 _ROOM_BYTES = 2 << 30
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
-
-
-class State(StrEnum):
-    OK = "ok"
-    OPTIONAL = "optional"
-    """Not there, and not needed for what is configured."""
-    MISSING = "missing"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One thing that was looked at; what it lacks, and how to mend that."""
-
-    name: str
-    state: State
-    told: str
-    fix: str = ""
 
 
 async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Finding]:

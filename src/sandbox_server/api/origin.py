@@ -1,0 +1,105 @@
+"""Web pages are kept out of a server that asks for no key.
+
+Whoever can reach such a server may use it, and so could every page in a browser on its machine:
+by sending a request across sites, or by a name of its own that it lets point here (DNS rebinding).
+A browser says so in its headers, and a page cannot change them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sandbox_sdk.protocol.errors import Forbidden
+from sandbox_server.api.errors import error_response
+
+ANY = "*"
+_OWN_SITES = ("same-origin", "none")
+"""`Sec-Fetch-Site` of our own pages, and of an address that a person has typed."""
+_PORTS = {"http": 80, "https": 443}
+
+
+class AllowedHosts:
+    """The names by which callers may speak of a server: those of loopback and of this machine, the
+    address it listens on, and what it is told. With `*` any name."""
+
+    def __init__(self, listening_on: str = "127.0.0.1", more: Iterable[str] = ()) -> None:
+        self._everywhere = listening_on in ("0.0.0.0", "::", "")
+        own = () if self._everywhere else (listening_on,)
+        self._names = {_normal(name) for name in ("localhost", socket.gethostname(), *own, *more)}
+
+    def __contains__(self, host: str) -> bool:
+        """host: as the header has it, with or without a port."""
+        name = _normal(_split(host)[0])
+        if name in self._names or ANY in self._names:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        # An address leads to one machine only: it cannot be made to point elsewhere, as names can.
+        return address.is_loopback or (self._everywhere and not address.is_unspecified)
+
+
+class OriginGuard:
+    """Answers 403 `forbidden` to requests of web pages from elsewhere."""
+
+    def __init__(self, app: ASGIApp, *, hosts: AllowedHosts) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = _refusal(Headers(scope=scope), self._hosts) if scope["type"] == "http" else ""
+        if not refused:
+            await self._app(scope, receive, send)
+            return
+        advice = "use http://localhost or 127.0.0.1, name it in SANDBOX_ALLOWED_HOSTS, or set"
+        error = Forbidden(f"{refused}; {advice} SANDBOX_API_KEYS on the server")
+        await error_response(error, scope["state"]["request_id"])(scope, receive, send)
+
+
+def _refusal(headers: Headers, hosts: AllowedHosts) -> str:
+    """Why a request is not served, or an empty text."""
+    named = headers.getlist("host")
+    if len(named) > 1 or not all(name in hosts for name in named):
+        return "a server without keys does not answer to this Host"
+    if any(site not in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
+        return "a server without keys does not serve pages of other sites"
+    host = named[0] if named else ""
+    if not all(_is_own(origin, host) for origin in headers.getlist("origin")):
+        return "a server without keys does not serve pages of another Origin"
+    return ""
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """Whether a page comes from where it sends its request to."""
+    try:
+        parts = urlsplit(origin)
+        port = _PORTS[parts.scheme]
+    except (KeyError, ValueError):
+        return False
+    return _split(parts.netloc, port) == _split(host, port)
+
+
+def _normal(name: str) -> str:
+    name = name.lower().strip("[]").rstrip(".")
+    try:
+        return str(ipaddress.ip_address(name))
+    except ValueError:
+        return name
+
+
+def _split(host: str, default: int = 0) -> tuple[str, int]:
+    """A name and its port. What is not of that form is no name that anybody has."""
+    try:
+        parts = urlsplit(f"//{host}")
+        if parts.netloc != host or "@" in host:
+            return "", 0
+        return (parts.hostname or "").rstrip("."), parts.port or default
+    except ValueError:
+        return "", 0

@@ -1,0 +1,26 @@
+-- ARGV: live records of one worker. KEYS: the thread of each; then, unless a cluster keeps them
+-- elsewhere, the session of each and the hash of what the worker holds. Answers for each whether it
+-- is, or is again, its thread's: not where that session has ended or another has begun that is not
+-- older.
+local count, answers = #ARGV, {}
+for i, text in ipairs(ARGV) do
+  local record, held = cjson.decode(text), redis.call('GET', KEYS[i])
+  local ours = true
+  if held then
+    local found = cjson.decode(held)
+    if found.session_id == record.session_id then
+      ours = found.status == 'live'
+    else
+      ours = found.generation < record.generation
+    end
+  end
+  answers[i] = ours and 1 or 0
+  if ours then
+    redis.call('SET', KEYS[i], text)
+    if #KEYS > count then
+      redis.call('SET', KEYS[count + i], text)
+      redis.call('HSET', KEYS[#KEYS], record.session_id, text)
+    end
+  end
+end
+return answers

@@ -1,0 +1,80 @@
+"""The ledger: what a worker has written down of its own boxes.
+
+A box can lie about everything it carries. So whatever a later server has to believe of a box is
+written here first: that it is warm, or whose it was before it is told so.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sandbox_server.sessions.database import translated
+
+_SCHEMA = """
+create table if not exists boxes (
+    box_id text primary key, build text not null, state text, begun integer not null default 0
+)
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One box."""
+
+    build: str
+    """Which warden it was made with."""
+    state: Mapping[str, Any] | None = None
+    """What it was told of its session; None for a warm box, which nobody has had."""
+    begun: bool = False
+    """Whether the registry has heard of that session."""
+
+
+class Ledger:
+    """A table in a file of the worker's. Raises RuntimeUnavailable where it cannot be written."""
+
+    def __init__(self, db: sqlite3.Connection | None = None) -> None:
+        self._db = db or sqlite3.connect(":memory:", isolation_level=None)
+        self._execute(_SCHEMA)
+
+    def keep_warm(self, box_id: str, *, build: str) -> None:
+        """A box was made and waits for a session. Nothing changes for one that is known."""
+        self._execute("insert or ignore into boxes (box_id, build) values (?, ?)", box_id, build)
+
+    def give(self, box_id: str, state: Mapping[str, Any], *, build: str) -> None:
+        """A box is about to be told that it is this session's."""
+        self._execute(
+            "insert into boxes (box_id, build, state) values (?, ?, ?)"
+            " on conflict do update set state = excluded.state, begun = 0",
+            box_id,
+            build,
+            json.dumps(dict(state)),
+        )
+
+    def begin(self, box_id: str) -> None:
+        """The registry knows the session of this box."""
+        self._execute("update boxes set begun = 1 where box_id = ?", box_id)
+
+    def forget(self, box_id: str) -> None:
+        """A box is gone, or about to be."""
+        self._execute("delete from boxes where box_id = ?", box_id)
+
+    def entries(self) -> dict[str, Entry]:
+        """All boxes, by id."""
+        rows = self._execute("select box_id, build, state, begun from boxes")
+        return {
+            box_id: Entry(build, None if state is None else json.loads(state), bool(begun))
+            for box_id, build, state, begun in rows
+        }
+
+    def keep_only(self, box_ids: Iterable[str]) -> None:
+        """Forget boxes that ended while nobody looked."""
+        for gone in self.entries().keys() - set(box_ids):
+            self.forget(gone)
+
+    def _execute(self, sql: str, *values: object) -> list[Any]:
+        with translated():
+            return self._db.execute(sql, values).fetchall()

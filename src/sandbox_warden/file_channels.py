@@ -1,0 +1,248 @@
+"""What can be going on in a channel with files: listing them, sending one, receiving one."""
+
+import json
+import os
+import stat
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+from . import files
+from .connection import Source
+from .errors import Refused, refusal
+from .frames import (
+    CHUNK,
+    DATA,
+    EOF,
+    REPLY,
+    STARTED,
+    WINDOW,
+    encode,
+    encode_error,
+    encode_json,
+)
+from .paths import MAX_PATH
+from .walk import Walk
+
+MAX_LISTED = 100_000
+MAX_LISTED_BYTES = 8 << 20
+"""What the names and paths of one listing may take."""
+_ENTRY_BYTES = 80
+"""What an entry takes besides its name and its path."""
+_BATCH = 200
+_HASH_STEP = 1 << 20
+
+
+class Working(Source):
+    """A source that has work to do between its frames: a little at a time, so that other channels
+    are served in between. again: let it have another turn soon."""
+
+    def __init__(self, channel: int, again: Callable[[], None]) -> None:
+        self._channel = channel
+        self._again = again
+        self._credit = WINDOW
+
+    def pull(self) -> Optional[bytes]:
+        if self._credit <= 0:
+            return None
+        try:
+            frame = self._next()
+        except Refused as exc:
+            self.done = True
+            return encode_error(self._channel, exc.code, str(exc))
+        except OSError as exc:
+            self.done = True
+            return encode_error(self._channel, refusal(exc).code, str(exc))
+        if frame is None:
+            self._again()
+        return frame
+
+    def _data(self, data: bytes) -> bytes:
+        self._credit -= len(data)
+        return encode(DATA, self._channel, data)
+
+    def _next(self) -> Optional[bytes]:
+        """The next frame, None after some work without one. Raises Refused, OSError."""
+        raise NotImplementedError
+
+    def credit(self, count: int) -> None:
+        self._credit += count
+
+
+class Listing(Working):
+    """What is in a folder, in batches: a DATA and an EOF each. Then whether there is more."""
+
+    def __init__(
+        self, channel: int, path: str, *, recursive: bool, limit: int, again: Callable[[], None]
+    ) -> None:
+        super().__init__(channel, again)
+        self._room = limit
+        self._bytes = MAX_LISTED_BYTES
+        self._truncated = False
+        self._fd, info, self._path = files.open_path(path)
+        self._entries: Iterator[Optional[Dict[str, Any]]]
+        if stat.S_ISDIR(info.st_mode):
+            self._entries = self._walk(recursive=recursive)
+        else:
+            self._entries = iter([files.entry(self._path, info)])
+        self._batch: List[bytes] = []
+
+    def _next(self) -> Optional[bytes]:
+        for entry in self._entries:
+            if entry is None:
+                return None
+            self._batch.append(_dumped(entry))
+            if len(self._batch) >= _BATCH or sum(map(len, self._batch)) > CHUNK:
+                return self._sent()
+        if self._batch:
+            return self._sent()
+        self.done = True
+        return encode_json(REPLY, self._channel, {"truncated": self._truncated})
+
+    def _sent(self) -> bytes:
+        data = b"[" + b",".join(self._batch) + b"]"
+        self._batch = []
+        return self._data(data) + encode(EOF, self._channel)
+
+    def _walk(self, *, recursive: bool) -> Iterator[Optional[Dict[str, Any]]]:
+        walk = Walk(self._fd, recursive=recursive, left_out=self._left_out, room=lambda: self._room)
+        for item in walk:
+            if item is None:
+                yield None
+                continue
+            entry = files.entry(os.path.join(self._path, item.path), item.status)
+            if len(os.fsencode(entry["path"])) > MAX_PATH:
+                self._truncated = True  # No call could name it.
+                continue
+            self._room -= 1
+            self._bytes -= len(_dumped(entry)) - _ENTRY_BYTES
+            if self._room < 0 or self._bytes < 0:
+                self._truncated = True
+                return
+            yield entry
+
+    def _left_out(self, _path: str, _why: str) -> None:
+        self._truncated = True
+
+    def closed(self) -> None:
+        self._entries = iter(())  # Closes what the walk has open.
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Sending(Working):
+    """A file, or a folder as a tar: first what it is, then its bytes."""
+
+    def __init__(self, channel: int, path: str, *, digest: bool, again: Callable[[], None]) -> None:
+        super().__init__(channel, again)
+        self._fd, self._info, self._path = files.open_path(path)
+        self._folder = stat.S_ISDIR(self._info.st_mode)
+        self._hash = self._hashing() if digest and not self._folder else None
+        self._chunks: Optional[Iterator[Optional[bytes]]] = None
+        self._sent = 0
+        self._digest: Optional[str] = None
+
+    def _next(self) -> Optional[bytes]:
+        if self._hash is not None:
+            if next(self._hash, None) is None:
+                self._hash = None
+            return None
+        if self._chunks is None:
+            self._chunks = self._open_chunks()
+            return encode_json(STARTED, self._channel, self._about())
+        for data in self._chunks:
+            if data is None:
+                return None
+            self._sent += len(data)
+            return self._data(data)
+        if not self._folder and self._sent < self._info.st_size:
+            raise _shorter()
+        self.done = True
+        return encode_json(REPLY, self._channel, {})
+
+    def _open_chunks(self) -> Iterator[Optional[bytes]]:
+        if self._folder:
+            from .tar import Tar  # Only boxes that need it pay for it.
+
+            return iter(Tar(self._fd))
+        self._check_size()
+        return files.file_chunks(self._fd, self._info.st_size)
+
+    def _check_size(self) -> None:
+        """A file with holes may claim any size, and would be read for ever."""
+        most = files.capacity(self._fd)
+        if self._info.st_size > 2 * most:
+            message = "its size is %d bytes, its disk holds %d: nearly all of it are holes"
+            raise Refused("file_too_large", message % (self._info.st_size, most))
+
+    def _about(self) -> Dict[str, Any]:
+        return {
+            "path": self._path,
+            "type": "directory" if self._folder else "file",
+            "size": None if self._folder else self._info.st_size,
+            "modified_at": self._info.st_mtime,
+            "mode": "%04o" % stat.S_IMODE(self._info.st_mode),
+            "sha256": self._digest,
+        }
+
+    def _hashing(self) -> Iterator[int]:
+        import hashlib  # Only boxes that need it pay for it.
+
+        self._check_size()
+        digest, offset = hashlib.sha256(), 0
+        while offset < self._info.st_size:
+            data = os.pread(self._fd, min(_HASH_STEP, self._info.st_size - offset), offset)
+            if not data:
+                raise _shorter()
+            digest.update(data)
+            offset += len(data)
+            yield offset
+        self._digest = digest.hexdigest()
+
+    def closed(self) -> None:
+        self._chunks = iter(())  # Closes what a tar has open.
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Receiving(Source):
+    """A file that comes in, answered when it is whole."""
+
+    def __init__(self, channel: int, upload: files.Upload) -> None:
+        self._channel = channel
+        self._upload = upload
+        self._answer: Optional[bytes] = None
+
+    def pull(self) -> Optional[bytes]:
+        self.done = self._answer is not None
+        return self._answer
+
+    def data(self, payload: bytes) -> None:
+        if self._answer is None:
+            self._try(lambda: self._upload.write(payload))
+
+    def eof(self) -> None:
+        if self._answer is None and self._try(self._upload.finish):
+            body = {"path": self._upload.path, "size": self._upload.size}
+            self._answer = encode_json(REPLY, self._channel, body)
+
+    def _try(self, step: Callable[[], None]) -> bool:
+        try:
+            step()
+        except Refused as exc:
+            self._upload.close()
+            self._answer = encode_error(self._channel, exc.code, str(exc))
+            return False
+        return True
+
+    def closed(self) -> None:
+        self._upload.close()
+
+
+def _dumped(entry: Dict[str, Any]) -> bytes:
+    text = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _shorter() -> Refused:
+    return Refused("changed", "the file became shorter while it was read; try again")

@@ -1,0 +1,212 @@
+"""Paths of the box, resolved one step at a time.
+
+Every step is opened without following a link, and links are read and followed here: one that is
+swapped in between is an error and never a way out. Only the writable places are served: the warden
+could read its own /proc/1, which the user may not.
+"""
+
+import errno
+import os
+import stat
+from typing import List, NamedTuple, Optional
+
+from .errors import Refused, refusal
+from .shell import WORKSPACE
+
+HOME = "/home/sandboxuser"
+PLACES = (WORKSPACE, HOME, "/tmp", "/dev/shm")
+MAX_PATH = 4096
+
+_MAX_LINKS = 40
+"""As many as the kernel follows."""
+_MAX_STEPS = 10_000
+"""Of one path, with the links in it: a few links whose targets go back and forth make millions."""
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Found(NamedTuple):
+    """Where a path leads: an open folder, which the caller closes, and a name in it. The name is
+    empty where the path leads to the folder itself."""
+
+    folder: int
+    name: str
+    path: str
+
+
+def find(path: str, *, follow: bool, create: bool = False) -> Found:
+    """Where a path leads, relative to /workspace. There need not be anything of that name.
+
+    follow: whether a link in the last step is followed too. create: make the folders on the way.
+    Raises Refused, also for what lies outside of the writable places.
+    """
+    if not path or "\0" in path or _size(path) > MAX_PATH:
+        raise Refused("invalid_path", "a path has 1 to %d bytes and no NUL" % MAX_PATH)
+    search = _Search(path)
+    try:
+        search.go(follow=follow)
+        return search.found(create=create)
+    except BaseException:
+        search.close()
+        raise
+
+
+class _Search:
+    def __init__(self, path: str) -> None:
+        self._asked = path
+        self._todo = _reversed_steps(os.path.join(WORKSPACE, path))
+        self._real: List[str] = []
+        """The folders gone through so far, from the root on."""
+        self._missing: List[str] = []
+        """The steps below those that do not exist. Going back up in them is only counting."""
+        self._place: Optional[str] = None
+        self._folder = -1
+        """Open while inside a place."""
+        self._device = -1
+        self._name = ""
+        self._links = self._steps = 0
+
+    def close(self) -> None:
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    def go(self, *, follow: bool) -> None:
+        while self._todo:
+            self._count()
+            step = self._todo.pop()
+            if step == "..":
+                self._up()
+            elif self._missing:
+                self._missing.append(step)
+            elif self._todo or follow or self._place is None:
+                self._down(step, last=not self._todo)
+            else:
+                self._name = step
+
+    def found(self, *, create: bool) -> Found:
+        if self._place is None:
+            raise _outside(self._asked)
+        if self._missing:
+            self._name = self._missing.pop()
+            if self._missing and not create:
+                raise Refused("file_not_found", os.strerror(errno.ENOENT))
+            for name in self._missing:
+                self._make(name)
+        path = "/" + "/".join([*self._real, self._name] if self._name else self._real)
+        if _size(path) > MAX_PATH:
+            raise Refused("invalid_path", "it leads to a path of more than %d bytes" % MAX_PATH)
+        return Found(self._folder, self._name, path)
+
+    def _count(self) -> None:
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise Refused("invalid_path", "%s has too many steps" % self._asked[:200])
+
+    def _up(self) -> None:
+        if self._missing:
+            self._missing.pop()
+        elif self._real:
+            self._reopen(self._real[:-1])
+
+    def _down(self, name: str, *, last: bool) -> None:
+        if self._place is None:
+            self._down_outside(name)
+            return
+        try:
+            self._enter(name)
+        except OSError as exc:
+            if exc.errno == errno.ENOENT:
+                self._missing.append(name)
+            elif exc.errno not in (errno.ENOTDIR, errno.ELOOP):
+                if not last:
+                    raise refusal(exc) from None
+                self._name = name  # It may be opened another way, or be described.
+            elif not self._follow_link(name):
+                if not last:
+                    raise refusal(exc) from None
+                self._name = name
+
+    def _down_outside(self, name: str) -> None:
+        """Folders there belong to the system, but a link may lead from one into a place."""
+        try:
+            self._follow(os.readlink("/" + "/".join([*self._real, name])))
+        except OSError:
+            self._reopen([*self._real, name])
+
+    def _enter(self, name: str) -> None:
+        """Raises OSError for a link, and for what else is not a folder."""
+        folder = os.open(name, _STEP, dir_fd=self._folder)
+        info = os.fstat(folder)
+        if not stat.S_ISDIR(info.st_mode):  # gVisor opens a socket so.
+            os.close(folder)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        os.close(self._folder)
+        self._folder = folder
+        self._real.append(name)
+        # Every place is a file system of its own: a second fence, where the first has a hole.
+        if info.st_dev != self._device:
+            raise Refused("invalid_path", "%s leads out of %s" % (self._asked[:200], self._place))
+
+    def _follow_link(self, name: str) -> bool:
+        """False where it is not a link."""
+        try:
+            self._follow(os.readlink(name, dir_fd=self._folder))
+        except OSError:
+            return False
+        return True
+
+    def _follow(self, target: str) -> None:
+        self._links += 1
+        if self._links > _MAX_LINKS:
+            raise Refused(
+                "invalid_path",
+                "%s leads through more than %d links" % (self._asked[:200], _MAX_LINKS),
+            )
+        self._todo += _reversed_steps(target)
+        if target.startswith("/"):
+            self._reopen([])
+
+    def _reopen(self, real: List[str]) -> None:
+        """Begin anew at these folders, none of which was a link when it was gone through."""
+        self.close()
+        path = "/" + "/".join(real)
+        inside = [p for p in PLACES if path == p or path.startswith(p + "/")]
+        self._place = inside[0] if inside else None
+        self._real = real
+        if self._place is None:
+            return
+        steps = path[len(self._place) :].split("/")[1:]
+        self._real = self._place.split("/")[1:]
+        try:
+            self._folder = os.open(self._place, _STEP)
+            self._device = os.fstat(self._folder).st_dev
+            for step in steps:
+                self._count()
+                self._enter(step)
+        except OSError as exc:
+            raise refusal(exc) from None
+
+    def _make(self, name: str) -> None:
+        try:
+            try:
+                os.mkdir(name, 0o755, dir_fd=self._folder)
+            except FileExistsError:
+                pass
+            self._enter(name)
+        except OSError as exc:
+            raise refusal(exc) from None
+
+
+def _reversed_steps(path: str) -> List[str]:
+    return [step for step in reversed(path.split("/")) if step not in ("", ".")]
+
+
+def _outside(path: str) -> Refused:
+    return Refused("invalid_path", "%s is outside of %s" % (path[:200], ", ".join(PLACES)))
+
+
+def _size(path: str) -> int:
+    try:
+        return len(os.fsencode(path))
+    except UnicodeEncodeError:
+        raise Refused("invalid_path", "the path is not valid Unicode") from None

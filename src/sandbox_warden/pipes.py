@@ -1,0 +1,130 @@
+"""The output of commands on its way from their pipes to their logs, as fast as readers take it."""
+
+import os
+from typing import Callable, Dict
+
+from .command import Command
+from .loop import READ, Loop
+from .shell import available
+
+READ_SIZE = 256 * 1024
+STALL_S = 10.0
+"""How long a reader that takes nothing may hold a command back before it has to accept a gap."""
+MAX_LATE = 256
+"""So many commands that are over may have children which hold their pipes open: each takes two
+descriptors of the warden. One more, and the oldest lose theirs."""
+
+
+class Pipes:
+    """Reads the pipes of commands. on_room(command): one that is over can be drained further."""
+
+    def __init__(self, loop: Loop, on_room: Callable[[Command], None]) -> None:
+        self._loop = loop
+        self._on_room = on_room
+        self._late: Dict[Command, None] = {}
+
+    def watch(self, command: Command) -> None:
+        for fd in command.pipes:
+            self._loop.watch(fd, READ, self._reader(command, fd))
+
+    def _reader(self, command: Command, fd: int) -> Callable[[int], None]:
+        return lambda _events: self._on_output(command, fd)
+
+    def _on_output(self, command: Command, fd: int) -> None:
+        room = READ_SIZE if command.result is not None else self._room(command)
+        if room <= 0:
+            self._pause(command)
+        else:
+            self._read(command, fd, min(READ_SIZE, room))
+
+    def _read(self, command: Command, fd: int, most: int) -> int:
+        """How much was read: nothing where there is nothing, and where nothing will come."""
+        try:
+            data = os.read(fd, most)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._close(command, fd)
+        elif command.result is not None:
+            command.late_bytes += len(data)
+        else:
+            command.log.append(command.pipes[fd], data)
+            for follower in list(command.followers):
+                if follower.live:
+                    follower.wake()
+        return len(data)
+
+    def drain(self, command: Command) -> bool:
+        """Read what was in the pipes when it ended. False where a slow reader holds that up.
+
+        Nobody but us should read from them, but a process of the box can. So what counts is not
+        only how much there was, but also whether anything is left: an empty pipe is drained.
+        """
+        if command.left is None:
+            command.left = {fd: available(fd) for fd in command.pipes}
+        for fd in list(command.pipes):
+            while command.left[fd] > 0:
+                room = self._room(command)
+                if room <= 0:
+                    self._pause(command)
+                    return False
+                count = self._read(command, fd, min(READ_SIZE, room, command.left[fd]))
+                command.left[fd] = command.left[fd] - count if count else 0
+        return True
+
+    def outlive(self, command: Command) -> None:
+        """It is over: what its children write is read, so that they go on, and not kept."""
+        if command.pipes:
+            self._late[command] = None
+        if len(self._late) > MAX_LATE:
+            self.close(next(iter(self._late)))
+
+    def _room(self, command: Command) -> int:
+        """How much may be read now without pushing out what a live reader has yet to get."""
+        if command.hurried:
+            return READ_SIZE
+        half = command.log.half
+        lags = [f.lag() for f in command.followers if f.live and not f.lossy]
+        return half - max(lags, default=0) if lags else READ_SIZE
+
+    def _pause(self, command: Command) -> None:
+        if command.paused:
+            return
+        command.paused = True
+        for fd in command.pipes:
+            self._loop.unwatch(fd)
+        command.stall = self._loop.after(STALL_S, lambda: self._stalled(command))
+
+    def hurry(self, command: Command) -> None:
+        """Wait for no reader from now on: slow ones get a gap."""
+        command.hurried = True
+        self.resume(command)
+
+    def _stalled(self, command: Command) -> None:
+        for follower in command.followers:
+            if follower.live and command.log.half - follower.lag() <= 0:
+                follower.lossy = True
+        self.resume(command)
+
+    def resume(self, command: Command) -> None:
+        """A reader moved on or left: go on reading where it held the command back."""
+        if not command.paused or self._room(command) <= 0:
+            return
+        command.paused = False
+        if command.stall is not None:
+            command.stall.cancel()
+            command.stall = None
+        self.watch(command)
+        if command.left is not None:
+            self._on_room(command)
+
+    def close(self, command: Command) -> None:
+        for fd in list(command.pipes):
+            self._close(command, fd)
+
+    def _close(self, command: Command, fd: int) -> None:
+        self._loop.unwatch(fd)
+        del command.pipes[fd]
+        os.close(fd)
+        if not command.pipes:
+            self._late.pop(command, None)

@@ -1,0 +1,198 @@
+"""Folders of the box, walked a little at a time.
+
+The generators here yield None after every slice of work, so that the warden can answer others in
+between.
+"""
+
+import errno
+import heapq
+import os
+import stat
+from itertools import islice
+from typing import Callable, Generator, Iterator, List, NamedTuple, Optional, Tuple
+
+from .errors import Refused
+
+MAX_DEPTH = 256
+_NAMES_BYTES = 32 << 20
+"""What the names of one folder, or of all folders yet to be walked, may take in memory."""
+_NAME_COST = 64
+_SCAN_SLICE = 2000
+_LOOK_SLICE = 100
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+LeftOut = Callable[[str, str], None]
+"""Told of a path below the root, and why what is there is left out."""
+
+
+class Item(NamedTuple):
+    """Something in a folder, which is open as long as nothing else is asked of the walk."""
+
+    folder: int
+    name: str
+    path: str
+    """Below the root of the walk."""
+    status: os.stat_result
+
+
+class Walk:
+    """Everything below a folder: first all that is in it, by name, then each folder in it.
+
+    room: how many more items are wanted; there may be one more, so that whoever asks can see it.
+    """
+
+    def __init__(
+        self, root: int, *, recursive: bool, left_out: LeftOut, room: Optional[Callable[[], int]]
+    ) -> None:
+        self._root = root
+        self._recursive = recursive
+        self._left_out = left_out
+        self._room = room
+        self._todo: List[Tuple[str, List[str]]] = [("", [""])]
+        self._held = _NAME_COST
+
+    def __iter__(self) -> Iterator[Optional[Item]]:
+        """Raises Refused where there are more names than can be held in memory, and all of them
+        are wanted."""
+        folder, at = -1, None
+        try:
+            while self._todo:
+                parent, names = self._todo[-1]
+                if not names:
+                    self._todo.pop()
+                    continue
+                name = self._forget(names)
+                path = os.path.join(parent, name)
+                try:
+                    inside = parent == at  # Most often it is in the one before.
+                    new = _open(folder, name) if inside else _descend(self._root, path)
+                except OSError as exc:
+                    self._tell(path, exc)
+                    continue
+                if folder >= 0:
+                    os.close(folder)
+                folder, at = new, path
+                yield from self._items(folder, path)
+        finally:
+            if folder >= 0:
+                os.close(folder)
+
+    def _items(self, folder: int, path: str) -> Iterator[Optional[Item]]:
+        most = None if self._room is None else self._room() + 1
+        names, cut = yield from _sorted_names(folder, most)
+        if cut and most is None:
+            raise _too_many("names in %s" % (path[-200:] or "the folder"))
+        if cut:
+            self._left_out(path, "it has more names than are wanted")
+        below: List[str] = []
+        for number, name in enumerate(names):
+            if number % _LOOK_SLICE == 0:
+                yield None
+            try:
+                status = os.lstat(name, dir_fd=folder)
+            except OSError as exc:
+                self._tell(os.path.join(path, name), exc)
+                continue
+            if self._recursive and stat.S_ISDIR(status.st_mode):
+                below.append(name)
+            yield Item(folder, name, os.path.join(path, name), status)
+        self._remember(path, below)
+
+    def _remember(self, path: str, folders: List[str]) -> None:
+        if not folders:
+            return
+        if path.count("/") + bool(path) >= MAX_DEPTH:
+            for name in folders:
+                why = "it is nested more than %d folders deep" % MAX_DEPTH
+                self._left_out(os.path.join(path, name), why)
+            return
+        self._held += sum(len(name) + _NAME_COST for name in folders)
+        if self._held > _NAMES_BYTES:
+            raise _too_many("folders")
+        self._todo.append((path, folders[::-1]))
+
+    def _forget(self, names: List[str]) -> str:
+        name = names.pop()
+        self._held -= len(name) + _NAME_COST
+        return name
+
+    def _tell(self, path: str, error: OSError) -> None:
+        if error.errno not in _GONE:  # Gone meanwhile is not left out.
+            self._left_out(path, error.strerror or str(error))
+
+
+def _too_many(what: str) -> Refused:
+    message = "there are more %s than can be held at once: pack them in the box, with tar"
+    return Refused("file_too_large", message % what)
+
+
+def _open(folder: int, name: str) -> int:
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def _descend(root: int, path: str) -> int:
+    """Open a folder again from the top, no link followed: two descriptors for any depth."""
+    folder = _open(root, ".")
+    for step in path.split("/") if path else ():
+        parent = folder
+        try:
+            folder = _open(parent, step)
+        finally:
+            os.close(parent)
+    return folder
+
+
+def _sorted_names(
+    folder: int, most: Optional[int]
+) -> Generator[None, None, Tuple[Iterator[str], bool]]:
+    """The first names in a folder, up to `most` and to what is held in memory, and whether there
+    are others. Sorted in runs: sorting all of them at once would take too long."""
+    names = _Names(most)
+    with os.scandir(folder) as found:
+        for number, entry in enumerate(found, start=1):
+            names.add(entry.name)
+            if number % _SCAN_SLICE == 0:
+                names.settle()
+                yield None
+    names.settle()
+    return names.first()
+
+
+class _Names:
+    """The smallest of any number of names."""
+
+    def __init__(self, most: Optional[int]) -> None:
+        self._most = most
+        self._runs: List[List[str]] = []
+        self._new: List[str] = []
+        self._ceiling: Optional[str] = None
+        """All names below it are held, none from it on."""
+        self._count = self._bytes = 0
+
+    def add(self, name: str) -> None:
+        if self._ceiling is None or name < self._ceiling:
+            self._new.append(name)
+            self._count += 1
+            self._bytes += len(name) + _NAME_COST
+
+    def settle(self) -> None:
+        self._new.sort()
+        self._runs.append(self._new)
+        self._new = []
+        many = self._most is not None and self._count > 2 * self._most
+        if many or self._bytes > _NAMES_BYTES:
+            half = self._count // 2
+            self._cut(half if self._most is None else min(half, self._most))
+
+    def _cut(self, keep: int) -> None:
+        smallest = list(islice(heapq.merge(*self._runs), keep + 1))
+        self._ceiling = smallest.pop()
+        self._runs = [smallest]
+        self._count = len(smallest)
+        self._bytes = sum(map(len, smallest)) + _NAME_COST * self._count
+
+    def first(self) -> Tuple[Iterator[str], bool]:
+        most = self._count if self._most is None else self._most
+        more = self._ceiling is not None or self._count > most
+        return islice(heapq.merge(*self._runs), most), more

@@ -1,0 +1,88 @@
+"""What does not fit into a frame is refused before it is sent, and everything else arrives."""
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_warden import frames
+
+from .test_protocol import HELLO, answers, code_of
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (": " + "x" * MIB, {}),
+        (": " + "é" * 600_000, {}),
+        (": " + "\n" * 600_000, {}),
+        (":", {"env": {"A": "x" * 1_100_000}}),
+        (":", {"env": {f"A{i}": "x" * 90 for i in range(12_000)}}),
+        (":", {"cwd": "x" * 1_100_000}),
+        (":", {"key": "x" * 1_100_000}),
+    ],
+    ids=["command", "utf-8", "escaped", "env", "many", "cwd", "key"],
+)
+async def test_too_large_for_a_frame(
+    warden: WardenClient, command: str, options: dict[str, Any]
+) -> None:
+    async with asyncio.timeout(20):
+        with pytest.raises(errors.InvalidRequest, match=r"1048576"):
+            await warden.run(command, **options)
+        with pytest.raises(errors.InvalidRequest):
+            await warden.start(command, **options)
+        assert (await warden.run("echo ok")).output == "ok\n"
+
+
+async def test_text_travels_as_it_is(warden: WardenClient) -> None:
+    """360 kB of é were 1.1 MB in ASCII."""
+    text = "é" * 180_000
+    result = await warden.run(f": {text}\nprintf %s ${{#A}}", env={"A": "ü" * 60_000})
+    assert result.output == "60000"
+    assert (await warden.run("wc -c", stdin=text.encode())).output == "360000\n"
+
+
+async def test_paths_and_state_that_are_too_long(warden: WardenClient) -> None:
+    path = "x" * 2 * MIB
+    for call in (warden.list(path), warden.stat(path), warden.put(path, nothing())):
+        with pytest.raises(errors.InvalidPath):
+            await call
+    with pytest.raises(errors.InvalidPath):
+        async with warden.get(path):
+            pass
+    with pytest.raises((errors.InvalidPath, errors.FileMissing)) as caught:
+        await warden.run("pwd", cwd="y" * 500_000)
+    assert len(caught.value.message) < 2000
+    for size in (65 * 1024, 2 * MIB):
+        with pytest.raises(errors.InvalidRequest):
+            await warden.set_state({"x": "y" * size})
+    assert (await warden.run("echo ok")).output == "ok\n"
+
+
+async def nothing() -> Any:
+    yield b""
+
+
+@pytest.mark.parametrize("command", [b"\xed\xa0\x80", b"\xff"])
+async def test_text_that_is_none(warden: WardenClient, command: bytes) -> None:
+    """Half a surrogate pair, and what Python makes of a byte that is no UTF-8."""
+    text = command.decode("utf-8", "surrogatepass" if len(command) > 1 else "surrogateescape")
+    if len(command) == 1:
+        result = await warden.run(f"printf '{text}' | od -An -tx1")
+        assert result.output.strip() == "ff"
+    else:
+        with pytest.raises(errors.InvalidRequest):
+            await warden.run(f"echo {text}")
+
+
+async def test_a_frame_that_is_too_long(box: Box) -> None:
+    """The warden's own bounds hold for whoever speaks to it."""
+    long = frames.HEADER.pack(frames.MAX_PAYLOAD + 1, frames.RUN, 5) + os.urandom(64)
+    received = await answers(box, HELLO, long)
+    assert code_of(received[-1]) == "bad_frame"

@@ -1,0 +1,60 @@
+"""A worker's table of sessions without boxes: what it tells the registry does not need them."""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
+from sandbox_server.runtime.base import Box, ByteStream
+from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.registry import Record, Status
+from sandbox_server.sessions.table import SessionTable
+
+TENANT = "t"
+
+
+class NoBox(Box):
+    """Only its end is noticed."""
+
+    destroyed = False
+
+    def __init__(self, box_id: str) -> None:
+        super().__init__(box_id, runtime="none", labels={}, created_at=0.0)
+
+    async def open_stream(self) -> ByteStream:
+        raise AssertionError("nobody speaks to it")
+
+    async def is_alive(self) -> bool:
+        return not self.destroyed
+
+    async def destroy(self) -> None:
+        self.destroyed = True
+
+
+class NoSource:
+    async def claim(
+        self, environment: str | None, state: Mapping[str, Any]
+    ) -> tuple[Box, WardenClient]:
+        raise AssertionError("no session begins here")
+
+
+def table_of(index: SessionIndex, lease: RedisLease) -> SessionTable:
+    registry = RedisRegistry(index, lease)
+    return SessionTable(registry, lease, NoSource(), idle_timeout_s=600, capacity=1 << 20)
+
+
+def session_of(worker: str, number: int) -> LiveSession:
+    record = Record(
+        tenant=TENANT,
+        thread_id=f"conv-{number}",
+        generation=1,
+        session_id=str(uuid.uuid4()),
+        box_id=f"box-{number}",
+        status=Status.LIVE,
+        created_at=1.5,
+        worker=worker,
+        epoch=-1,
+    )
+    box = NoBox(record.box_id)
+    return LiveSession(record, box, WardenClient(box), idle_timeout_s=600, last_used=0.0)

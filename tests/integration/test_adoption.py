@@ -1,0 +1,266 @@
+"""What a server believes of the boxes it finds after a restart: its own records, not their word."""
+
+import asyncio
+import contextlib
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox_sdk.protocol.errors import SessionLost
+from sandbox_sdk.protocol.models import DEFAULT_TENANT, Target
+from sandbox_server import worker as worker_module
+from sandbox_server.pool import PoolSettings
+from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.sessions.lease import LoneLease
+from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.registry import Status
+from sandbox_server.sessions.sqlite import SqliteRegistry
+from sandbox_server.sessions.table import Life
+from sandbox_server.worker import Worker
+from tests.contract.conftest import server_runtime, state_dir
+
+__all__ = ["server_runtime", "state_dir"]
+
+PATIENCE_S = 30.0
+IMAGE = "sandbox-secure:latest"
+OpenWorker = Callable[..., contextlib.AbstractAsyncContextManager[Worker]]
+
+
+@pytest.fixture
+def owner() -> str:
+    return f"adopts-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+@pytest.fixture
+async def opened(server_runtime: Runtime, state_dir: Path, owner: str) -> AsyncIterator[OpenWorker]:
+    """Workers of one name, one after the other; their boxes go in the end."""
+
+    @contextlib.asynccontextmanager
+    async def open_worker(*, warm: int = 0, **changes: Any) -> AsyncIterator[Worker]:
+        registry = SqliteRegistry(state_dir / f"{owner}.sqlite", worker=owner)
+        settings: dict[str, Any] = {
+            "pool": PoolSettings(size=warm, min_size=warm, max_size=warm, tick_s=0.05),
+            "environments": {"strict": IMAGE, "open": IMAGE},
+            "idle_timeout_s": 600,
+            "capacity": 5,
+            "tick_s": 0.05,
+        }
+        lease = LoneLease(owner, registry.next_epoch())
+        spec = BoxSpec(owner=owner, deadman_s=300)
+        async with Worker(server_runtime, spec, registry, lease, **{**settings, **changes}) as made:
+            yield made
+        await registry.close()
+
+    yield open_worker
+    left = await server_runtime.boxes(owner)
+    await asyncio.gather(*(box.destroy() for box in left))
+
+
+async def tells(box: Box, state: dict[str, Any]) -> None:
+    """Let a box say this of itself, as code that has taken over its warden could."""
+    async with WardenClient(box, epoch=1) as warden:
+        await warden.set_state(state)
+
+
+async def told_state(session: LiveSession) -> dict[str, Any]:
+    return (await session.warden.state()).state
+
+
+async def eventually(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def lost(worker: Worker, session: LiveSession) -> bool:
+    """Whether the loss is told by session, and the thread starts anew."""
+    with pytest.raises(SessionLost):
+        await worker.table.find(DEFAULT_TENANT, Target(session_id=session.record.session_id))
+    again, state = await worker.table.open(DEFAULT_TENANT, session.record.thread_id)
+    generation = session.record.generation + 1
+    return (again.record.generation, state) == (generation, "recreated")
+
+
+async def test_a_box_with_another_identity_is_lost(
+    opened: OpenWorker, server_runtime: Runtime, owner: str
+) -> None:
+    async with opened() as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        told = await told_state(session)
+    await tells(session.box, {**told, "thread_id": "victim"})
+    async with opened() as worker:
+        assert worker.table.sessions() == []
+        assert worker.table.live(DEFAULT_TENANT, "victim") is None
+        assert await server_runtime.boxes(owner) == []
+        assert await lost(worker, session)
+
+
+async def test_what_the_server_wrote_down_wins(opened: OpenWorker) -> None:
+    lies = {"environment": "open", "idle_timeout_s": 1e12, "created_at": "nonsense"}
+    async with opened() as worker:
+        life = Life(environment="strict", idle_timeout_s=77)
+        session, _ = await worker.table.open(DEFAULT_TENANT, "mine", life)
+        told = await told_state(session)
+    await tells(session.box, {**told, **lies})
+    async with opened() as worker:
+        (found,) = worker.table.sessions()
+        assert (found.environment, found.idle_timeout_s) == ("strict", 77)
+        assert found.record.created_at == session.record.created_at
+
+
+async def test_a_used_box_that_says_it_is_new_is_handed_to_nobody(
+    opened: OpenWorker, server_runtime: Runtime, owner: str
+) -> None:
+    """It holds a file and has run nothing: only the server's own record tells."""
+
+    async def secret() -> AsyncIterator[bytes]:
+        yield b"of the first thread"
+
+    async with opened() as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "first")
+        await session.warden.put("/workspace/secret", secret(), limit=100)
+    await tells(session.box, {})
+    async with opened(warm=1) as worker:
+        other, _ = await worker.table.open(DEFAULT_TENANT, "second")
+        assert other.box.id != session.box.id
+        assert (await other.warden.list("/workspace")).entries == []
+        assert session.box.id not in {box.id for box in await server_runtime.boxes(owner)}
+        assert await lost(worker, session)
+
+
+async def test_a_box_nobody_knows_is_destroyed(
+    opened: OpenWorker, server_runtime: Runtime, owner: str
+) -> None:
+    box = await server_runtime.create(BoxSpec(owner=owner, deadman_s=300))
+    identity = {
+        "tenant": DEFAULT_TENANT,
+        "thread_id": "never-was",
+        "generation": 1,
+        "session_id": "never-was",
+        "created_at": 1.0,
+    }
+    await tells(box, identity)
+    async with opened() as worker:
+        assert worker.table.sessions() == []
+        assert await server_runtime.boxes(owner) == []
+
+
+async def test_a_session_that_was_ended_stays_so(
+    opened: OpenWorker, server_runtime: Runtime, owner: str
+) -> None:
+    """The server was killed after it had written the end down and before the box was gone."""
+    async with opened() as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        await worker.table._registry.end(session.record, Status.CLEANED)
+    async with opened() as worker:
+        assert worker.table.sessions() == []
+        assert await server_runtime.boxes(owner) == []
+        again, state = await worker.table.open(DEFAULT_TENANT, "mine")
+        assert (again.record.generation, state) == (2, "created")
+
+
+async def test_a_session_whose_box_is_gone_is_not_live_any_more(opened: OpenWorker) -> None:
+    async with opened() as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+    await session.box.destroy()
+    async with opened() as worker:
+        assert await worker.table._registry.live() == []
+        assert await lost(worker, session)
+
+
+async def warm_box(opened: OpenWorker, server_runtime: Runtime, owner: str) -> Box:
+    async with opened(warm=1) as worker:
+        await eventually(lambda: worker.load().warm == 1)
+        kill_instead_of_stopping(worker)
+    (box,) = await server_runtime.boxes(owner)
+    return box
+
+
+def kill_instead_of_stopping(worker: Worker) -> None:
+    """Its warm boxes stay, as after kill -9."""
+    close = worker._pool.close
+
+    async def leave(*, destroy: bool) -> None:
+        await close(destroy=False)
+
+    worker._pool.close = leave  # type: ignore[method-assign]
+
+
+async def test_a_warm_box_is_warm_again(
+    opened: OpenWorker, server_runtime: Runtime, owner: str
+) -> None:
+    box = await warm_box(opened, server_runtime, owner)
+    async with opened(warm=1) as worker:
+        assert worker.load().warm == 1
+        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        assert session.box.id == box.id
+
+
+async def test_a_warm_box_that_ran_something_is_handed_to_nobody(
+    opened: OpenWorker, server_runtime: Runtime, owner: str
+) -> None:
+    box = await warm_box(opened, server_runtime, owner)
+    async with WardenClient(box, epoch=1) as warden:
+        await warden.run("true")
+    async with opened(warm=1) as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        assert session.box.id != box.id
+
+
+async def test_a_warden_of_another_version_is_handed_to_nobody(
+    opened: OpenWorker, server_runtime: Runtime, owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await warm_box(opened, server_runtime, owner)
+    monkeypatch.setattr(worker_module, "warden_version", lambda: "a later one")
+    async with opened(warm=1) as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        assert session.box.id != box.id
+
+
+async def test_a_session_goes_on_with_the_warden_it_has(
+    opened: OpenWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened() as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+    monkeypatch.setattr(worker_module, "warden_version", lambda: "a later one")
+    async with opened() as worker:
+        (found,) = worker.table.sessions()
+        assert found.box.id == session.box.id
+
+
+async def test_a_box_cannot_keep_itself_from_expiring(opened: OpenWorker) -> None:
+    """It says that it is in use, and the server knows that nobody uses it."""
+    async with opened() as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "t", Life(idle_timeout_s=0.3))
+        lying = asyncio.create_task(in_use(session.box))
+        try:
+            await eventually(lambda: len(worker.table) == 0)
+        finally:
+            lying.cancel()
+            await asyncio.wait([lying])
+
+
+async def in_use(box: Box) -> None:
+    async with WardenClient(box, epoch=1) as warden:
+        while True:
+            await warden.list("/workspace")
+            await asyncio.sleep(0.02)
+
+
+async def test_a_command_that_nobody_waits_for_keeps_its_session(opened: OpenWorker) -> None:
+    """The server has not seen its end, so here the box is asked."""
+    async with opened() as worker:
+        session, _ = await worker.table.open(DEFAULT_TENANT, "t", Life(idle_timeout_s=0.1))
+        using = session.use(asyncio.get_running_loop().time, for_s=60)
+        with contextlib.suppress(RuntimeError), using:
+            await session.warden.start("sleep 1")
+            raise RuntimeError("the caller has left")
+        before = session.last_used
+        await eventually(lambda: session.last_used > before + 0.5 or session.ended)
+        assert session.ended is None
+        await eventually(lambda: len(worker.table) == 0)

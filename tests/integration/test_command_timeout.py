@@ -1,0 +1,80 @@
+"""SANDBOX_COMMAND_TIMEOUT is what a command may take where its caller does not say."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandbox_sdk import LocalBackend, RemoteBackend, Sandboxes
+from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_server.service import SandboxService, ServiceFacts
+from tests.contract.conftest import RUNTIMES, make_runtime, state_dir
+from tests.contract.stand import LIMITS, lone_standing, open_stand, served
+
+__all__ = ["state_dir"]
+
+RUNTIME = "bubblewrap" if "bubblewrap" in RUNTIMES else "docker"
+SHORT_S = 0.3
+
+pytestmark = pytest.mark.skipif(not RUNTIMES, reason="no runtime here")
+
+
+@pytest.fixture
+async def limited(request: pytest.FixtureRequest, state_dir: Path) -> AsyncIterator[SandboxService]:
+    """A service whose commands may take so long."""
+    limits = LIMITS.model_copy(update={"command_timeout_s": request.param})
+    async with (
+        make_runtime(RUNTIME, state_dir) as runtime,
+        lone_standing() as standing,
+        open_stand(runtime, standing) as stand,
+    ):
+        facts = ServiceFacts(worker_id="w", runtime=runtime.name, limits=limits)
+        yield SandboxService(stand.worker.table, facts, health=stand.worker.health)
+
+
+async def timed_out(sandboxes: Sandboxes) -> tuple[bool, bool]:
+    """Without a timeout of its own, and with one."""
+    slow = ExecuteRequest(thread_id="t", command="sleep 1; echo done")
+    patient = ExecuteRequest(thread_id="t", command="sleep 1; echo done", timeout=60)
+    return (await sandboxes.execute(slow)).timed_out, (await sandboxes.execute(patient)).timed_out
+
+
+@pytest.mark.parametrize("limited", [SHORT_S], indirect=True)
+async def test_in_process_and_over_http(limited: SandboxService) -> None:
+    assert await timed_out(limited) == (True, False)
+    async with served(limited) as url, RemoteBackend(url) as remote:
+        assert await timed_out(remote) == (True, False)
+        events = [
+            event
+            async for event in remote.stream(ExecuteRequest(thread_id="t", command="sleep 60"))
+        ]
+        assert events[-1].timed_out  # type: ignore[union-attr]
+        process = await remote.execute(
+            ExecuteRequest(thread_id="t", command="sleep 60", background=True)
+        )
+        target = Target(thread_id="t")
+        async for event in remote.follow(target, process.command_id):
+            last = event
+        assert last.timed_out  # type: ignore[union-attr]
+
+
+async def test_of_a_local_service(state_dir: Path) -> None:
+    folder = state_dir / "command-timeout"
+    async with LocalBackend(
+        runtime="bubblewrap" if RUNTIME == "bubblewrap" else "docker",
+        state_dir=folder,
+        command_timeout=SHORT_S,
+    ) as local:
+        assert await timed_out(local) == (True, False)
+        await local.cleanup(Target(thread_id="t"))
+
+
+@pytest.mark.parametrize("limited", [60.0], indirect=True)
+async def test_a_client_waits_for_as_long_as_the_server_gives(limited: SandboxService) -> None:
+    """It cannot know that before, and finds out when no answer comes."""
+    async with served(limited) as url, RemoteBackend(url, read_timeout_s=0.3) as remote:
+        await remote.execute(ExecuteRequest(thread_id="t", command="true", timeout=60))
+        remote._command_timeout_s = 0.1
+        command = "echo x >> runs; sleep 1; wc -l < runs"
+        result = await remote.execute(ExecuteRequest(thread_id="t", command=command))
+        assert (result.output, remote._command_timeout_s) == ("1\n", 60)
