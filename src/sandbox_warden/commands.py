@@ -17,7 +17,7 @@ from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
 from .records import Records
 from .reporting import report
-from .shell import WORKSPACE, Shell, ShellState, begun, folder_refused
+from .shell import WORKSPACE, Shell, ShellState, begun, encode_call, folder_refused
 from .shells import Shells
 from .stdin import Stdin
 
@@ -75,13 +75,13 @@ class Commands:
     ) -> Command:
         if cwd is not None:
             _check_folder(cwd)
+        # Before anything is begun: what cannot be told to a shell must not leave one waiting.
+        call = encode_call(text, command_id=ident, cwd=cwd, env=env)
         command = Command(ident, digest, OutputLog(output_limit), time.monotonic())
         command.key = key
         command.cwd = cwd
         command.oom_before = self._meter.oom_kills()
-        command.call = lambda shell: shell.call(
-            text, self._state, command_id=ident, cwd=cwd, env=env
-        )
+        command.call = lambda shell: shell.call(call, self._state)
         self.records.add(command)
         self.ran += 1
         if self._meter.crowded():

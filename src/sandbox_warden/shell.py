@@ -167,19 +167,10 @@ class Shell:
             os.close(fd)
         self.child_ends = []
 
-    def call(
-        self,
-        command: str,
-        state: ShellState,
-        *,
-        command_id: str,
-        cwd: Optional[str],
-        env: Dict[str, str],
-    ) -> None:
-        """Let the shell go, from this state."""
+    def call(self, call: bytes, state: ShellState) -> None:
+        """Let the shell go with what encode_call made, from this state."""
         fill(self._state, state.read())
-        parts = (cwd or "", _call_lines(command_id, env), command)
-        fill(self._call, b"".join(_bytes(part) + b"\0" for part in parts))
+        fill(self._call, call)
         os.write(self._go, b"g")
         for fd in (self._state, self._call, self._go):
             os.close(self.keep(fd))
@@ -202,6 +193,14 @@ def _null(theirs: List[int]) -> int:
     return fd
 
 
+def encode_call(
+    command: str, *, command_id: str, cwd: Optional[str], env: Dict[str, str]
+) -> bytes:
+    """What a shell reads when it is let go. Raises UnicodeEncodeError for what is not text."""
+    parts = (cwd or "", _call_lines(command_id, env), command)
+    return b"".join(part.encode("utf-8", "surrogateescape") + b"\0" for part in parts)
+
+
 def _call_lines(command_id: str, env: Dict[str, str]) -> str:
     lines = ["builtin export SANDBOX_COMMAND_ID=%s\n" % _quote(command_id)]
     for name, value in env.items():
@@ -213,7 +212,3 @@ def _call_lines(command_id: str, env: Dict[str, str]) -> str:
 
 def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

@@ -69,16 +69,34 @@ async def nothing() -> Any:
     yield b""
 
 
-@pytest.mark.parametrize("command", [b"\xed\xa0\x80", b"\xff"])
-async def test_text_that_is_none(warden: WardenClient, command: bytes) -> None:
-    """Half a surrogate pair, and what Python makes of a byte that is no UTF-8."""
-    text = command.decode("utf-8", "surrogatepass" if len(command) > 1 else "surrogateescape")
-    if len(command) == 1:
-        result = await warden.run(f"printf '{text}' | od -An -tx1")
-        assert result.output.strip() == "ff"
-    else:
-        with pytest.raises(errors.InvalidRequest):
-            await warden.run(f"echo {text}")
+HALF_A_PAIR = "\ud800"
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (f"echo {HALF_A_PAIR}", {}),
+        (":", {"env": {"A": HALF_A_PAIR}}),
+        (":", {"stdin": b"x", "env": {"A": HALF_A_PAIR}}),
+    ],
+    ids=["command", "env", "stdin"],
+)
+async def test_half_a_surrogate_pair_is_refused_and_begins_nothing(
+    warden: WardenClient, command: str, options: dict[str, Any]
+) -> None:
+    """More at once than there are shells at hand: those that wait for one are refused too."""
+    calls = [warden.run(command, **options) for _ in range(8)]
+    async with asyncio.timeout(20):
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(each) for each in ended] == [errors.InvalidRequest] * 8
+    assert not [each for each in (await warden.state()).commands if each.running]
+    assert (await warden.run("echo ok")).output == "ok\n"
+
+
+async def test_a_byte_that_is_no_text_arrives(warden: WardenClient) -> None:
+    text = b"\xff".decode("utf-8", "surrogateescape")
+    result = await warden.run(f"printf '{text}' | od -An -tx1")
+    assert result.output.strip() == "ff"
 
 
 async def test_a_frame_that_is_too_long(box: Box) -> None:

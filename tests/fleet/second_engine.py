@@ -53,6 +53,20 @@ class SecondEngine:
         await self._run("sh", "-c", every)
         self._process.send_signal(signal.SIGTERM)
         await self._process.wait()
+        self._end_late_boxes()
+
+    def _end_late_boxes(self) -> None:
+        """A box that was just being made when the others went is in no list of the engine's. What
+        watches over a box names this engine's socket, and its box is its child."""
+        command_lines = {int(each.name): _read(each / "cmdline") for each in _processes()}
+        watchers = {pid for pid, line in command_lines.items() if f"{self._folder}/exec" in line}
+        for each in _processes():
+            parent = _read(each / "stat").rpartition(")")[2].split()[1:2]
+            if parent and int(parent[0]) in watchers:
+                watchers.add(int(each.name))
+        for pid in watchers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     async def remove(self) -> None:
         await self.switch_off()
@@ -67,6 +81,17 @@ class SecondEngine:
             *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
         )
         return await process.wait()
+
+
+def _processes() -> list[Path]:
+    return sorted(Path("/proc").glob("[0-9]*"), key=lambda each: int(each.name))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 @contextlib.asynccontextmanager
