@@ -17,7 +17,7 @@ from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
 from .records import Records
 from .reporting import report
-from .shell import WORKSPACE, Shell, ShellState, begun, encode_call, folder_refused
+from .shell import WORKSPACE, Shell, ShellState, begun, encode_call, folder_refused, unsaved
 from .shells import Shells
 from .stdin import Stdin
 
@@ -270,11 +270,23 @@ class Commands:
             report()  # Whatever is wrong with it, the command is over.
             state = None
         if state is None:
+            self._tell_unsaved(command, fd)
             os.close(fd)
             return False
         self._state.close()
         self._state = state
         return True
+
+    def _tell_unsaved(self, command: Command, save_fd: int) -> None:
+        """To whoever has been told nothing else: not where the command was killed."""
+        killed = command.timed_out or exit_of(command.status or 0)[1] is not None
+        why = None if killed or command.refused else unsaved(save_fd)
+        if why is not None:
+            text = (
+                "sandbox: the variables, functions and folder of this command are not kept: %s. The"
+                " next one starts from those before it.\n"
+            )
+            command.log.append(STDERR, (text % why).encode())
 
     def _reason(self, command: Command, code: int) -> Optional[str]:
         if command.timed_out:

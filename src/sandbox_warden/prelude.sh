@@ -88,9 +88,12 @@ __sandbox_save() {
   else
     builtin set -- "$@" "${__sandbox_restore-}" "$(\builtin pwd -P || \builtin printf %s "${PWD-}")"
   fi
-  builtin unset -v RANDOM SRANDOM BASH BASHPID BASH_ALIASES BASH_ARGV0 BASH_CMDS BASH_COMMAND \
-    BASH_EXECUTION_STRING BASH_LOADABLES_PATH BASH_SUBSHELL BASH_VERSION COMP_WORDBREAKS DIRSTACK \
-    EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD HOSTTYPE LINENO MACHTYPE OSTYPE PIPESTATUS
+  builtin set -- "$@" RANDOM SRANDOM BASH BASHPID BASH_ALIASES BASH_ARGV0 BASH_CMDS BASH_COMMAND \
+    BASH_EXECUTION_STRING BASH_LOADABLES_PATH BASH_SUBSHELL BASH_VERSION BASH_XTRACEFD \
+    COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD HOSTTYPE LINENO \
+    MACHTYPE OSTYPE PIPESTATUS
+  builtin unset -n "${@:7}"
+  builtin unset -v "${@:7}"
   {
     builtin unset -f trap __sandbox_wait __sandbox_load __sandbox_options __sandbox_check \
       __sandbox_begin __sandbox_save &&

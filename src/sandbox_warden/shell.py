@@ -114,6 +114,14 @@ def begun(save_fd: int) -> bool:
     return os.fstat(save_fd).st_size > 0
 
 
+def unsaved(save_fd: int) -> Optional[str]:
+    """Why a shell that has ended left no state, though it began to write one."""
+    size = os.fstat(save_fd).st_size
+    if size > _STATE_LIMIT:
+        return "they take %d bytes, and at most %d are kept" % (size, _STATE_LIMIT)
+    return "they could not all be written" if size > len(_BEGUN) else None
+
+
 def folder_refused(save_fd: int) -> bool:
     """Whether a shell could not enter the folder it was told to run its command in."""
     return os.pread(save_fd, len(_NOT_ENTERED) + 1, 0) == _NOT_ENTERED

@@ -118,8 +118,37 @@ async def test_a_trap_of_the_users_own_runs_and_the_state_is_kept(warden: Warden
 
 async def test_what_cannot_be_kept_is_told(warden: WardenClient) -> None:
     await warden.run("x=1")
-    assert not (await warden.run("x=2; exec true")).exit.state_saved
-    assert not (await warden.run("x=$(head -c 6000000 /dev/zero | tr '\\0' a)")).exit.state_saved
+    result = await warden.run("x=2; exec true")
+    assert (result.output, result.exit.state_saved) == ("", False)
+    result = await warden.run("cd /tmp; x=$(head -c 6000000 /dev/zero | tr '\\0' a); echo ${#x}")
+    assert (result.stdout, result.exit.exit_code) == ("6000000\n", 0)
+    assert "not kept: they take 600" in result.stderr
+    assert "at most 4194304 are kept" in result.stderr
+    assert not result.exit.state_saved
+    assert await output(warden, "echo $x $PWD") == "1 /workspace\n"
+
+
+async def test_half_a_state_is_told(warden: WardenClient) -> None:
+    result = await warden.run("x=1; enable -n alias")
+    assert "not kept: they could not all be written" in result.stderr
+    result = await warden.run("x=1; enable -n alias; kill -9 $$")
+    assert result.stderr == ""
+
+
+async def test_where_traces_go_ends_with_the_command(warden: WardenClient) -> None:
+    """bash closes the descriptor that BASH_XTRACEFD names when the variable goes."""
+    result = await warden.run("set -x; : traced; set +x", env={"BASH_XTRACEFD": "1"})
+    assert ": traced" in result.stdout
+    assert await output(warden, "echo ok ${BASH_XTRACEFD-none}") == "ok none\n"
+    result = await warden.run("exec 5>log; BASH_XTRACEFD=5; trap 'echo bye' EXIT; set -x; : y")
+    assert (result.stdout, result.exit.state_saved) == ("bye\n", True)
+    assert ": y" in (await warden.run("set +x; cat log")).stdout
+    assert await output(warden, "echo ok") == "ok\n"
+
+
+async def test_a_name_for_another_variable_takes_nothing_along(warden: WardenClient) -> None:
+    """Some variables of bash's own are not kept. What stands behind their names is."""
+    await warden.run("x=1; declare -n OSTYPE=x BASH_COMMAND=x DIRSTACK=x PIPESTATUS=x HISTCMD=x")
     assert await output(warden, "echo $x") == "1\n"
 
 

@@ -383,7 +383,8 @@ async def test_a_new_box_that_is_slow_to_take_its_state_is_waited_for(
 
     monkeypatch.setattr(WardenClient, "set_state", slow)
     async with open_pool(size=0, min_size=0, claim_timeout_s=0.05) as pool:
-        assert (await claim(pool)).box.id == runtime.made[0].id
+        # A claim may have two boxes made, one ahead: the first that answers is the claim's.
+        assert (await claim(pool)).box.id in {box.id for box in runtime.made}
 
 
 async def test_a_claim_cancelled_while_its_box_starts_leaves_the_box_to_the_pool(
