@@ -48,12 +48,13 @@ class Gate:
         self._by_environment = dict(by_environment or {})
         self._audit = audit
         self._thread = ThreadPoolExecutor(1, "policy")
-        self.counts: Counter[str] = Counter()
-        """How many commands were allowed, and how many rejected by each rule."""
+        self.allowed = 0
+        self.rejected: Counter[str] = Counter()
+        """How many commands were let in, and how many each rule rejected."""
 
     def __repr__(self) -> str:
-        rejected = self.counts.total() - self.counts["allowed"]
-        return f"<Gate {self._policy.name} {self.counts['allowed']} allowed, {rejected} rejected>"
+        rejected = self.rejected.total()
+        return f"<Gate {self._policy.name} {self.allowed} allowed, {rejected} rejected>"
 
     @classmethod
     def default(cls) -> Self:
@@ -83,13 +84,14 @@ class Gate:
         judge = self._policy_of(environment).judge
         ruling = await self._in_time(judge, request, cwd)
         rejection = ruling.rejection
-        self.counts["allowed" if rejection is None else rejection.rule] += 1
         self._record(request, ruling, environment=environment, tenant=tenant)
         if rejection is not None:
+            self.rejected[rejection.rule] += 1
             log.info("command.rejected", rule=rejection.rule, policy=ruling.policy, tenant=tenant,
                      thread=request.thread_id, session=request.session_id)  # fmt: skip
             log.debug("command.rejected_text", command=request.command[:MAX_TOLD])
             raise _rejected(ruling.policy, rejection)
+        self.allowed += 1
         if ruling.mode is Mode.WHITELIST:
             return request.model_copy(update={"env": {**request.env, "PATH": FIXED_PATH}})
         return request

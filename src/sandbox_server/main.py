@@ -151,7 +151,7 @@ def open_gate(settings: Settings) -> Iterator[Gate]:
             raise InvalidRequest(str(exc)) from None
         stack.callback(gate.close)
         yield gate
-        log.info("policy.verdicts", counts=dict(gate.counts))
+        log.info("policy.verdicts", allowed=gate.allowed, rejected=dict(gate.rejected))
 
 
 @contextlib.asynccontextmanager

@@ -18,7 +18,7 @@ rules:
 """
 
 
-@pytest.mark.parametrize("name", ["event", "level", "timestamp", "self", "counts"])
+@pytest.mark.parametrize("name", ["event", "level", "timestamp", "self", "allowed"])
 async def test_a_rule_may_have_any_id(tmp_path: Path, name: str) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(RULES.format(id=name))
@@ -27,7 +27,7 @@ async def test_a_rule_may_have_any_id(tmp_path: Path, name: str) -> None:
             await gate.admit(
                 ExecuteRequest(thread_id="t", command="forbidden"), environment=None, tenant="t"
             )
-        assert gate.counts == {name: 1}
+        assert (gate.allowed, gate.rejected) == (0, {name: 1})
 
 
 @pytest.mark.parametrize("name", ["message", "self", "code", "details", "may_have_arrived"])
