@@ -92,8 +92,8 @@ def _listener(path: Path) -> Iterator[socket.socket]:
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            os.fchmod(listener.fileno(), 0o600)  # Before it has a name that others could open.
             listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-            path.chmod(0o600)
             listener.listen(128)
             yield listener
     except OSError as exc:

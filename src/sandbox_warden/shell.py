@@ -201,9 +201,7 @@ def _null(theirs: List[int]) -> int:
     return fd
 
 
-def encode_call(
-    command: str, *, command_id: str, cwd: Optional[str], env: Dict[str, str]
-) -> bytes:
+def encode_call(command: str, *, command_id: str, cwd: Optional[str], env: Dict[str, str]) -> bytes:
     """What a shell reads when it is let go. Raises UnicodeEncodeError for what is not text."""
     parts = (cwd or "", _call_lines(command_id, env), command)
     return b"".join(part.encode("utf-8", "surrogateescape") + b"\0" for part in parts)

@@ -182,6 +182,7 @@ class FakeSandboxes(Sandboxes):
             yield event
 
     async def played(self, offset: int, name: str) -> AsyncIterator[CommandEvent]:
+        closed = self.closed  # That of its own test, also where it ends in the middle of the next.
         try:
             for step in self.script:
                 if isinstance(step, Exception):
@@ -191,7 +192,7 @@ class FakeSandboxes(Sandboxes):
                 elif not isinstance(step, (OutputEvent, GapEvent)) or step.offset >= offset:
                     yield step
         finally:
-            self.closed.append(name)
+            closed.append(name)
 
     def known(self, command_id: str) -> ExecuteRequest:
         if command_id != "c-1" or not self.ran:
@@ -295,10 +296,11 @@ class FakeSandboxes(Sandboxes):
             sha256=None if folder else hashlib.sha256(content).hexdigest(),
             modified_at=NOW,
         )
+        closed = self.closed
         try:
             yield Download(info, self.pieces(b"tar" if folder else content))
         finally:
-            self.closed.append("download")
+            closed.append("download")
 
     async def pieces(self, content: bytes) -> AsyncIterator[bytes]:
         for at in range(0, len(content), 4):

@@ -185,8 +185,8 @@ def listen(folder: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     top = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        os.fchmod(listener.fileno(), 0o600)  # Before it has a name that others could open.
         listener.bind(f"/proc/self/fd/{top}/sock")
-        os.chmod(f"/proc/self/fd/{top}/sock", 0o600)
         listener.listen(16)
     except BaseException:
         listener.close()
