@@ -39,7 +39,8 @@ can_install() { [ "$(id -u)" = 0 ] && have apt-get; }
 
 # --- packages ---------------------------------------------------------------------------------
 
-apt_install() { DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" </dev/null; }
+# One apt-get at a time: venv.sh may be at it too.
+apt() { DEBIAN_FRONTEND=noninteractive flock /run/agent-sandbox-apt.lock apt-get -q "$@" </dev/null; }
 
 updated=
 # need COMMAND=PACKAGE…: install the packages whose command is missing.
@@ -48,9 +49,9 @@ need() {
     for pair; do have "${pair%%=*}" || packages+=("${pair#*=}"); done
     [ ${#packages[@]} = 0 ] && return
     can_install || return
-    [ "$updated" ] || step apt-update.log "refreshing the package lists …" apt-get update -q || true
+    [ "$updated" ] || step apt-update.log "refreshing the package lists …" apt update || true
     updated=yes
-    step apt.log "installing ${packages[*]} …" apt_install "${packages[@]}"
+    step apt.log "installing ${packages[*]} …" apt install -y --no-install-recommends "${packages[@]}"
 }
 
 # The old program or the new plugin.

@@ -22,7 +22,10 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || fail "$python cannot make a venv; as root: $fix"
     echo "setup: installing python3-venv …"
     log=$(mktemp)
-    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3-venv; } \
+    export DEBIAN_FRONTEND=noninteractive
+    # One apt-get at a time: engine.sh may be at it too.
+    flock /run/agent-sandbox-apt.lock \
+        sh -c 'apt-get update -q && apt-get install -y -q --no-install-recommends python3-venv' \
         >"$log" 2>&1 </dev/null || { tail -n 20 "$log" >&2; fail "$fix did not work"; }
     rm -f "$log"
 fi

@@ -17,7 +17,7 @@ from sandbox_sdk.protocol.models import ExecuteRequest, ExecuteResult, Target
 from tests.contract.conftest import RUNTIMES, make_runtime
 from tests.server_process import running
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "8"))
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "5"))
 THREADS = 20
 
 

@@ -157,6 +157,7 @@ async def test_idle_sessions_expire_and_are_told(sandboxes: Sandboxes) -> None:
     assert (anew.generation, anew.session_state) == (2, "recreated")
 
 
+@pytest.mark.one_way
 async def test_a_running_command_keeps_its_session(sandboxes: Sandboxes) -> None:
     await sandboxes.create_session(CreateSessionRequest(thread_id="long", idle_timeout_s=4))
     result = await run(sandboxes, "long", "sleep 7; echo done")
