@@ -5,12 +5,13 @@ of 50 MB (test_commands.py).
 """
 
 import asyncio
+import fcntl
 import re
 import shutil
 import subprocess
 import time
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -289,6 +290,15 @@ async def fine(warden: WardenClient, command: str) -> bool:
     return (await warden.run(command)).output == "fine\n"
 
 
+@pytest.fixture
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One at a time over all processes of this run: what they exhaust is the machine's."""
+    with (tmp_path_factory.getbasetemp().parent / "machine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.mark.usefixtures("alone")
 async def test_terminals_of_a_neighbour_are_its_own(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -296,6 +306,7 @@ async def test_terminals_of_a_neighbour_are_its_own(
         assert await fine(neighbour, USE_TERMINAL)
 
 
+@pytest.mark.usefixtures("alone")
 async def test_inotify_of_a_neighbour_is_its_own(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -303,6 +314,7 @@ async def test_inotify_of_a_neighbour_is_its_own(
         assert await fine(neighbour, USE_INOTIFY)
 
 
+@pytest.mark.usefixtures("alone")
 async def test_descriptors_in_flight_do_not_stop_a_neighbour(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -312,6 +324,7 @@ async def test_descriptors_in_flight_do_not_stop_a_neighbour(
             assert await fine(neighbour, "echo fine")
 
 
+@pytest.mark.usefixtures("alone")
 async def test_descriptors_in_flight_do_not_stop_the_session(warden: WardenClient) -> None:
     async with exhausted(warden, IN_FLIGHT):
         for _ in range(3):
