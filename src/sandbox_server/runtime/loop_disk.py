@@ -10,10 +10,12 @@ import contextlib
 import errno
 import fcntl
 import os
+import random
 import shutil
 import stat
 import struct
 import subprocess
+import time
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,7 +25,9 @@ _LOOP_CTL_GET_FREE = 0x4C82
 _FLAG_AUTOCLEAR = 4
 _CONFIG = struct.Struct("=II 5Q 4I 64s 64s 32s 2Q 8Q")
 """struct loop_config: fd, block size, struct loop_info64, reserved."""
-_ATTEMPTS = 64
+_FREE_S = 10.0
+"""How long a free device is looked for: the one that is free is offered to everybody who looks, and
+one that is being let go of is still busy."""
 _SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 MOUNT_OPTIONS = "nosuid,nodev,noatime,nobarrier,discard,noinit_itable"
@@ -139,23 +143,31 @@ def _attach(backing: int, label: str) -> LoopDisk:
     )
     control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:
-        for _ in range(_ATTEMPTS):
-            number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
+        deadline, pause_s = time.monotonic() + _FREE_S, 0.001
+        while True:
             try:
-                device = _device_node(number)
-                fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue
-            try:
-                fcntl.ioctl(fd, _LOOP_CONFIGURE, config)
-                return LoopDisk(device, fd)
+                return _configure(fcntl.ioctl(control, _LOOP_CTL_GET_FREE), config)
             except OSError as exc:
-                os.close(fd)
-                if exc.errno != errno.EBUSY:
+                taken = exc.errno in (errno.EBUSY, errno.ENOENT)
+                if not taken or time.monotonic() > deadline:
                     raise
-        raise OSError(errno.EBUSY, "every free loop device was taken by somebody faster")
+            # Whoever else looks for one must not come back at the same moment.
+            time.sleep(random.uniform(0, pause_s))
+            pause_s = min(pause_s * 2, 0.05)
     finally:
         os.close(control)
+
+
+def _configure(number: int, config: bytes) -> LoopDisk:
+    """Raises OSError: EBUSY where somebody was faster."""
+    device = _device_node(number)
+    fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, _LOOP_CONFIGURE, config)
+    except OSError:
+        os.close(fd)
+        raise
+    return LoopDisk(device, fd)
 
 
 def _device_node(number: int) -> str:
