@@ -38,6 +38,20 @@ def test_a_device_that_is_busy_for_a_moment_is_waited_for(
         assert Path(disk.device).is_block_device()
 
 
+def test_one_that_stays_busy_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., Any] = fcntl.ioctl
+
+    def busy(fd: int, request: int, *more: Any) -> Any:
+        if request == loop_disk._LOOP_CONFIGURE:
+            raise OSError(errno.EBUSY, "busy")
+        return real(fd, request, *more)
+
+    monkeypatch.setattr(fcntl, "ioctl", busy)
+    monkeypatch.setattr(loop_disk, "_FREE_S", 0.2)
+    with pytest.raises(OSError, match=r"no loop device became free within 0\.2 s"):
+        new_disk(tmp_path)
+
+
 def test_many_at_once_have_a_device_each(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as together:
         disks = list(together.map(lambda _: new_disk(tmp_path), range(64)))

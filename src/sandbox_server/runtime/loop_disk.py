@@ -148,9 +148,11 @@ def _attach(backing: int, label: str) -> LoopDisk:
             try:
                 return _configure(fcntl.ioctl(control, _LOOP_CTL_GET_FREE), config)
             except OSError as exc:
-                taken = exc.errno in (errno.EBUSY, errno.ENOENT)
-                if not taken or time.monotonic() > deadline:
+                if exc.errno not in (errno.EBUSY, errno.ENOENT):
                     raise
+                if time.monotonic() > deadline:
+                    text = f"no loop device became free within {_FREE_S:g} s; see losetup -a"
+                    raise OSError(errno.EBUSY, text) from exc
             # Whoever else looks for one must not come back at the same moment.
             time.sleep(random.uniform(0, pause_s))
             pause_s = min(pause_s * 2, 0.05)
