@@ -3,7 +3,7 @@
 import errno
 import signal
 from collections import deque
-from typing import Callable, Deque, List, Optional
+from typing import Callable, Deque, List, Optional, Set
 
 from . import processes
 from .killing import Trace, orphans
@@ -41,6 +41,8 @@ class Shells:
         self._on_gone = on_gone
         self._prelude = prelude_file(open_files)
         self._nurseries: List[Nursery] = []
+        self._pids: Set[int] = set()
+        """Of all nurseries, those included that were closed and have not ended yet."""
         self._spares: List[Nursery] = []
         self._ended: Deque[int] = deque(maxlen=_REMEMBERED)
 
@@ -76,6 +78,7 @@ class Shells:
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the warden has ended: a nursery, or the shell of one that was killed."""
+        self._pids.discard(pid)
         for nursery in self._nurseries[:]:
             nursery.listen()
         for nursery in self._nurseries[:]:
@@ -95,7 +98,7 @@ class Shells:
 
     def stopped(self, pid: int) -> None:
         """A child of the warden was stopped: a nursery has to go on, it is nobody's to stop."""
-        if any(nursery.pid == pid for nursery in self._nurseries):
+        if pid in self._pids:
             processes.kill(pid, signal.SIGCONT)
 
     def kill(self, nursery: Nursery, trace: Callable[[int], Trace]) -> None:
@@ -111,8 +114,7 @@ class Shells:
         others.update(self._ended)
         others.discard(shell)
         about = trace(shell)
-        keep = {n.pid for n in self._nurseries if n.alive}
-        lost = [p for p in orphans(table, keep) if about.owns(p, others)]
+        lost = [p for p in orphans(table, self._pids) if about.owns(p, others)]
         return [*lost, *processes.below(table, [nursery.pid, *(p.pid for p in lost)])]
 
     def kill_background(self) -> None:
@@ -146,6 +148,7 @@ class Shells:
     def _new_nursery(self) -> Nursery:
         nursery = Nursery(self._loop, self._prelude, self._exited, self._on_gone)
         self._nurseries.append(nursery)
+        self._pids.add(nursery.pid)
         return nursery
 
     def _exited(self, nursery: Nursery, status: int) -> None:

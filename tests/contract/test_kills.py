@@ -137,6 +137,21 @@ async def test_a_kill_spares_everybody_else(warden: WardenClient) -> None:
     assert left == ["(bash", "(bash", "(sleep"]
 
 
+async def test_a_kill_spares_what_hangs_below_a_nursery_that_is_ending(
+    warden: WardenClient,
+) -> None:
+    """A command is over, what it left in the background lives, and its nursery takes its time."""
+    killed = await warden.start(LOST, timeout_s=300)
+    for _ in range(3):  # So that the next has a nursery that is younger than the killed one.
+        await warden.start("sleep 5551", timeout_s=300)
+    await warden.run(
+        "n=$PPID; (while kill -STOP $n; do :; done; while :; do sleep 0.06; done) 2>/dev/null &"
+    )
+    await warden.signal(killed, 9)
+    await warden.ended(killed)
+    assert "(bash" in [p.name for p in await survivors(warden)]
+
+
 async def test_the_end_of_a_box_leaves_nothing(make_box: MakeBox) -> None:
     box = await make_box()
     mark = f"77{uuid.uuid4().int % 10**9}"
