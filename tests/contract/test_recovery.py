@@ -1,16 +1,18 @@
 """Nothing is lost when a stream is cut, when the server is killed, or when it never comes back."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Box, Runtime
+from sandbox_server.runtime.base import Box, ByteStream, Runtime
 from sandbox_server.runtime.warden.answers import Fenced
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.runtime.warden.events import Exited, Output
@@ -147,6 +149,39 @@ async def test_a_box_that_goes_while_it_is_asked_is_told(make_box: MakeBox) -> N
         for error in await asyncio.gather(*asking, return_exceptions=True):
             assert isinstance(error, errors.SessionLost | errors.RuntimeUnavailable)
         await ending
+
+
+class _Unended:
+    """A stream that an engine does not end when its box is gone: seen of gVisor."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self.close = stream.close
+
+    async def read(self) -> bytes:
+        return await self._stream.read() or await asyncio.get_running_loop().create_future()
+
+    async def write(self, data: bytes) -> None:
+        with contextlib.suppress(ConnectionError):
+            await self._stream.write(data)
+
+
+async def test_a_box_that_goes_without_a_word_is_told(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_stream = box.open_stream
+
+    async def unended() -> _Unended:
+        return _Unended(await open_stream())
+
+    monkeypatch.setattr("sandbox_server.runtime.warden.line.SILENCE_S", 0.5)
+    monkeypatch.setattr(box, "open_stream", unended)
+    async with WardenClient(box) as warden:
+        command_id = await warden.start("sleep 100", timeout_s=120)
+        await box.destroy()
+        for ask in (warden.state, partial(warden.signal, command_id, 9), partial(warden.stat, "/")):
+            with pytest.raises(errors.SessionLost):
+                await ask()
 
 
 async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None:

@@ -41,9 +41,10 @@ _ENVIRONMENT = {
 }
 
 
-_HOST_TASKS = 16
-"""Another runtime, such as gVisor, needs several threads of the host for a process of the box; at
-its own limit it does not refuse a process, it dies."""
+_HOST_TASKS = 32
+"""Another runtime, such as gVisor, needs several threads of the host for a process of the box, and
+keeps them; at its own limit it does not refuse a process, it dies. With 16, some 70 processes at
+once were enough. With this many a box is out of memory before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,7 @@ class FileCalls(Line):
         link = await self._get_link()
         try:
             async with link.request(frames.PUT, body) as channel:
-                answer = asyncio.ensure_future(channel.receive())
+                answer = asyncio.ensure_future(self._answer(link, channel))
                 try:
                     async for chunk in chunks:
                         for start in range(0, len(chunk), frames.CHUNK):
@@ -116,7 +116,8 @@ class FileCalls(Line):
         link = await self._get_link()
         try:
             async with link.request(frames.GET, body) as channel:
-                kind, _, payload = await channel.receive(silence_s=ANSWER_S)
+                async with asyncio.timeout(ANSWER_S):
+                    kind, _, payload = await self._answer(link, channel)
                 if kind != frames.STARTED:
                     raise_answer(kind, payload)
                 yield Download(checked(DownloadAbout, body_of(payload)), channel)

@@ -78,16 +78,31 @@ class Line:
             link = await self._get_link()
             try:
                 async with asyncio.timeout(ANSWER_S), link.request(kind, body) as channel:
-                    answer, _, payload = await channel.receive()
+                    answer, _, payload = await self._answer(link, channel)
                     return reply_body(answer, payload)
             except (LinkLost, TimeoutError) as exc:
                 if attempt == 2:
                     raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
         raise AssertionError("unreachable")
 
+    async def _answer(self, link: Link, channel: Channel) -> frames.Frame:
+        """The next frame, however long a busy warden takes, as long as its box lives: an engine
+        does not always end the streams of one that is gone. Raises LinkLost."""
+        while True:
+            try:
+                return await channel.receive(silence_s=SILENCE_S)
+            except TimeoutError:
+                if await self._is_gone():
+                    await link.close()
+
+    async def _is_gone(self) -> bool:
+        try:
+            return not await self._box.is_alive()
+        except errors.RuntimeUnavailable:
+            return False  # Nobody can tell: the answer may still come.
+
     async def _next(self, link: Link, channel: Channel) -> frames.Frame:
-        """The next frame, however long a command is silent, as long as its warden lives: an engine
-        does not always end the streams of a box that is gone."""
+        """The next frame, however long a command is silent, as long as its warden answers."""
         while True:
             try:
                 return await channel.receive(silence_s=SILENCE_S)
