@@ -11,8 +11,8 @@ from bench.measure import time_ms
 from bench.results import Results
 from bench.served import server
 from bench.stage import Stage
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 POOL = 5
 ROUNDS = 3

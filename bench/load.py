@@ -20,9 +20,9 @@ from bench.measure import orders, time_ms, time_s
 from bench.results import Results
 from bench.served import Server, ready, server
 from bench.stage import Stage
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.pool import PoolSettings
 from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import Limits

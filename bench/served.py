@@ -19,9 +19,10 @@ import aiohttp
 from bench import results as r
 from bench.contestants import WrongAnswer
 from bench.stage import Stage
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.main import open_service
 from sandbox_server.settings import load
 
@@ -109,8 +110,9 @@ async def service(stage: Stage, runtime: str, *, pool: int = 5) -> AsyncIterator
         **{name.removeprefix("SANDBOX_").lower(): value for name, value in given.items()}
     )
     async with open_service(settings) as made:
-        await ready(made, pool=pool)
-        yield made
+        sandboxes = made.of(SOLE_TENANT)
+        await ready(sandboxes, pool=pool)
+        yield sandboxes
 
 
 async def ready(sandboxes: Sandboxes, *, pool: int) -> None:

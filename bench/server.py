@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server import logs
 from sandbox_server.main import serve
 from sandbox_server.settings import load

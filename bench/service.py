@@ -16,8 +16,8 @@ from bench.measure import Action, orders, time_ms
 from bench.results import Results
 from bench.served import NAMES, Server, ready, server, service
 from bench.stage import Stage
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 SETTLE_S = 0.4
 """Until an engine is done with the boxes that came and went."""

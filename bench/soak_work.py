@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from sandbox_sdk import AsyncSandboxClient
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 KIB = 1 << 10
 LATE = {"session_not_found", "session_lost"}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sandbox_sdk.backends.base import Download, Sandboxes
 from sandbox_sdk.backends.local import LocalBackend, LocalSettings
 from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
 from sandbox_sdk.client import AsyncSandboxClient
@@ -72,6 +71,7 @@ from sandbox_sdk.protocol.models import (
     UploadResult,
     Verdict,
 )
+from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
 from sandbox_sdk.sync import SandboxClient
 
 if TYPE_CHECKING:

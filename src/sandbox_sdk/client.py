@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from sandbox_sdk import transfer
-from sandbox_sdk.backends.base import Sandboxes, closing
 from sandbox_sdk.connection import Connection, command_request
 from sandbox_sdk.errors import CommandFailed
 from sandbox_sdk.options import CommandOptions
@@ -36,6 +35,7 @@ from sandbox_sdk.protocol.models import (
     UploadResult,
     Verdict,
 )
+from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
 from sandbox_sdk.transfer import ByteChunks, FileChunks
 
 

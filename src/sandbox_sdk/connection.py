@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
-from pydantic import ValidationError
 
-from sandbox_sdk.backends.base import Sandboxes
-from sandbox_sdk.protocol.errors import InvalidRequest, SessionLost, SessionNotFound
-from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Session, Target
+from sandbox_sdk.protocol.errors import SessionLost, SessionNotFound
+from sandbox_sdk.protocol.models import (
+    CreateSessionRequest,
+    ExecuteRequest,
+    Session,
+    Target,
+    checked,
+)
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 CLOSE_S = 15.0
 """How long leaving may take where the server does not answer."""
-
-_Request = TypeVar("_Request", ExecuteRequest, CreateSessionRequest, Target)
 
 
 class Connection:
@@ -106,15 +109,3 @@ class Connection:
 
 def command_request(target: Target, command: str, **options: Any) -> ExecuteRequest:
     return checked(ExecuteRequest, **dict(target), command=command, **options)
-
-
-def checked(model: type[_Request], **fields: Any) -> _Request:
-    """What a server would refuse is refused here, with the same error."""
-    try:
-        return model(**fields)
-    except ValidationError as exc:
-        problems = "; ".join(
-            f"{'.'.join(map(str, error['loc'])) or 'request'}: {error['msg']}"
-            for error in exc.errors(include_url=False)
-        )
-        raise InvalidRequest(problems) from None

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Generator
 
 import anyio
 
-from sandbox_sdk.backends.base import Sandboxes, closing
 from sandbox_sdk.background import Background
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
@@ -16,6 +15,7 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
 )
+from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
 
 
 class AsyncProcess:

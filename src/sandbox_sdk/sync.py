@@ -8,7 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.background import background
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.options import CommandOptions
@@ -27,6 +26,7 @@ from sandbox_sdk.protocol.models import (
     UploadResult,
     Verdict,
 )
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 _Result = TypeVar("_Result")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import anyio
 
-from sandbox_sdk.backends.base import Download
 from sandbox_sdk.errors import InvalidPath, TransferCorrupted
 from sandbox_sdk.left_out import TarEnd
 from sandbox_sdk.protocol.models import DownloadInfo
+from sandbox_sdk.protocol.sandboxes import Download
 
 log = logging.getLogger("sandbox")
 

@@ -19,10 +19,11 @@ from typing import Any
 
 import uvicorn
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server import logs
 from sandbox_server.api.app import create_app
+from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.main import open_service
@@ -64,11 +65,11 @@ async def open_local(settings: Settings) -> AsyncIterator[Sandboxes]:
             open_service(settings) as service,
             _reachable(service, settings),
         ):
-            yield service
+            yield service.of(SOLE_TENANT)
 
 
 @contextlib.asynccontextmanager
-async def _reachable(service: Sandboxes, settings: Settings) -> AsyncIterator[None]:
+async def _reachable(service: Tenants, settings: Settings) -> AsyncIterator[None]:
     limits = ApiLimits(upload_bytes=settings.max_upload)
     # No web page reaches a socket in a folder, whatever the other end calls it.
     app = create_app(service, limits=limits, hosts=AllowedHosts(more=[ANY]))

@@ -17,10 +17,10 @@ import structlog
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from sandbox_sdk.backends.base import Sandboxes
-from sandbox_sdk.backends.remote import RemoteBackend
+from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import __version__, fleet, mcp
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 MANY_FILES = 65536
 
 
-OnListening = Callable[[str, Sandboxes], Awaitable[None]]
+OnListening = Callable[[str, Tenants], Awaitable[None]]
 """Told the url and what is served as soon as callers can reach it; runs beside the server."""
 
 
@@ -68,40 +68,40 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
         async with contextlib.AsyncExitStack() as stack:
-            sandboxes: Sandboxes = await (
+            tenants: Tenants = await (
                 stack.enter_async_context(open_routing(settings))
                 if settings.role == "coordinator"
                 else stack.enter_async_context(open_service(settings, url=url, stop=stop))
             )
             await serve_app(
-                make_app(sandboxes, settings),
+                make_app(tenants, settings),
                 listener,
                 limits=limits,
-                on_listening=functools.partial(_listening, url, sandboxes, on_listening),
+                on_listening=functools.partial(_listening, url, tenants, on_listening),
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
             )
-            left = await _left(sandboxes, settings)
+            left = await _left(tenants, settings)
     log.info("server.stopped", sessions=left.sessions, until=left.until and left.until.isoformat())
     return left
 
 
-async def _left(sandboxes: Sandboxes, settings: Settings) -> Left:
-    if settings.destroy_on_exit or not isinstance(sandboxes, SandboxService):
+async def _left(tenants: Tenants, settings: Settings) -> Left:
+    if settings.destroy_on_exit or not isinstance(tenants, SandboxService):
         return Left()
-    sessions = (await sandboxes.health()).active_sessions
+    sessions = (await tenants.health()).active_sessions
     lives = timedelta(seconds=settings.idle_timeout + DEADMAN_MARGIN_S)
     return Left(sessions, datetime.now(UTC) + lives) if sessions else Left()
 
 
-def make_app(sandboxes: Sandboxes, settings: Settings) -> FastAPI:
+def make_app(tenants: Tenants, settings: Settings) -> FastAPI:
     """What a server answers: the API, and to agents the tools over MCP where that is installed."""
     keys, limits = _keys(settings), _api_limits(settings)
     hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
     if settings.role == "worker" or not mcp.is_installed():
-        return create_app(sandboxes, keys=keys, limits=limits, hosts=hosts)
-    tools = mcp.Mcp(sandboxes, tenant=keys.tenant)
-    app = create_app(sandboxes, keys=keys, limits=limits, hosts=hosts, lifespan=tools.lifespan)
+        return create_app(tenants, keys=keys, limits=limits, hosts=hosts)
+    tools = mcp.Mcp(tenants, tenant=keys.tenant)
+    app = create_app(tenants, keys=keys, limits=limits, hosts=hosts, lifespan=tools.lifespan)
     app.router.routes.append(Route("/mcp", tools))
     return app
 
@@ -116,9 +116,9 @@ def _advertised(settings: Settings) -> list[str]:
     return [host] if host else []
 
 
-async def _listening(url: str, sandboxes: Sandboxes, then: OnListening) -> None:
+async def _listening(url: str, tenants: Tenants, then: OnListening) -> None:
     log.info("server.listening", url=url)
-    await then(url, sandboxes)
+    await then(url, tenants)
 
 
 @contextlib.asynccontextmanager
@@ -255,20 +255,18 @@ async def _among_others(
 
 
 @contextlib.asynccontextmanager
-async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutingBackend]:
+async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutedTenants]:
     """What a coordinator serves: the sandboxes of all workers."""
     _tell_unused(settings)
 
-    def connect(url: str) -> RemoteBackend:
-        # The router repeats calls itself: another worker may have the thread by then.
-        key = settings.fleet_key.get_secret_value() or None
-        return RemoteBackend(url, api_key=key, for_tenants=True, retry_for_s=0, nearby=True)
+    def connect(url: str) -> RemoteTenants:
+        return RemoteTenants(url, fleet_key=settings.fleet_key.get_secret_value() or None)
 
     async with _opened(settings) as store:
         index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         directory = fleet.Directory(index, grace_s=settings.grace, only=settings.workers)
         async with fleet.Router(directory, connect, patience_s=settings.patience) as router:
-            yield fleet.RoutingBackend(directory, router, coordinator_id=settings.name())
+            yield fleet.RoutedTenants(directory, router, coordinator_id=settings.name())
 
 
 @contextlib.asynccontextmanager

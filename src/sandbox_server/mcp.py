@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.protocol.sandboxes import Tenants
 
 if TYPE_CHECKING:
     from sandbox_sdk.integrations.mcp import McpEndpoint
@@ -32,8 +32,8 @@ def is_installed() -> bool:
 class Mcp:
     """An ASGI app that works inside its `lifespan`."""
 
-    def __init__(self, sandboxes: Sandboxes, *, tenant: Callable[[Headers], str]) -> None:
-        self._sandboxes = sandboxes
+    def __init__(self, tenants: Tenants, *, tenant: Callable[[Headers], str]) -> None:
+        self._tenants = tenants
         self._tenant = tenant
         self._wanted = asyncio.Event()
         self._endpoint: asyncio.Future[McpEndpoint] | None = None
@@ -52,7 +52,7 @@ class Mcp:
         """From the first call to the end, in one task: what is entered here is left here."""
         await self._wanted.wait()
         module = await asyncio.to_thread(import_module, "sandbox_sdk.integrations.mcp")
-        made: McpEndpoint = module.McpEndpoint(self._sandboxes, tenant=self._tenant)
+        made: McpEndpoint = module.McpEndpoint(self._tenants, tenant=self._tenant)
         async with made.lifespan(None):
             log.info("mcp.loaded")
             endpoint.set_result(made)

@@ -1,4 +1,4 @@
-"""SandboxService: the one interface, offered by the boxes of this machine."""
+"""SandboxService: the sandboxes of this machine, for all tenants."""
 
 from __future__ import annotations
 
@@ -7,36 +7,52 @@ import hashlib
 import signal as signals
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+)
 from pathlib import PurePosixPath
 from types import TracebackType
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
-from sandbox_sdk.backends.base import Download, Sandboxes, to_run
+from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
-    DEFAULT_TENANT,
     WORKSPACE,
+    CheckRequest,
     CleanupResult,
     CommandInfo,
     CommandList,
+    CommandTarget,
     CreateSessionRequest,
+    DownloadRequest,
+    EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
     FileEntry,
+    FollowRequest,
     Health,
+    ListRequest,
     ListResult,
     Session,
     SessionInfo,
     SessionList,
     SessionState,
-    SignalName,
+    SignalRequest,
     StdinReceipt,
+    StdinRequest,
     Target,
+    UploadRequest,
     UploadResult,
     Verdict,
 )
+from sandbox_sdk.protocol.operations import Ans, Operation, Req
+from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants, to_run
 from sandbox_server.gate import Gate
 from sandbox_server.runtime.warden import Event, Exited
 from sandbox_server.runtime.warden.answers import ListEnd
@@ -59,8 +75,11 @@ from sandbox_server.wording import (
 
 __all__ = ["SandboxService", "ServiceFacts"]
 
+_Handler = Callable[[str, Any], Awaitable[Any]]
+"""Takes the tenant and the request."""
 
-class SandboxService(Sandboxes):
+
+class SandboxService(Tenants):
     """Everything a caller can do. Boxes, their pool and their ends are looked after elsewhere."""
 
     def __init__(
@@ -77,6 +96,20 @@ class SandboxService(Sandboxes):
         self._health = health
         self._gate = gate or Gate.default()
         self._clock = clock
+        self.handlers: Mapping[Operation[Any, Any], _Handler] = {
+            op.CREATE_SESSION: self._create_session,
+            op.SESSION: self._session,
+            op.SESSIONS: self._sessions,
+            op.CLEANUP: self._cleanup,
+            op.HEALTH: self._healthy,
+            op.EXECUTE: self._execute,
+            op.CHECK: self._check,
+            op.RESULT: self._result,
+            op.COMMANDS: self._commands,
+            op.SIGNAL: self._signal,
+            op.STDIN: self._stdin,
+            op.LIST_FILES: self._list_files,
+        }
 
     def __repr__(self) -> str:
         return f"<SandboxService {self._facts.worker_id} {self._facts.runtime} {self._table!r}>"
@@ -85,11 +118,15 @@ class SandboxService(Sandboxes):
     def facts(self) -> ServiceFacts:
         return self._facts
 
+    def of(self, tenant: str) -> Sandboxes:
+        return _OfTenant(self, tenant)
+
+    async def health(self) -> Health:
+        return self._health()
+
     # Sessions
 
-    async def create_session(
-        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> Session:
+    async def _create_session(self, tenant: str, request: CreateSessionRequest) -> Session:
         own_id = None if request.thread_id else str(uuid.uuid4())
         wanted = Life(
             environment=request.environment,
@@ -101,30 +138,28 @@ class SandboxService(Sandboxes):
         status: Literal["created", "existing"] = "existing" if state == "live" else "created"
         return told_session(session, self._facts, status=status, now=self._clock())
 
-    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
+    async def _session(self, tenant: str, target: Target) -> SessionInfo:
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
             state, usage = await session.warden.state(), await session.warden.usage()
         return session_info(session, self._facts, state, usage, now=self._clock())
 
-    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+    async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
         own = [s for s in self._table.sessions() if s.record.tenant == tenant]
         own.sort(key=lambda session: session.record.created_at)
         now = self._clock()
         return SessionList(sessions=[session_summary(s, self._facts, now=now) for s in own])
 
-    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
+    async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
         await self._table.cleanup(await self._table.find(tenant, target))
         return CleanupResult()
 
-    async def health(self) -> Health:
+    async def _healthy(self, _tenant: str, _request: EmptyRequest) -> Health:
         return self._health()
 
     # Commands
 
-    async def execute(
-        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> ExecuteResult:
+    async def _execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
         session, state, request = await self._admitted(tenant, request)
         async with self._using(session, for_s=self._timeout_s(request)):
             if request.background:
@@ -145,18 +180,15 @@ class SandboxService(Sandboxes):
             cwd=about.cwd if about else WORKSPACE, **life(session, state),
         )  # fmt: skip
 
-    async def stream(
-        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncGenerator[CommandEvent]:
+    async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
         events = session.warden.stream(request.command, **self._options(request))
         for_s = self._timeout_s(request)
         async for event in self._told(session, state, events, for_s=for_s):
             yield event
 
-    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+    async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
         session = await self._there(tenant, request)
-        request = request.model_copy(update={"dry_run": True})
         return await self._gate.check(request, tenant=tenant, **_standing(session))
 
     async def _admitted(
@@ -176,12 +208,11 @@ class SandboxService(Sandboxes):
             return self._table.live(tenant, target.thread_id)
         return await self._table.find(tenant, target)
 
-    async def follow(
-        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
-    ) -> AsyncGenerator[CommandEvent]:
-        session = await self._table.find(tenant, target)
-        events = session.warden.attach(command_id, offset=max(offset - LOOKBACK, 0))
-        async for event in self._told(session, "live", events, offset=offset):
+    async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
+        session = await self._table.find(tenant, request)
+        start = max(request.offset - LOOKBACK, 0)
+        events = session.warden.attach(request.command_id, offset=start)
+        async for event in self._told(session, "live", events, offset=request.offset):
             yield event
 
     async def _told(
@@ -202,16 +233,14 @@ class SandboxService(Sandboxes):
                 for told in wording.of(event):
                     yield told
 
-    async def result(
-        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
-    ) -> ExecuteResult:
-        session = await self._table.find(tenant, target)
+    async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
+        session = await self._table.find(tenant, request)
         async with self._told_if_lost(session):
             limit = self._facts.limits.output_limit_bytes
-            found = await session.warden.result(command_id, output_limit=limit)
+            found = await session.warden.result(request.command_id, output_limit=limit)
         return execute_result(found, session, "live")
 
-    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+    async def _commands(self, tenant: str, target: Target) -> CommandList:
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
             state = await session.warden.state()
@@ -220,45 +249,26 @@ class SandboxService(Sandboxes):
             truncated=state.commands_truncated,
         )
 
-    async def signal(
-        self,
-        target: Target,
-        command_id: str,
-        *,
-        signal: SignalName = "TERM",
-        tenant: str = DEFAULT_TENANT,
-    ) -> CommandInfo:
-        session = await self._table.find(tenant, target)
-        number = signals.Signals[f"SIG{signal}"]
+    async def _signal(self, tenant: str, request: SignalRequest) -> CommandInfo:
+        session = await self._table.find(tenant, request)
+        number = signals.Signals[f"SIG{request.signal}"]
         async with self._using(session):
-            return command_info(await session.warden.signal(command_id, number))
+            return command_info(await session.warden.signal(request.command_id, number))
 
-    async def send_stdin(
-        self,
-        target: Target,
-        command_id: str,
-        data: bytes,
-        *,
-        eof: bool = False,
-        offset: int | None = None,
-        tenant: str = DEFAULT_TENANT,
-    ) -> StdinReceipt:
-        session = await self._table.find(tenant, target)
+    async def _stdin(self, tenant: str, request: StdinRequest) -> StdinReceipt:
+        session = await self._table.find(tenant, request)
         async with self._using(session):
-            received = await session.warden.send_stdin(command_id, data, end=eof, offset=offset)
+            received = await session.warden.send_stdin(
+                request.command_id, request.data_bytes(), end=request.eof, offset=request.offset
+            )
         return StdinReceipt(received=received)
 
     # Files
 
-    async def upload_file(
-        self,
-        target: Target,
-        path: str,
-        chunks: AsyncIterable[bytes],
-        *,
-        tenant: str = DEFAULT_TENANT,
+    async def upload(
+        self, tenant: str, request: UploadRequest, chunks: AsyncIterable[bytes]
     ) -> UploadResult:
-        session, _ = await self._open(tenant, target)
+        session, _ = await self._open(tenant, request)
         digest = hashlib.sha256()
 
         async def hashed() -> AsyncIterator[bytes]:
@@ -268,7 +278,7 @@ class SandboxService(Sandboxes):
 
         limit = self._facts.limits.upload_limit_bytes
         async with self._using(session):
-            stored = await session.warden.put(path, hashed(), limit=limit)
+            stored = await session.warden.put(request.path, hashed(), limit=limit)
         return UploadResult(
             filename=PurePosixPath(stored.path).name,
             path=stored.path,
@@ -277,29 +287,21 @@ class SandboxService(Sandboxes):
         )
 
     @contextlib.asynccontextmanager
-    async def download_file(
-        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[Download]:
-        session = await self._table.find(tenant, target)
-        async with self._using(session), session.warden.get(path, digest=True) as file:
+    async def download(self, tenant: str, request: DownloadRequest) -> AsyncIterator[Download]:
+        session = await self._table.find(tenant, request)
+        async with self._using(session), session.warden.get(request.path, digest=True) as file:
             yield Download(download_info(file.about), aiter(file))
 
-    async def list_files(
-        self,
-        target: Target,
-        *,
-        path: str = WORKSPACE,
-        recursive: bool = False,
-        limit: int = 1000,
-        tenant: str = DEFAULT_TENANT,
-    ) -> ListResult:
-        session, _ = await self._open(tenant, target)
+    async def _list_files(self, tenant: str, request: ListRequest) -> ListResult:
+        session, _ = await self._open(tenant, request)
         entries: list[FileEntry] = []
-        batches = session.warden.batches(path, recursive=recursive, limit=limit)
+        batches = session.warden.batches(
+            request.path, recursive=request.recursive, limit=request.limit
+        )
         async with self._using(session), contextlib.aclosing(batches):
             async for batch in batches:
                 if isinstance(batch, ListEnd):
-                    return ListResult(path=path, entries=entries, truncated=batch.truncated)
+                    return ListResult(path=request.path, entries=entries, truncated=batch.truncated)
                 entries += map(file_entry, batch)
         raise AssertionError("a listing ends or raises")
 
@@ -334,6 +336,34 @@ class SandboxService(Sandboxes):
 
     def _told_if_lost(self, session: LiveSession) -> _Watched:
         return _Watched(self._table, session)
+
+
+class _OfTenant(Sandboxes):
+    """The service as one tenant sees it."""
+
+    def __init__(self, service: SandboxService, tenant: str) -> None:
+        self._service = service
+        self._tenant = tenant
+
+    def __repr__(self) -> str:
+        return f"<{self._tenant} at {self._service!r}>"
+
+    async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
+        answer: Ans = await self._service.handlers[operation](self._tenant, request)
+        return answer
+
+    def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
+        if isinstance(request, ExecuteRequest):
+            return self._service.stream(self._tenant, request)
+        return self._service.follow(self._tenant, request)
+
+    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+        return await self._service.upload(self._tenant, request, chunks)
+
+    def download(
+        self, request: DownloadRequest
+    ) -> contextlib.AbstractAsyncContextManager[Download]:
+        return self._service.download(self._tenant, request)
 
 
 class _Watched:

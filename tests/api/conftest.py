@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox_server.api.limits import ApiLimits
-from tests.api.fake import FakeSandboxes
+from tests.api.fake import FakeTenants
 from tests.api.serving import Served, served
 
 LIMITS = ApiLimits(
@@ -21,5 +21,5 @@ def shared() -> Iterator[Served]:
 
 @pytest.fixture
 def server(shared: Served) -> Served:
-    shared.fake.__dict__.update(FakeSandboxes().__dict__)
+    shared.fake.__dict__.update(FakeTenants().__dict__)
     return shared

@@ -2,12 +2,11 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sandbox_sdk.backends.base import Download, Sandboxes
 from sandbox_sdk.protocol.errors import (
     FileMissing,
     NotFound,
@@ -17,18 +16,23 @@ from sandbox_sdk.protocol.errors import (
 )
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import (
-    DEFAULT_TENANT,
     WORKSPACE,
+    CheckRequest,
     CleanupResult,
     CommandInfo,
     CommandList,
+    CommandTarget,
     CreateSessionRequest,
     DownloadInfo,
+    DownloadRequest,
+    EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
     FileEntry,
+    FollowRequest,
     Health,
     Limits,
+    ListRequest,
     ListResult,
     Session,
     SessionInfo,
@@ -36,11 +40,16 @@ from sandbox_sdk.protocol.models import (
     SessionSummary,
     SessionUsage,
     SignalName,
+    SignalRequest,
     StdinReceipt,
+    StdinRequest,
     Target,
+    UploadRequest,
     UploadResult,
     Verdict,
 )
+from sandbox_sdk.protocol.operations import Ans, Operation, Req
+from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
 
 NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
 LIMITS = Limits(
@@ -89,7 +98,9 @@ def exited(command_id: str = "c-1", output_bytes: int = 0) -> ExitEvent:
     )
 
 
-class FakeSandboxes(Sandboxes):
+class FakeTenants(Tenants):
+    """Sandboxes of all tenants, in one place."""
+
     def __init__(self) -> None:
         self.live: dict[tuple[str, str], FakeSession] = {}
         self.script: list[Step] = [start(), out("4\n", 0), exited(output_bytes=2)]
@@ -104,6 +115,9 @@ class FakeSandboxes(Sandboxes):
         self.on_chunk: Callable[[bytes], None] | None = None
         self.keep_uploads = True
         self.download_fails_at: int | None = None
+
+    def of(self, tenant: str) -> Sandboxes:
+        return _Of(self, tenant)
 
     def find(self, target: Target, tenant: str, *, make: bool = False) -> FakeSession:
         if self.fails is not None:
@@ -120,9 +134,7 @@ class FakeSandboxes(Sandboxes):
             raise SessionNotFound("there is no such session; make one with create_session")
         return found
 
-    async def create_session(
-        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> Session:
+    async def create_session(self, tenant: str, request: CreateSessionRequest) -> Session:
         thread_id = request.thread_id or f"s-{len(self.live) + 1}"
         status = "existing" if (tenant, thread_id) in self.live else "created"
         made = self.find(Target(thread_id=thread_id), tenant, make=True)
@@ -141,9 +153,7 @@ class FakeSandboxes(Sandboxes):
             "limits": LIMITS,
         }
 
-    async def execute(
-        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> ExecuteResult:
+    async def execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
         session = self.find(request, tenant, make=request.thread_id is not None)
         self.ran.append(request)
         return self.told(session, request)
@@ -165,20 +175,17 @@ class FakeSandboxes(Sandboxes):
             session_state="live",
         )
 
-    async def stream(
-        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[CommandEvent]:
+    async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         self.find(request, tenant, make=request.thread_id is not None)
         self.ran.append(request)
         async for event in self.played(0, "stream"):
             yield event
 
-    async def follow(
-        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[CommandEvent]:
-        self.find(target, tenant)
-        self.followed.append((target, command_id, offset))
-        async for event in self.played(offset, "follow"):
+    async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
+        self.find(request, tenant)
+        target = Target(thread_id=request.thread_id, session_id=request.session_id)
+        self.followed.append((target, request.command_id, request.offset))
+        async for event in self.played(request.offset, "follow"):
             yield event
 
     async def played(self, offset: int, name: str) -> AsyncIterator[CommandEvent]:
@@ -199,11 +206,9 @@ class FakeSandboxes(Sandboxes):
             raise NotFound(f"no command {command_id} in this box")
         return self.ran[-1]
 
-    async def result(
-        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
-    ) -> ExecuteResult:
-        session = self.find(target, tenant)
-        return self.told(session, self.known(command_id))
+    async def command(self, tenant: str, request: CommandTarget) -> ExecuteResult:
+        session = self.find(request, tenant)
+        return self.told(session, self.known(request.command_id))
 
     def info(self) -> CommandInfo:
         return CommandInfo(
@@ -215,54 +220,35 @@ class FakeSandboxes(Sandboxes):
             output_bytes=2,
         )
 
-    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+    async def commands(self, tenant: str, target: Target) -> CommandList:
         self.find(target, tenant)
         return CommandList(commands=[self.info()] if self.ran else [])
 
-    async def signal(
-        self,
-        target: Target,
-        command_id: str,
-        *,
-        signal: SignalName = "TERM",
-        tenant: str = DEFAULT_TENANT,
-    ) -> CommandInfo:
-        self.find(target, tenant)
-        self.known(command_id)
-        self.signalled.append(signal)
+    async def signal(self, tenant: str, request: SignalRequest) -> CommandInfo:
+        self.find(request, tenant)
+        self.known(request.command_id)
+        self.signalled.append(request.signal)
         return self.info()
 
-    async def send_stdin(
-        self,
-        target: Target,
-        command_id: str,
-        data: bytes,
-        *,
-        eof: bool = False,
-        offset: int | None = None,
-        tenant: str = DEFAULT_TENANT,
-    ) -> StdinReceipt:
-        self.find(target, tenant)
+    async def stdin_(self, tenant: str, request: StdinRequest) -> StdinReceipt:
+        self.find(request, tenant)
+        data, offset = request.data_bytes(), request.offset
         data = data if offset is None else data[len(self.stdin) - offset :]
-        if not self.known(command_id).stdin_open or (data and self.stdin_ended):
+        if not self.known(request.command_id).stdin_open or (data and self.stdin_ended):
             raise StdinClosed("the command takes no input")
         self.stdin += data
-        self.stdin_ended |= eof
+        self.stdin_ended |= request.eof
         return StdinReceipt(received=len(self.stdin))
 
-    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+    async def check(self, _tenant: str, request: CheckRequest) -> Verdict:
         allowed = "rm -rf /" not in request.command
         return Verdict(allowed=allowed, policy="fake", mode="blacklist", doubts=[], commands=[])
 
-    async def upload_file(
-        self,
-        target: Target,
-        path: str,
-        chunks: AsyncIterable[bytes],
-        *,
-        tenant: str = DEFAULT_TENANT,
+    async def upload(
+        self, tenant: str, request: UploadRequest, chunks: AsyncIterable[bytes]
     ) -> UploadResult:
-        session = self.find(target, tenant, make=target.thread_id is not None)
+        session = self.find(request, tenant, make=request.thread_id is not None)
+        path = request.path
         kept, size, digest = bytearray(), 0, hashlib.sha256()
         async for chunk in chunks:
             size += len(chunk)
@@ -280,10 +266,8 @@ class FakeSandboxes(Sandboxes):
         )
 
     @asynccontextmanager
-    async def download_file(
-        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[Download]:
-        session = self.find(target, tenant)
+    async def download(self, tenant: str, request: DownloadRequest) -> AsyncIterator[Download]:
+        session, path = self.find(request, tenant), request.path
         folder = path.endswith("/")
         if not folder and path not in session.files:
             raise FileMissing(f"there is no file {path}; list_files shows those there are")
@@ -308,16 +292,9 @@ class FakeSandboxes(Sandboxes):
                 raise SandboxError("the box broke off")
             yield content[at : at + 4]
 
-    async def list_files(
-        self,
-        target: Target,
-        *,
-        path: str = WORKSPACE,
-        recursive: bool = False,
-        limit: int = 1000,
-        tenant: str = DEFAULT_TENANT,
-    ) -> ListResult:
-        session = self.find(target, tenant, make=target.thread_id is not None)
+    async def list_files(self, tenant: str, request: ListRequest) -> ListResult:
+        session = self.find(request, tenant, make=request.thread_id is not None)
+        path, limit = request.path, request.limit
         entries = [
             FileEntry(
                 name=name,
@@ -328,11 +305,11 @@ class FakeSandboxes(Sandboxes):
                 modified_at=NOW,
             )
             for name, content in sorted(session.files.items())
-            if recursive or "/" not in name
+            if request.recursive or "/" not in name
         ]
         return ListResult(path=path, entries=entries[:limit], truncated=len(entries) > limit)
 
-    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
+    async def session(self, tenant: str, target: Target) -> SessionInfo:
         found = self.find(target, tenant)
         usage = SessionUsage(cpu_s=0.1, memory_bytes=1, disk_bytes=None, pids=1)
         return SessionInfo.model_validate(
@@ -347,7 +324,7 @@ class FakeSandboxes(Sandboxes):
             }
         )
 
-    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+    async def sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
         if self.fails is not None:
             raise self.fails
         own = [session for (owner, _), session in self.live.items() if owner == tenant]
@@ -360,7 +337,7 @@ class FakeSandboxes(Sandboxes):
             ]
         )
 
-    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
+    async def cleanup(self, tenant: str, target: Target) -> CleanupResult:
         found = self.find(target, tenant)
         del self.live[tenant, found.thread_id]
         return CleanupResult()
@@ -380,3 +357,25 @@ class FakeSandboxes(Sandboxes):
                 "checks": {"runtime": "ok"},
             }
         )
+
+
+class _Of(Sandboxes):
+    def __init__(self, all_of_them: FakeTenants, tenant: str) -> None:
+        self._all = all_of_them
+        self._tenant = tenant
+
+    async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
+        name = {"stdin": "stdin_"}.get(operation.name, operation.name)
+        answer: Ans = await getattr(self._all, name)(self._tenant, request)
+        return answer
+
+    def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
+        if isinstance(request, ExecuteRequest):
+            return self._all.stream(self._tenant, request)
+        return self._all.follow(self._tenant, request)
+
+    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+        return await self._all.upload(self._tenant, request, chunks)
+
+    def download(self, request: DownloadRequest) -> AbstractAsyncContextManager[Download]:
+        return self._all.download(self._tenant, request)

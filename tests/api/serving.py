@@ -15,12 +15,12 @@ from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.server import server_config
-from tests.api.fake import FakeSandboxes
+from tests.api.fake import FakeTenants
 
 
 @dataclass
 class Served:
-    fake: FakeSandboxes
+    fake: FakeTenants
     http: httpx.Client
     port: int
 
@@ -45,7 +45,7 @@ def served(
     certificate: tuple[Path, Path] | None = None,
 ) -> Iterator[Served]:
     """certificate: the files of its key and of itself, for TLS."""
-    fake = FakeSandboxes()
+    fake = FakeTenants()
     app = create_app(fake, keys=keys, limits=limits or ApiLimits())
     # Named as TCP: asyncio turns off Nagle's algorithm only for sockets that say so.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -9,8 +9,7 @@ from starlette.datastructures import Headers
 from structlog.testing import capture_logs
 
 from sandbox_sdk.protocol.errors import Unauthorized
-from sandbox_sdk.protocol.models import DEFAULT_TENANT
-from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
 from tests.api.serving import Served, eventually, served
 
 KEYS = "acme:key-of-acme, acme:second, globex:ключ"
@@ -98,7 +97,7 @@ def test_key_with_a_colon() -> None:
 
 
 def test_none_configured() -> None:
-    assert ApiKeys.parse("").tenant(Headers({})) == DEFAULT_TENANT
+    assert ApiKeys.parse("").tenant(Headers({})) == SOLE_TENANT
     with pytest.raises(Unauthorized):
         ApiKeys.parse("a:k").tenant(Headers({}))
 

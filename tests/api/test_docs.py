@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from sandbox_sdk.protocol import models
 from sandbox_server.api import examples
 from sandbox_server.api.app import create_app
-from tests.api.fake import FakeSandboxes
+from tests.api.fake import FakeTenants
 from tests.api.serving import Served
 
 EIGHT = [
@@ -52,7 +52,7 @@ def test_swagger_asks_no_validator(server: Served) -> None:
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return create_app(FakeSandboxes()).openapi()
+    return create_app(FakeTenants()).openapi()
 
 
 def test_the_eight_come_first(document: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
-from tests.api.fake import FakeSandboxes
+from tests.api.fake import FakeTenants
 from tests.api.serving import served
 from tests.contract.conftest import RUNTIMES, state_dir
 from tests.server_process import running
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(300)
 TARGET = {"thread_id", "session_id"}
 THREADS = ["conv-1", "conv-2"]
 
-schema = schemathesis.openapi.from_dict(create_app(FakeSandboxes()).openapi())
+schema = schemathesis.openapi.from_dict(create_app(FakeTenants()).openapi())
 options = settings(
     derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )

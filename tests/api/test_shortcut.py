@@ -8,7 +8,7 @@ import pytest
 
 from sandbox_sdk.protocol.errors import Capacity, SessionLost
 from sandbox_server.api.auth import ApiKeys
-from tests.api.fake import FakeSandboxes
+from tests.api.fake import FakeTenants
 from tests.api.serving import Served, served
 
 PLAIN = ""
@@ -46,7 +46,7 @@ def both(server: Served, path: str, content: bytes, **headers: str) -> list[Any]
     """What a plain call is told, and what one is that is not."""
     answers = []
     for query in (PLAIN, ROUTED):
-        server.fake.__dict__.update(FakeSandboxes().__dict__)
+        server.fake.__dict__.update(FakeTenants().__dict__)
         answers.append(told(server.http.post(path + query, content=content, headers=headers)))
     return answers
 
@@ -73,7 +73,7 @@ def test_errors(
     async def failing(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(FakeSandboxes, "execute", failing)
+    monkeypatch.setattr(FakeTenants, "execute", failing)
     plain, routed = both(server, "/execute", json.dumps(RUN).encode())
     assert plain == routed
     assert plain[0] == error.status

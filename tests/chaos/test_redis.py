@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 from tests.chaos.test_fleet import clean_up
 from tests.chaos.witness import Witness
 from tests.fleet.fleet import LEASE_S, Fleet, default_runtime, running_fleet

@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 EXPLAINED = {"session_lost", "runtime_unavailable", "capacity"}
 # Who I am, how often I have been written to, what was written twice, which files are here.

@@ -9,29 +9,37 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sandbox_sdk import AsyncSandboxClient, Process, SandboxClient
-from sandbox_sdk.backends.base import Download, Sandboxes
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
-    DEFAULT_TENANT,
     WORKSPACE,
+    CheckRequest,
     CleanupResult,
     CommandInfo,
     CommandList,
+    CommandTarget,
     CreateSessionRequest,
     DownloadInfo,
+    DownloadRequest,
+    EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
+    FollowRequest,
     Health,
+    ListRequest,
     ListResult,
     Session,
     SessionInfo,
     SessionList,
-    SignalName,
+    SignalRequest,
     StdinReceipt,
+    StdinRequest,
     Target,
+    UploadRequest,
     UploadResult,
     Verdict,
 )
+from sandbox_sdk.protocol.operations import Ans, Operation, Req
+from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
 
 _TARGET = {"thread_id", "session_id"}
 _TO_THE_END = _TARGET | {"command", "background"}
@@ -48,16 +56,16 @@ class ThroughClient(Sandboxes):
         names = {} if target is None else target.model_dump(include=_TARGET)
         return self._make(**names, backend=self._backend)
 
-    async def create_session(
-        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> Session:
+    async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
+        answer: Ans = await getattr(self, f"_{operation.name}")(request)
+        return answer
+
+    async def _create_session(self, request: CreateSessionRequest) -> Session:
         target = None if request.thread_id is None else Target(thread_id=request.thread_id)
         options = request.model_dump(exclude={"thread_id"})
         return await self.client(target).create_session(**options)  # type: ignore[no-any-return]
 
-    async def execute(
-        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> ExecuteResult:
+    async def _execute(self, request: ExecuteRequest) -> ExecuteResult:
         client, options = self.client(request), request.model_dump(exclude_unset=True)
         options = {name: value for name, value in options.items() if name not in _TO_THE_END}
         if request.background:
@@ -65,74 +73,44 @@ class ThroughClient(Sandboxes):
             return await process.result()  # type: ignore[no-any-return]
         return await client.execute(request.command, **options)  # type: ignore[no-any-return]
 
-    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+    async def _check(self, request: CheckRequest) -> Verdict:
         return await self.client(request).check(request.command)  # type: ignore[no-any-return]
 
-    async def stream(
-        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncGenerator[CommandEvent]:
-        async with contextlib.aclosing(self.client(request).stream(request.command)) as events:
+    async def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
+        if isinstance(request, ExecuteRequest):
+            stream = self.client(request).stream(request.command)
+        else:
+            process = await self._process(request)
+            stream = process.stream(offset=request.offset)
+        async with contextlib.aclosing(stream) as events:
             async for event in events:
                 yield event
 
-    async def follow(
-        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
-    ) -> AsyncGenerator[CommandEvent]:
-        process = await self.client(target).process(command_id)
-        async with contextlib.aclosing(process.stream(offset=offset)) as events:
-            async for event in events:
-                yield event
+    async def _process(self, request: CommandTarget) -> Any:
+        return await self.client(request).process(request.command_id)
 
-    async def result(
-        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
-    ) -> ExecuteResult:
-        process = await self.client(target).process(command_id)
-        return await process.result()  # type: ignore[no-any-return]
+    async def _command(self, request: CommandTarget) -> ExecuteResult:
+        return await (await self._process(request)).result()  # type: ignore[no-any-return]
 
-    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
+    async def _commands(self, target: Target) -> CommandList:
         return await self.client(target).commands()  # type: ignore[no-any-return]
 
-    async def signal(
-        self,
-        target: Target,
-        command_id: str,
-        *,
-        signal: SignalName = "TERM",
-        tenant: str = DEFAULT_TENANT,
-    ) -> CommandInfo:
-        process = await self.client(target).process(command_id)
-        return await process.signal(signal)  # type: ignore[no-any-return]
+    async def _signal(self, request: SignalRequest) -> CommandInfo:
+        process = await self._process(request)
+        return await process.signal(request.signal)  # type: ignore[no-any-return]
 
-    async def send_stdin(
-        self,
-        target: Target,
-        command_id: str,
-        data: bytes,
-        *,
-        eof: bool = False,
-        offset: int | None = None,
-        tenant: str = DEFAULT_TENANT,
-    ) -> StdinReceipt:
-        process = await self.client(target).process(command_id)
-        receipt = await process.send_stdin(data)
-        return await process.close_stdin() if eof else receipt  # type: ignore[no-any-return]
+    async def _stdin(self, request: StdinRequest) -> StdinReceipt:
+        process = await self._process(request)
+        receipt = await process.send_stdin(request.data_bytes())
+        return await process.close_stdin() if request.eof else receipt  # type: ignore[no-any-return]
 
-    async def upload_file(
-        self,
-        target: Target,
-        path: str,
-        chunks: AsyncIterable[bytes],
-        *,
-        tenant: str = DEFAULT_TENANT,
-    ) -> UploadResult:
-        data = b"".join([chunk async for chunk in chunks])
-        return await self.client(target).upload_bytes(data, path)  # type: ignore[no-any-return]
+    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+        data, client = b"".join([chunk async for chunk in chunks]), self.client(request)
+        return await client.upload_bytes(data, request.path)  # type: ignore[no-any-return]
 
     @contextlib.asynccontextmanager
-    async def download_file(
-        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[Download]:
-        client = self.client(target)
+    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+        client, path = self.client(request), request.path
         data: bytes = await client.download_bytes(path)
         found = (await client.list_files(path)).entries
         folder = posixpath.join(WORKSPACE, path) != found[0].path
@@ -150,28 +128,21 @@ class ThroughClient(Sandboxes):
         )
         yield Download(info, whole())
 
-    async def list_files(
-        self,
-        target: Target,
-        *,
-        path: str = WORKSPACE,
-        recursive: bool = False,
-        limit: int = 1000,
-        tenant: str = DEFAULT_TENANT,
-    ) -> ListResult:
-        listing = self.client(target).list_files(path, recursive=recursive, limit=limit)
+    async def _list_files(self, request: ListRequest) -> ListResult:
+        options = request.model_dump(include={"recursive", "limit"})
+        listing = self.client(request).list_files(request.path, **options)
         return await listing  # type: ignore[no-any-return]
 
-    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
+    async def _session(self, target: Target) -> SessionInfo:
         return await self.client(target).session()  # type: ignore[no-any-return]
 
-    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
+    async def _sessions(self, _request: EmptyRequest) -> SessionList:
         return await self.client().sessions()  # type: ignore[no-any-return]
 
-    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
+    async def _cleanup(self, target: Target) -> CleanupResult:
         return await self.client(target).cleanup()  # type: ignore[no-any-return]
 
-    async def health(self) -> Health:
+    async def _health(self, _request: EmptyRequest) -> Health:
         return await self.client().health()  # type: ignore[no-any-return]
 
 

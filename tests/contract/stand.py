@@ -13,18 +13,20 @@ import pytest
 import uvicorn
 
 from sandbox_sdk import LocalBackend, RemoteBackend, Sandboxes
-from sandbox_sdk.protocol.models import DEFAULT_TENANT, Limits, Target
+from sandbox_sdk.backends.remote import RemoteTenants
+from sandbox_sdk.protocol.models import Limits, Target
+from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_sdk.testing import FakeBackend
 from sandbox_server import fleet
 from sandbox_server.api.app import create_app
-from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
 from sandbox_server.api.server import bound, url_of
 from sandbox_server.fleet import (
     Directory,
     RedisLease,
     RedisRegistry,
+    RoutedTenants,
     Router,
-    RoutingBackend,
     SessionIndex,
     Store,
 )
@@ -105,6 +107,7 @@ class Stand:
     def __init__(self, worker: Worker, service: SandboxService) -> None:
         self.worker = worker
         self.service = service
+        self.sandboxes = service.of(SOLE_TENANT)
 
     async def lose_box(self, thread_id: str) -> None:
         (session,) = [s for s in self.worker.table.sessions() if s.record.thread_id == thread_id]
@@ -143,13 +146,13 @@ async def lone_standing() -> AsyncIterator[Standing]:
 
 @contextlib.asynccontextmanager
 async def served(
-    sandboxes: Sandboxes,
+    tenants: Tenants,
     listener: socket.socket | None = None,
     *,
     keys: ApiKeys | None = None,
 ) -> AsyncIterator[str]:
-    """The url of a Sandboxes on a real socket."""
-    config = uvicorn.Config(create_app(sandboxes, keys=keys), log_config=None, access_log=False)
+    """The url of a server on a real socket."""
+    config = uvicorn.Config(create_app(tenants, keys=keys), log_config=None, access_log=False)
     server = uvicorn.Server(config)
     with listener or bound("127.0.0.1", 0) as listening:
         serving = asyncio.create_task(server.serve([listening]))
@@ -197,12 +200,12 @@ async def routed_stand(
         keys = ApiKeys([], fleet_key="fleet", of_worker=True)
         await stack.enter_async_context(served(stand.service, listener, keys=keys))
 
-        def connect(url: str) -> RemoteBackend:
-            return RemoteBackend(url, api_key="fleet", for_tenants=True, retry_for_s=0, nearby=True)
+        def connect(url: str) -> RemoteTenants:
+            return RemoteTenants(url, fleet_key="fleet")
 
         directory = Directory(index, grace_s=LEASE_S)
         router = await stack.enter_async_context(Router(directory, connect, patience_s=patience_s))
-        routing = RoutingBackend(directory, router, coordinator_id="coordinator")
+        routing = RoutedTenants(directory, router, coordinator_id="coordinator")
         yield RoutedStand(stand, await stack.enter_async_context(served(routing)))
 
 
@@ -224,7 +227,7 @@ class LocalStand:
     async def lose_box(self, thread_id: str) -> None:
         (path,) = self._state_dir.glob("local-*.sqlite")
         registry = SqliteRegistry(path)
-        record = await registry.newest(DEFAULT_TENANT, thread_id)
+        record = await registry.newest(SOLE_TENANT, thread_id)
         await registry.close()
         assert record is not None
         boxes = await self._runtime.boxes(path.stem)
@@ -279,7 +282,7 @@ async def sandboxes(way: Way, stand: Place) -> AsyncIterator[Sandboxes]:
     async with contextlib.AsyncExitStack() as stack:
         if isinstance(stand, Stand):
             if way.name == "service":
-                yield stand.service
+                yield stand.sandboxes
                 return
             if isinstance(stand, RoutedStand):
                 url = stand.coordinator_url

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.events import ExitEvent, StartEvent
 from sandbox_sdk.protocol.models import (
@@ -16,6 +15,7 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     ExecuteResult,
 )
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 from .stand import Stand
 from .test_sandboxes import MIB, collect, run, text_of, thread
@@ -360,11 +360,11 @@ async def test_the_sessions(sandboxes: Sandboxes) -> None:
 
 async def test_sessions_of_others_do_not_show(stand: Stand) -> None:
     request = CreateSessionRequest(thread_id="same")
-    await stand.service.create_session(request, tenant="acme")
-    own = await stand.service.create_session(request, tenant="globex")
-    found = (await stand.service.sessions(tenant="globex")).sessions
+    await stand.service.of("acme").create_session(request)
+    own = await stand.service.of("globex").create_session(request)
+    found = (await stand.service.of("globex").sessions()).sessions
     assert [session.session_id for session in found] == [own.session_id]
-    assert (await stand.service.sessions()).sessions == []
+    assert (await stand.sandboxes.sessions()).sessions == []
 
 
 async def test_a_session_is_busy_as_long_as_something_runs_in_it(sandboxes: Sandboxes) -> None:

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from sandbox_sdk import AsyncSandboxClient
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import MAX_COMMAND_BYTES, MAX_ENV_BYTES
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 from .stand import RoutedStand
 from .test_sandboxes import run, thread

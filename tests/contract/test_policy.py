@@ -10,10 +10,11 @@ import httpx
 import pytest
 
 from sandbox_sdk import AsyncSandboxClient
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.gate import Gate
 from sandbox_server.policy.policy import Policy
 from sandbox_server.service import SandboxService, ServiceFacts
@@ -30,16 +31,16 @@ def request(command: str, **options: bool) -> ExecuteRequest:
 
 
 async def by_service(stand: Stand, command: str) -> None:
-    await stand.service.execute(request(command))
+    await stand.sandboxes.execute(request(command))
 
 
 async def by_service_stream(stand: Stand, command: str) -> None:
-    async for _ in stand.service.stream(request(command)):
+    async for _ in stand.sandboxes.stream(request(command)):
         pass
 
 
 async def in_the_background(stand: Stand, command: str) -> None:
-    await stand.service.execute(request(command, background=True))
+    await stand.sandboxes.execute(request(command, background=True))
 
 
 async def by_backend(stand: Stand, command: str) -> None:
@@ -62,7 +63,7 @@ async def by_events(stand: Stand, command: str) -> None:
 
 
 async def by_session_id(stand: Stand, command: str) -> None:
-    made = await stand.service.execute(request("true"))
+    made = await stand.sandboxes.execute(request("true"))
     body = {"session_id": made.session_id, "command": command, "background": True}
     await post(stand, body, {})
 
@@ -143,7 +144,7 @@ async def test_every_way_in_passes_the_gate(stand: Stand, way_in: WayIn) -> None
     assert caught.value.details["command"] == "bash -c 'rm -rf /'"
     assert caught.value.details["start"] == REJECTED.index("bash")
     await way_in(stand, "touch allowed")
-    result = await stand.service.execute(request("until [ -e allowed ]; do sleep 0.1; done; ls"))
+    result = await stand.sandboxes.execute(request("until [ -e allowed ]; do sleep 0.1; done; ls"))
     assert result.output == "allowed\n"
 
 
@@ -189,6 +190,6 @@ async def test_under_a_whitelist_a_name_means_the_program(
     """A program of the same name, where the box's own PATH begins, is not run."""
     place = "/workspace/.local/bin"
     fake = f"printf '#!/bin/sh\\necho fake\\n' > {place}/nproc; chmod +x {place}/nproc"
-    await stand.service.execute(request(f"mkdir -p {place}; {fake}; PATH={place}:$PATH"))
-    assert (await stand.service.execute(request("nproc"))).output == "fake\n"
-    assert (await strict.execute(request("nproc"))).output != "fake\n"
+    await stand.sandboxes.execute(request(f"mkdir -p {place}; {fake}; PATH={place}:$PATH"))
+    assert (await stand.sandboxes.execute(request("nproc"))).output == "fake\n"
+    assert (await strict.of(SOLE_TENANT).execute(request("nproc"))).output != "fake\n"

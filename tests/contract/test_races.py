@@ -33,7 +33,7 @@ async def test_execute_against_cleanup_against_expiry(stand: Stand) -> None:
         nonlocal calls
         command = f"echo {name} >> names; : ${{was:={name}}}; echo $was $(sort -u names)"
         try:
-            result = await stand.service.execute(ExecuteRequest(thread_id=name, command=command))
+            result = await stand.sandboxes.execute(ExecuteRequest(thread_id=name, command=command))
         except (errors.SessionNotFound, errors.SessionLost, errors.Capacity) as exc:
             ended.append(type(exc))
         else:
@@ -48,7 +48,7 @@ async def test_execute_against_cleanup_against_expiry(stand: Stand) -> None:
                 while calls < before + 5:
                     await asyncio.sleep(0.01)
                 with contextlib.suppress(errors.SessionNotFound):
-                    await stand.service.cleanup(Target(thread_id=name))
+                    await stand.sandboxes.cleanup(Target(thread_id=name))
 
     async def expire() -> None:
         """As if its time was over whenever it has nothing to do."""
@@ -74,14 +74,14 @@ async def test_a_clock_that_jumps_moves_no_expiry(
 ) -> None:
     for name, idle_s in (("kept", 600), ("short", 1)):
         request = CreateSessionRequest(thread_id=name, idle_timeout_s=idle_s)
-        await stand.service.create_session(request)
+        await stand.sandboxes.create_session(request)
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
     async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(errors.SessionNotFound):
-            while await stand.service.session(Target(thread_id="short")):
+            while await stand.sandboxes.session(Target(thread_id="short")):
                 await asyncio.sleep(0.05)
-    result = await stand.service.execute(ExecuteRequest(thread_id="kept", command="true"))
+    result = await stand.sandboxes.execute(ExecuteRequest(thread_id="kept", command="true"))
     assert (result.generation, result.session_state) == (1, "live")
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, ExecuteResult, Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 from .stand import Place
 
@@ -281,7 +281,7 @@ async def test_leaving_a_stream_does_not_end_the_command(sandboxes: Sandboxes) -
     async for event in stream:
         if isinstance(event, OutputEvent):
             break
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     waiting = "until [ -e done ]; do sleep 0.05; done; cat done"
     assert (await run(sandboxes, "lv", waiting)).output == "b\n"
 

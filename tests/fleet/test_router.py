@@ -10,23 +10,30 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox_sdk import RemoteBackend
+from sandbox_sdk.backends.remote import RemoteBackend, RemoteTenants
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable
-from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Session, Target
+from sandbox_sdk.protocol.models import (
+    CreateSessionRequest,
+    ExecuteRequest,
+    Session,
+    Target,
+)
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.testing import FakeBackend
-from sandbox_server.api.auth import ApiKeys
-from sandbox_server.fleet import Directory, Phase, Router, RoutingBackend, SessionIndex, Store
+from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
+from sandbox_server.fleet import Directory, Phase, RoutedTenants, Router, SessionIndex, Store
 from sandbox_server.fleet.workers import Worker, worker_fields
 from tests.contract.conftest import make_runtime
 from tests.contract.stand import routed_stand, served
 from tests.fleet.fleet import default_runtime
 from tests.ports import free_port
+from tests.tenants import Fakes
 
 GRACE_S = 60.0
 NEW = CreateSessionRequest()
 
 
-class Client(RemoteBackend):
+class Client(RemoteTenants):
     """One that tells whether it was closed."""
 
     closed = False
@@ -55,7 +62,7 @@ class Fleet:
 
     async def worker(self, name: str, sandboxes: FakeBackend, **card: Any) -> Worker:
         keys = ApiKeys([], fleet_key="fleet", of_worker=True)
-        url = await self._stack.enter_async_context(served(sandboxes, keys=keys))
+        url = await self._stack.enter_async_context(served(Fakes(sandboxes), keys=keys))
         return await self.card(name, url, **card)
 
     async def card(self, name: str, url: str, *, lease_s: float = 60, **card: Any) -> Worker:
@@ -67,18 +74,21 @@ class Fleet:
         await self._store.note_worker(name, now_ms=await self._store.now_ms(), keep_s=60)
         return worker
 
-    async def coordinator(self, *, patience_s: float = 10) -> tuple[Router, RoutingBackend]:
+    async def coordinator(self, *, patience_s: float = 10) -> tuple[Router, RoutedTenants]:
         def connect(url: str) -> Client:
-            self.clients.append(
-                Client(url, api_key="fleet", for_tenants=True, retry_for_s=0, nearby=True)
-            )
+            self.clients.append(Client(url, fleet_key="fleet"))
             return self.clients[-1]
 
         index = SessionIndex(self._store, lease_s=0.1, grace_s=GRACE_S)
         directory = Directory(index, grace_s=GRACE_S)
         router = Router(directory, connect, patience_s=patience_s, clock=lambda: self.now)
         await self._stack.enter_async_context(router)
-        return router, RoutingBackend(directory, router, coordinator_id="c")
+        return router, RoutedTenants(directory, router, coordinator_id="c")
+
+    async def sandboxes(self) -> Sandboxes:
+        """Those of the sole tenant, as a coordinator sees them."""
+        _, tenants = await self.coordinator()
+        return tenants.of(SOLE_TENANT)
 
 
 @pytest.fixture
@@ -91,14 +101,14 @@ async def test_a_worker_has_one_client_for_all_tenants(fleet: Fleet) -> None:
     fake = FakeBackend()
     fake.on("true")
     await fleet.worker("w1", fake)
-    _, sandboxes = await fleet.coordinator()
-    tenants = [f"tenant-{number}" for number in range(5)]
-    for tenant in tenants:
+    _, tenants = await fleet.coordinator()
+    for tenant in [f"tenant-{number}" for number in range(5)]:
         request = ExecuteRequest(thread_id="same", command="true")
-        result = await sandboxes.execute(request, tenant=tenant)
-        (found,) = (await sandboxes.sessions(tenant=tenant)).sessions
+        sandboxes = tenants.of(tenant)
+        result = await sandboxes.execute(request)
+        (found,) = (await sandboxes.sessions()).sessions
         assert (found.session_id, result.generation) == (result.session_id, 1)
-        events = [event async for event in sandboxes.stream(request, tenant=tenant)]
+        events = [event async for event in sandboxes.stream(request)]
         assert events[0].session_id == result.session_id  # type: ignore[union-attr]
     assert len(fleet.clients) == 1
 
@@ -125,7 +135,7 @@ async def test_a_list_of_sessions_names_the_workers_that_are_missing(fleet: Flee
     await fleet.worker("well", fake)
     await fleet.card("dead", f"http://127.0.0.1:{free_port()}")
     await fleet.card("away", "http://127.0.0.1:1", lease_s=0.001)
-    _, sandboxes = await fleet.coordinator()
+    sandboxes = await fleet.sandboxes()
     session = await fake.create_session(NEW)
     await asyncio.sleep(0.01)
     found = await sandboxes.sessions()
@@ -138,18 +148,16 @@ class Unable(FakeBackend):
 
     refusals = 2
 
-    async def create_session(
-        self, request: CreateSessionRequest, *, tenant: str = "default"
-    ) -> Session:
+    async def _create_session(self, request: CreateSessionRequest) -> Session:
         if self.refusals:
             self.refusals -= 1
             raise RuntimeUnavailable("not yet; try again", retry_after_s=30)
-        return await super().create_session(request, tenant=tenant)
+        return await super()._create_session(request)
 
 
 async def test_a_worker_that_is_not_able_yet_is_waited_for(fleet: Fleet) -> None:
     await fleet.worker("w1", Unable())
-    _, sandboxes = await fleet.coordinator()
+    sandboxes = await fleet.sandboxes()
     assert (await sandboxes.create_session(NEW)).status == "created"
 
 
@@ -157,9 +165,9 @@ async def test_a_worker_that_is_never_able_is_not_called_full(fleet: Fleet) -> N
     never = Unable()
     never.refusals = 10_000
     await fleet.worker("w1", never)
-    _, sandboxes = await fleet.coordinator(patience_s=0.2)
+    _, tenants = await fleet.coordinator(patience_s=0.2)
     with pytest.raises(RuntimeUnavailable, match="not yet"):
-        await sandboxes.create_session(NEW)
+        await tenants.of(SOLE_TENANT).create_session(NEW)
 
 
 async def test_an_able_worker_is_preferred(fleet: Fleet) -> None:
@@ -167,7 +175,7 @@ async def test_an_able_worker_is_preferred(fleet: Fleet) -> None:
     never.refusals = 10_000
     await fleet.worker("unable", never, capacity=1000)
     await fleet.worker("able", FakeBackend())
-    _, sandboxes = await fleet.coordinator()
+    sandboxes = await fleet.sandboxes()
     for _ in range(3):
         assert (await sandboxes.create_session(NEW)).status == "created"
 
@@ -176,7 +184,7 @@ async def test_whether_a_worker_is_full_is_for_itself_to_say(fleet: Fleet) -> No
     """What it said with its last heartbeat may be over."""
     fake = FakeBackend(capacity=1)
     await fleet.worker("w1", fake, capacity=1, sessions=1)
-    _, sandboxes = await fleet.coordinator()
+    sandboxes = await fleet.sandboxes()
     session = await sandboxes.create_session(NEW)
     with pytest.raises(Capacity):
         await sandboxes.create_session(NEW)

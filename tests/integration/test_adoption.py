@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sandbox_sdk.protocol.errors import SessionLost
-from sandbox_sdk.protocol.models import DEFAULT_TENANT, Target
+from sandbox_sdk.protocol.models import Target
 from sandbox_server import worker as worker_module
+from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.pool import PoolSettings
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
@@ -80,8 +81,8 @@ async def eventually(holds: Callable[[], object]) -> None:
 async def lost(worker: Worker, session: LiveSession) -> bool:
     """Whether the loss is told by session, and the thread starts anew."""
     with pytest.raises(SessionLost):
-        await worker.table.find(DEFAULT_TENANT, Target(session_id=session.record.session_id))
-    again, state = await worker.table.open(DEFAULT_TENANT, session.record.thread_id)
+        await worker.table.find(SOLE_TENANT, Target(session_id=session.record.session_id))
+    again, state = await worker.table.open(SOLE_TENANT, session.record.thread_id)
     generation = session.record.generation + 1
     return (again.record.generation, state) == (generation, "recreated")
 
@@ -90,12 +91,12 @@ async def test_a_box_with_another_identity_is_lost(
     opened: OpenWorker, server_runtime: Runtime, owner: str
 ) -> None:
     async with opened() as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
         told = await told_state(session)
     await tells(session.box, {**told, "thread_id": "victim"})
     async with opened() as worker:
         assert worker.table.sessions() == []
-        assert worker.table.live(DEFAULT_TENANT, "victim") is None
+        assert worker.table.live(SOLE_TENANT, "victim") is None
         assert await server_runtime.boxes(owner) == []
         assert await lost(worker, session)
 
@@ -104,7 +105,7 @@ async def test_what_the_server_wrote_down_wins(opened: OpenWorker) -> None:
     lies = {"environment": "open", "idle_timeout_s": 1e12, "created_at": "nonsense"}
     async with opened() as worker:
         life = Life(environment="strict", idle_timeout_s=77)
-        session, _ = await worker.table.open(DEFAULT_TENANT, "mine", life)
+        session, _ = await worker.table.open(SOLE_TENANT, "mine", life)
         told = await told_state(session)
     await tells(session.box, {**told, **lies})
     async with opened() as worker:
@@ -122,11 +123,11 @@ async def test_a_used_box_that_says_it_is_new_is_handed_to_nobody(
         yield b"of the first thread"
 
     async with opened() as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "first")
+        session, _ = await worker.table.open(SOLE_TENANT, "first")
         await session.warden.put("/workspace/secret", secret(), limit=100)
     await tells(session.box, {})
     async with opened(warm=1) as worker:
-        other, _ = await worker.table.open(DEFAULT_TENANT, "second")
+        other, _ = await worker.table.open(SOLE_TENANT, "second")
         assert other.box.id != session.box.id
         assert (await other.warden.list("/workspace")).entries == []
         assert session.box.id not in {box.id for box in await server_runtime.boxes(owner)}
@@ -138,7 +139,7 @@ async def test_a_box_nobody_knows_is_destroyed(
 ) -> None:
     box = await server_runtime.create(BoxSpec(owner=owner, deadman_s=300))
     identity = {
-        "tenant": DEFAULT_TENANT,
+        "tenant": SOLE_TENANT,
         "thread_id": "never-was",
         "generation": 1,
         "session_id": "never-was",
@@ -155,18 +156,18 @@ async def test_a_session_that_was_ended_stays_so(
 ) -> None:
     """The server was killed after it had written the end down and before the box was gone."""
     async with opened() as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
         await worker.table._registry.end(session.record, Status.CLEANED)
     async with opened() as worker:
         assert worker.table.sessions() == []
         assert await server_runtime.boxes(owner) == []
-        again, state = await worker.table.open(DEFAULT_TENANT, "mine")
+        again, state = await worker.table.open(SOLE_TENANT, "mine")
         assert (again.record.generation, state) == (2, "created")
 
 
 async def test_a_session_whose_box_is_gone_is_not_live_any_more(opened: OpenWorker) -> None:
     async with opened() as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
     await session.box.destroy()
     async with opened() as worker:
         assert await worker.table._registry.live() == []
@@ -197,7 +198,7 @@ async def test_a_warm_box_is_warm_again(
     box = await warm_box(opened, server_runtime, owner)
     async with opened(warm=1) as worker:
         assert worker.load().warm == 1
-        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
         assert session.box.id == box.id
 
 
@@ -208,7 +209,7 @@ async def test_a_warm_box_that_ran_something_is_handed_to_nobody(
     async with WardenClient(box, epoch=1) as warden:
         await warden.run("true")
     async with opened(warm=1) as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
         assert session.box.id != box.id
 
 
@@ -218,7 +219,7 @@ async def test_a_warden_of_another_version_is_handed_to_nobody(
     box = await warm_box(opened, server_runtime, owner)
     monkeypatch.setattr(worker_module, "warden_version", lambda: "a later one")
     async with opened(warm=1) as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
         assert session.box.id != box.id
 
 
@@ -226,7 +227,7 @@ async def test_a_session_goes_on_with_the_warden_it_has(
     opened: OpenWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened() as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "mine")
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
     monkeypatch.setattr(worker_module, "warden_version", lambda: "a later one")
     async with opened() as worker:
         (found,) = worker.table.sessions()
@@ -236,7 +237,7 @@ async def test_a_session_goes_on_with_the_warden_it_has(
 async def test_a_box_cannot_keep_itself_from_expiring(opened: OpenWorker) -> None:
     """It says that it is in use, and the server knows that nobody uses it."""
     async with opened() as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "t", Life(idle_timeout_s=0.3))
+        session, _ = await worker.table.open(SOLE_TENANT, "t", Life(idle_timeout_s=0.3))
         lying = asyncio.create_task(in_use(session.box))
         try:
             await eventually(lambda: len(worker.table) == 0)
@@ -255,7 +256,7 @@ async def in_use(box: Box) -> None:
 async def test_a_command_that_nobody_waits_for_keeps_its_session(opened: OpenWorker) -> None:
     """The server has not seen its end, so here the box is asked."""
     async with opened() as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "t", Life(idle_timeout_s=0.1))
+        session, _ = await worker.table.open(SOLE_TENANT, "t", Life(idle_timeout_s=0.1))
         using = session.use(asyncio.get_running_loop().time, for_s=60)
         with contextlib.suppress(RuntimeError), using:
             await session.warden.start("sleep 1")

@@ -7,6 +7,7 @@ import pytest
 
 from sandbox_sdk import LocalBackend, RemoteBackend, Sandboxes
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.service import SandboxService, ServiceFacts
 from tests.contract.conftest import RUNTIMES, make_runtime, state_dir
 from tests.contract.stand import LIMITS, lone_standing, open_stand, served
@@ -41,7 +42,7 @@ async def timed_out(sandboxes: Sandboxes) -> tuple[bool, bool]:
 
 @pytest.mark.parametrize("limited", [SHORT_S], indirect=True)
 async def test_in_process_and_over_http(limited: SandboxService) -> None:
-    assert await timed_out(limited) == (True, False)
+    assert await timed_out(limited.of(SOLE_TENANT)) == (True, False)
     async with served(limited) as url, RemoteBackend(url) as remote:
         assert await timed_out(remote) == (True, False)
         events = [
@@ -74,7 +75,7 @@ async def test_a_client_waits_for_as_long_as_the_server_gives(limited: SandboxSe
     """It cannot know that before, and finds out when no answer comes."""
     async with served(limited) as url, RemoteBackend(url, read_timeout_s=0.3) as remote:
         await remote.execute(ExecuteRequest(thread_id="t", command="true", timeout=60))
-        remote._command_timeout_s = 0.1
+        remote._server.command_timeout_s = 0.1
         command = "echo x >> runs; sleep 1; wc -l < runs"
         result = await remote.execute(ExecuteRequest(thread_id="t", command=command))
-        assert (result.output, remote._command_timeout_s) == ("1\n", 60)
+        assert (result.output, remote._server.command_timeout_s) == ("1\n", 60)

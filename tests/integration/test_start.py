@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import CreateSessionRequest, Target
+from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.main import open_service
 from sandbox_server.settings import load
 from tests.contract.conftest import RUNTIMES, state_dir
@@ -37,10 +38,11 @@ async def test_an_image_that_no_box_has(state_dir: Path, monkeypatch: pytest.Mon
     )
     with capture_logs() as entries:
         async with open_service(settings) as service:
+            sandboxes = service.of(SOLE_TENANT)
             for name in ("node", "unknown"):
                 with pytest.raises(InvalidRequest, match="use docker"):
-                    await service.create_session(CreateSessionRequest(environment=name))
-            made = await service.create_session(CreateSessionRequest(environment="untrusted"))
-            await service.cleanup(Target(session_id=made.session_id))
+                    await sandboxes.create_session(CreateSessionRequest(environment=name))
+            made = await sandboxes.create_session(CreateSessionRequest(environment="untrusted"))
+            await sandboxes.cleanup(Target(session_id=made.session_id))
     told = {entry["setting"] for entry in entries if entry["event"] == "setting.unused"}
     assert {"SANDBOX_ENVIRONMENTS", "REDIS_HOST"} <= told

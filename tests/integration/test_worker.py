@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
-from sandbox_sdk.protocol.models import DEFAULT_TENANT, Target
+from sandbox_sdk.protocol.models import Target
 from sandbox_server import worker as worker_module
+from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.pool import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
@@ -75,7 +76,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 async def test_a_box_that_hangs_does_not_delay_the_end_of_others(state_dir: Path) -> None:
     async with make_worker(state_dir, "hanging") as worker:
         short = Life(idle_timeout_s=0.1)
-        hanging, _ = await worker.table.open(DEFAULT_TENANT, "hanging")
+        hanging, _ = await worker.table.open(SOLE_TENANT, "hanging")
         # Its box has to be asked: a command may run whose end nobody has seen.
         hanging.may_run_until = time.monotonic() + PATIENCE_S
         frozen = warden_of(state_dir, hanging)
@@ -83,7 +84,7 @@ async def test_a_box_that_hangs_does_not_delay_the_end_of_others(state_dir: Path
         try:
             hanging.idle_timeout_s = 0.1
             for name in ("a", "b"):
-                await worker.table.open(DEFAULT_TENANT, name, short)
+                await worker.table.open(SOLE_TENANT, name, short)
             await eventually(lambda: worker.table.sessions() == [hanging])
         finally:
             frozen.resume()
@@ -95,7 +96,7 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
 ) -> None:
     async with make_worker(state_dir, "adopting", destroy_on_exit=False) as worker:
         life = Life(environment="other", idle_timeout_s=77)
-        session, _ = await worker.table.open(DEFAULT_TENANT, "t", life)
+        session, _ = await worker.table.open(SOLE_TENANT, "t", life)
         await session.warden.run("x=kept")
     frozen = warden_of(state_dir, session)
     frozen.stop()
@@ -106,7 +107,7 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
             assert found.record == replace(session.record, epoch=2)
             frozen.resume()
             assert (await found.warden.run("echo $x")).stdout == "kept\n"
-            again, _ = await worker.table.open(DEFAULT_TENANT, "t")
+            again, _ = await worker.table.open(SOLE_TENANT, "t")
             assert (again.environment, again.idle_timeout_s) == ("other", 77)
     finally:
         frozen.resume()
@@ -114,7 +115,7 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
 
 async def test_an_idle_box_that_hangs_is_ended_all_the_same(state_dir: Path) -> None:
     async with make_worker(state_dir, "hangs-for-ever") as worker:
-        hanging, _ = await worker.table.open(DEFAULT_TENANT, "t", Life(idle_timeout_s=0.1))
+        hanging, _ = await worker.table.open(SOLE_TENANT, "t", Life(idle_timeout_s=0.1))
         frozen = warden_of(state_dir, hanging)
         frozen.stop()
         try:
@@ -127,7 +128,7 @@ async def test_nothing_that_goes_wrong_with_one_session_ends_the_watch(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with make_worker(state_dir, "watching") as worker:
-        broken, _ = await worker.table.open(DEFAULT_TENANT, "broken", Life(idle_timeout_s=0.1))
+        broken, _ = await worker.table.open(SOLE_TENANT, "broken", Life(idle_timeout_s=0.1))
         looked = asyncio.Event()
 
         async def lose(session: LiveSession) -> None:
@@ -144,7 +145,7 @@ async def test_nothing_that_goes_wrong_with_one_session_ends_the_watch(
         monkeypatch.setattr(worker.table, "lose", lose)
         monkeypatch.setattr(worker.table, "expire", expire)
         await asyncio.wait_for(looked.wait(), PATIENCE_S)
-        await worker.table.open(DEFAULT_TENANT, "other", Life(idle_timeout_s=0.1))
+        await worker.table.open(SOLE_TENANT, "other", Life(idle_timeout_s=0.1))
         await eventually(lambda: worker.table.sessions() == [broken])
 
 
@@ -167,35 +168,35 @@ class Hiccuping(SqliteRegistry):
 async def test_a_registry_that_hiccups_for_one_box_costs_no_other(state_dir: Path) -> None:
     async with make_worker(state_dir, "hiccup", destroy_on_exit=False) as worker:
         for name in ("lucky", "unlucky"):
-            session, _ = await worker.table.open(DEFAULT_TENANT, name)
+            session, _ = await worker.table.open(SOLE_TENANT, name)
             await session.warden.run("x=kept")
     registry = Hiccuping(state_dir / "hiccup.sqlite", worker="hiccup")
     async with make_worker(state_dir, "hiccup", registry=registry) as worker:
         assert len(worker.table) == 2
-        lucky, state = await worker.table.open(DEFAULT_TENANT, "lucky")
+        lucky, state = await worker.table.open(SOLE_TENANT, "lucky")
         assert (state, (await lucky.warden.run("echo $x")).stdout) == ("live", "kept\n")
         for served in (
-            worker.table.open(DEFAULT_TENANT, "unlucky"),
-            worker.table.find(DEFAULT_TENANT, Target(thread_id="unlucky")),
+            worker.table.open(SOLE_TENANT, "unlucky"),
+            worker.table.find(SOLE_TENANT, Target(thread_id="unlucky")),
         ):
             with pytest.raises(RuntimeUnavailable):
                 await served
         registry.silent = False
-        unlucky, state = await worker.table.open(DEFAULT_TENANT, "unlucky")
+        unlucky, state = await worker.table.open(SOLE_TENANT, "unlucky")
         assert (state, (await unlucky.warden.run("echo $x")).stdout) == ("live", "kept\n")
 
 
 async def test_an_end_that_could_not_be_told_is_told_later(state_dir: Path) -> None:
     registry = Deaf(state_dir / "deaf.sqlite", worker="deaf")
     async with make_worker(state_dir, "deaf", registry=registry) as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "t")
+        session, _ = await worker.table.open(SOLE_TENANT, "t")
         await worker.table.cleanup(session)
         assert len(await registry.live()) == 1
         registry.deaf = False
         async with asyncio.timeout(PATIENCE_S):
             while await registry.live():
                 await asyncio.sleep(0.02)
-        newest = await registry.newest(DEFAULT_TENANT, "t")
+        newest = await registry.newest(SOLE_TENANT, "t")
         assert newest is not None
         assert newest.status == Status.CLEANED
 
@@ -217,7 +218,7 @@ async def test_a_box_of_an_environment_comes_out_of_the_pool_too(state_dir: Path
     async with make_worker(state_dir, "environments", runtime=runtime, pool=pool) as worker:
         life = Life(environment="other")
         opening = [
-            asyncio.create_task(worker.table.open(DEFAULT_TENANT, f"t{number}", life))
+            asyncio.create_task(worker.table.open(SOLE_TENANT, f"t{number}", life))
             for number in range(4)
         ]
         await eventually(lambda: runtime.attempts == 2)
@@ -232,7 +233,7 @@ async def test_a_session_is_not_ended_by_a_worker_that_may_not_serve(state_dir: 
     """One that was frozen finds its sessions idle, and another process may have them."""
     lease = Lapsed("lapsed", 1)
     async with make_worker(state_dir, "lapsed", lease=lease) as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "t", Life(idle_timeout_s=0.1))
+        session, _ = await worker.table.open(SOLE_TENANT, "t", Life(idle_timeout_s=0.1))
         lease.lapsed = True
         await asyncio.sleep(0.4)
         assert session.ended is None
@@ -250,7 +251,7 @@ class Lapsed(LoneLease):
 
 async def test_a_box_that_another_process_has_is_not_destroyed(state_dir: Path) -> None:
     async with make_worker(state_dir, "fenced", destroy_on_exit=True) as worker:
-        session, _ = await worker.table.open(DEFAULT_TENANT, "t")
+        session, _ = await worker.table.open(SOLE_TENANT, "t")
         async with WardenClient(session.box, epoch=1000):
             pass
     assert await session.box.is_alive()

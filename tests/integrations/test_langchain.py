@@ -216,7 +216,7 @@ async def test_the_middleware_gives_tools_and_words_and_cleans_up(
     assert replies(state)[0].text == "hi\n[exit code 0]"
     assert model.prompts[0].startswith("You are careful.")
     assert "512 MiB of memory" in model.prompts[0]
-    assert len((await stand.service.sessions()).sessions) == (0 if cleanup else 1)
+    assert len((await stand.sandboxes.sessions()).sessions) == (0 if cleanup else 1)
 
 
 def test_everything_works_without_an_event_loop() -> None:

@@ -58,7 +58,7 @@ class Conversation:
     def __init__(
         self, stand: Stand, thread_id: str | None, manifest: Manifest | None = None
     ) -> None:
-        self.client = ThreadSandboxClient(backend=stand.service)
+        self.client = ThreadSandboxClient(backend=stand.sandboxes)
         self.options = ThreadSandboxClientOptions(thread_id=thread_id)
         self.manifest = manifest
 
@@ -109,7 +109,7 @@ async def test_files_are_patched_and_a_manifest_is_laid_once(stand: Stand) -> No
 
 async def test_a_manifest_comes_to_a_box_that_others_used_before(stand: Stand) -> None:
     ours = Conversation(stand, "a", Manifest(entries={"readme": File(content=b"hello\n")}))
-    async with AsyncSandboxClient("a", backend=stand.service) as other:
+    async with AsyncSandboxClient("a", backend=stand.sandboxes) as other:
         await other.write_text("uploaded.csv", "1,2\n")
         await other.execute("mkdir deep; cd deep; x=7")
         (both,) = await ours.turn(exec_command("cat uploaded.csv readme; cd /; x=8"))
@@ -180,7 +180,7 @@ async def test_ten_calls_at_once(stand: Stand) -> None:
     ]
     model = ScriptedModel([calls, [assistant_message("done")]])
     agent = SandboxAgent(name="coder", model=model)
-    client = ThreadSandboxClient(backend=stand.service)
+    client = ThreadSandboxClient(backend=stand.sandboxes)
     run_config = RunConfig(sandbox=SandboxRunConfig(client=client))
     await Runner.run(agent, "go", run_config=run_config)
     assert [said.rpartition("Output:\n")[2] for said in shown(model)] == [
@@ -191,14 +191,14 @@ async def test_ten_calls_at_once(stand: Stand) -> None:
 async def test_a_rejected_command_is_told_with_what_to_do(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = stand.service.execute
+    execute = stand.sandboxes.execute
 
     async def judging(request: ExecuteRequest, **options: Any) -> ExecuteResult:
         if "shred" in request.command:
             raise CommandRejected("shred is not allowed", alternative="rm file")
         return await execute(request, **options)
 
-    monkeypatch.setattr(stand.service, "execute", judging)
+    monkeypatch.setattr(stand.sandboxes, "execute", judging)
     ours = Conversation(stand, "a")
     rejected, after = await ours.turn(exec_command("shred file"), exec_command("echo fine"))
     assert "exited with code 126" in rejected
@@ -213,20 +213,20 @@ async def test_a_rejected_command_is_told_with_what_to_do(
 
 async def test_a_sandbox_of_its_own_ends_with_its_run(stand: Stand) -> None:
     await Conversation(stand, None).turn(exec_command("true"))
-    assert (await stand.service.sessions()).sessions == []
+    assert (await stand.sandboxes.sessions()).sessions == []
 
 
 async def test_a_snapshot_brings_the_files_into_another_sandbox(
     stand: Stand, tmp_path: Path
 ) -> None:
-    client = ThreadSandboxClient(backend=stand.service)
+    client = ThreadSandboxClient(backend=stand.sandboxes)
     manifest = Manifest(entries={"scratch": File(content=b"x", ephemeral=True)})
     session = await client.create(snapshot=LocalSnapshotSpec(base_path=tmp_path), manifest=manifest)
     async with session:
         await session.write(Path("deep/data.bin"), io.BytesIO(bytes(range(256))))
     await client.delete(session)
     saved = client.serialize_session_state(session.state)
-    assert (await stand.service.sessions()).sessions == []
+    assert (await stand.sandboxes.sessions()).sessions == []
 
     session = await client.resume(client.deserialize_session_state(saved))
     async with session:
@@ -236,7 +236,7 @@ async def test_a_snapshot_brings_the_files_into_another_sandbox(
 
 
 async def test_errors_are_those_of_the_framework(stand: Stand) -> None:
-    client = ThreadSandboxClient(backend=stand.service)
+    client = ThreadSandboxClient(backend=stand.sandboxes)
     session = await client.create()
     async with session:
         with pytest.raises(errors.WorkspaceReadNotFoundError):

@@ -20,7 +20,7 @@ from tests.contract.stand import Stand, served
 @pytest.fixture
 async def tools(stand: Stand) -> AsyncIterator[AsyncSandboxTools]:
     async with AsyncSandboxTools(
-        backend=stand.service, presenting=Presenting(max_chars=2000)
+        backend=stand.sandboxes, presenting=Presenting(max_chars=2000)
     ) as made:
         yield made
 
@@ -219,7 +219,7 @@ async def test_cleanup_ends_a_sandbox_or_does_nothing(
     await tools.cleanup("t")
     await call(tools, "bash", command="true")
     await tools.cleanup("t")
-    assert not (await stand.service.sessions()).sessions
+    assert not (await stand.sandboxes.sessions()).sessions
 
 
 async def test_threads_and_loops_share_one(stand: Stand) -> None:

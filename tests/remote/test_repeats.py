@@ -29,7 +29,7 @@ async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
 async def lines(stand: Stand, thread_id: str) -> int:
     """How often ADD_A_LINE was run, asked past the proxy."""
     request = ExecuteRequest(thread_id=thread_id, command="wc -l < lines")
-    return int((await stand.service.execute(request)).output)
+    return int((await stand.sandboxes.execute(request)).output)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_a_command_longer_than_what_is_before_the_server_allows(
         command = f"until [ -e go ]; do sleep 0.05; done; {ADD_A_LINE}"
         request = ExecuteRequest(thread_id=thread_id, command=command)
         call = asyncio.create_task(remote.execute(request))
-        await stand.service.execute(ExecuteRequest(thread_id=thread_id, command="touch go"))
+        await stand.sandboxes.execute(ExecuteRequest(thread_id=thread_id, command="touch go"))
         assert (await call).output == "1\n"
 
 

@@ -82,7 +82,7 @@ async def test_in_the_middle_of_a_character(
     async for event in remote.stream(ExecuteRequest(thread_id=thread_id, command=command)):
         events.append(event)
         if isinstance(event, OutputEvent) and event.next_offset == 1:
-            await stand.service.execute(ExecuteRequest(thread_id=thread_id, command="touch go"))
+            await stand.sandboxes.execute(ExecuteRequest(thread_id=thread_id, command="touch go"))
     assert whole(events) == "\U0001f600 \U0001f600\n"
     assert not proxy.faults
 

@@ -10,6 +10,7 @@ import pytest
 from sandbox_sdk import AsyncSandboxClient, RemoteBackend, RuntimeUnavailable, SandboxClient
 from sandbox_sdk.testing import FakeBackend
 from tests.contract.stand import served
+from tests.tenants import Fakes
 
 PATIENCE_S = 30.0
 
@@ -60,6 +61,6 @@ async def test_a_server_that_goes_away() -> None:
             await sandbox.execute("true")
 
     async with contextlib.AsyncExitStack() as running, asyncio.timeout(PATIENCE_S):
-        url = await running.enter_async_context(served(fake))
+        url = await running.enter_async_context(served(Fakes(fake)))
         with pytest.raises(RuntimeUnavailable, match=url):
             await use(running, RemoteBackend(url, retry_for_s=0.5))

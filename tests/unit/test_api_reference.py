@@ -10,10 +10,10 @@ import pytest
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import Limits
 from sandbox_server.api.app import create_app
-from tests.api.fake import FakeSandboxes
+from tests.api.fake import FakeTenants
 
 REFERENCE = (Path(__file__).parents[2] / "API_REFERENCE.md").read_text()
-DOCUMENT = create_app(FakeSandboxes()).openapi()
+DOCUMENT = create_app(FakeTenants()).openapi()
 OPERATIONS = {
     f"{method.upper()} {path}": operation
     for path, methods in DOCUMENT["paths"].items()

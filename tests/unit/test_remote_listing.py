@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sandbox_sdk.backends.remote.listing import read_listing
 from sandbox_sdk.protocol.models import FileEntry, ListResult
-from sandbox_server.api.files import _listing
+from sandbox_server.api.operations import listing
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.just('"entries":[],{}')
 entries = st.builds(
@@ -22,7 +22,7 @@ listings = st.builds(
 
 @given(listings)
 async def test_what_is_sent_is_what_is_read(sent: ListResult) -> None:
-    body = "".join([piece async for piece in _listing(sent)]).encode()
+    body = "".join([piece async for piece in listing(sent)]).encode()
     assert ListResult.model_validate_json(body) == sent
     assert await read_listing(body) == sent
     assert await read_listing(sent.model_dump_json(indent=2).encode()) == sent

@@ -11,7 +11,7 @@ from sandbox_sdk.protocol.events import StartEvent
 from sandbox_sdk.protocol.models import ExecuteRequest
 from sandbox_server.fleet.directory import Whereabouts
 from sandbox_server.fleet.router import Router
-from sandbox_server.fleet.routing import RoutingBackend
+from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.workers import Presence, Worker
 
 
@@ -21,12 +21,13 @@ class Restless:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def stream(self, *_: Any, **__: Any) -> AsyncIterator[StartEvent]:
+    def of(self, _tenant: str) -> "Restless":
+        return self
+
+    async def events(self, _request: Any) -> AsyncIterator[StartEvent]:
         self.asked += 1
         yield StartEvent(command_id="c", session_id="s", generation=1, session_state="live")
         raise RuntimeUnavailable("the link to the box breaks again and again")
-
-    follow = stream
 
 
 async def test_a_start_that_is_told_again_is_no_progress() -> None:
@@ -39,7 +40,7 @@ async def test_a_start_that_is_told_again_is_no_progress() -> None:
     directory: Any = SimpleNamespace(locate=locate)
     connected: Any = restless
     router = Router(directory, lambda *_: connected, patience_s=0.3)
-    routing = RoutingBackend(directory, router, coordinator_id="c")
+    routing = RoutedTenants(directory, router, coordinator_id="c").of("t")
     events = routing.stream(ExecuteRequest(session_id="s", command="echo"))
     assert isinstance(await anext(events), StartEvent)
     with pytest.raises(RuntimeUnavailable, match="again and again"):

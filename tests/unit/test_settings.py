@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import main as main_module
 from sandbox_server.settings import Settings, load
 
@@ -115,7 +115,7 @@ def test_bad_keys_stop_the_start_and_are_not_shown(
     assert "same" not in str(raised.value).replace("is the same as", "")
 
 
-async def never(url: str, sandboxes: Sandboxes) -> None:
+async def never(url: str, sandboxes: Tenants) -> None:
     raise AssertionError("it listens")
 
 

@@ -13,7 +13,7 @@ from sandbox_sdk import (
     SandboxError,
     TransferCorrupted,
 )
-from sandbox_sdk.protocol.models import DEFAULT_TENANT, Target
+from sandbox_sdk.protocol.models import DownloadRequest
 from sandbox_sdk.testing import FakeBackend
 
 
@@ -25,10 +25,8 @@ class BadWay(FakeBackend):
         self._fault = fault
 
     @contextlib.asynccontextmanager
-    async def download_file(
-        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[Download]:
-        async with super().download_file(target, path, tenant=tenant) as download:
+    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+        async with super().download(request) as download:
             yield Download(download.info, self._spoilt(download.chunks))
 
     async def _spoilt(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -85,10 +83,8 @@ class Misnamed(FakeBackend):
     filename = ""
 
     @contextlib.asynccontextmanager
-    async def download_file(
-        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[Download]:
-        async with super().download_file(target, path, tenant=tenant) as download:
+    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+        async with super().download(request) as download:
             info = download.info.model_copy(update={"filename": self.filename})
             yield Download(info, download.chunks)
 

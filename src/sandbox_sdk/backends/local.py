@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.backends.crossing import Crossing
 from sandbox_sdk.background import background
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 if TYPE_CHECKING:
     from sandbox_server.settings import Settings

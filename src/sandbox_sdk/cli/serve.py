@@ -18,8 +18,8 @@ from sandbox_sdk.cli.options import Json
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 
 if TYPE_CHECKING:
-    from sandbox_sdk.backends.base import Sandboxes
     from sandbox_sdk.protocol.models import Limits
+    from sandbox_sdk.protocol.sandboxes import Tenants
     from sandbox_server.main import Left
     from sandbox_server.service import SandboxService
     from sandbox_server.settings import Settings
@@ -88,16 +88,16 @@ async def _serve(caller: Caller, settings: Settings) -> None:
 
     logs.configure(form=settings.log_format, level=settings.log_level)
 
-    async def greet(url: str, sandboxes: Sandboxes) -> None:
-        if not isinstance(sandboxes, SandboxService):
-            await _greet_for_fleet(caller, url, sandboxes)
+    async def greet(url: str, tenants: Tenants) -> None:
+        if not isinstance(tenants, SandboxService):
+            await _greet_for_fleet(caller, url, tenants)
         elif caller.json:
-            facts = sandboxes.facts
+            facts = tenants.facts
             limits = facts.limits.model_dump(mode="json")
             caller.tell({"url": url, "runtime": facts.runtime, "why": facts.why, "limits": limits})
         elif settings.log_format != "json":  # Else whoever reads stderr is no person.
-            print(greeting(url, sandboxes, settings), file=sys.stderr, flush=True)
-            await _warming(sandboxes, settings.pool_size)
+            print(greeting(url, tenants, settings), file=sys.stderr, flush=True)
+            await _warming(tenants, settings.pool_size)
 
     left = await serve(settings, on_listening=greet)
     if left.sessions and not caller.json and settings.log_format != "json":
@@ -116,8 +116,8 @@ def farewell(left: Left) -> str:
     )
 
 
-async def _greet_for_fleet(caller: Caller, url: str, sandboxes: Sandboxes) -> None:
-    health = await sandboxes.health()
+async def _greet_for_fleet(caller: Caller, url: str, tenants: Tenants) -> None:
+    health = await tenants.health()
     if caller.json:
         caller.tell({"url": url, "role": health.role, "checks": health.checks})
         return

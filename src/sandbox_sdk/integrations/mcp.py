@@ -7,11 +7,10 @@ conversation is named by the header X-Sandbox-Thread, or else is the MCP session
 from __future__ import annotations
 
 import contextlib
-import functools
 import mimetypes
 from collections.abc import AsyncIterator, Callable, Mapping
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import mcp_types as types
@@ -25,9 +24,9 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.integrations.arguments import ALL
 from sandbox_sdk.integrations.tools import AsyncSandboxTools, Reply
+from sandbox_sdk.protocol.sandboxes import Tenants
 
 THREAD_HEADER = "x-sandbox-thread"
 SESSION_HEADER = "mcp-session-id"
@@ -60,8 +59,8 @@ class McpEndpoint:
     its own.
     """
 
-    def __init__(self, sandboxes: Sandboxes, *, tenant: Callable[[Headers], str]) -> None:
-        self._sandboxes = sandboxes
+    def __init__(self, tenants: Tenants, *, tenant: Callable[[Headers], str]) -> None:
+        self._tenants = tenants
         self._tenant = tenant
         self._tools: dict[str, AsyncSandboxTools] = {}
         # Whoever mounts this decides by which names it may be reached.
@@ -71,7 +70,7 @@ class McpEndpoint:
         )
 
     def __repr__(self) -> str:
-        return f"<McpEndpoint over {self._sandboxes!r}, {len(self._tools)} tenants seen>"
+        return f"<McpEndpoint over {self._tenants!r}, {len(self._tools)} tenants seen>"
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: object) -> AsyncIterator[None]:
@@ -89,8 +88,7 @@ class McpEndpoint:
         assert context.request is not None, "there is no message without a request over HTTP"
         tenant, headers = context.request.state.tenant, context.request.headers
         if tenant not in self._tools:
-            backend = cast(Sandboxes, _OfTenant(self._sandboxes, tenant))
-            self._tools[tenant] = AsyncSandboxTools(backend=backend)
+            self._tools[tenant] = AsyncSandboxTools(backend=self._tenants.of(tenant))
         thread_id = headers.get(THREAD_HEADER)
         if thread_id is None and (session_id := headers.get(SESSION_HEADER)):
             thread_id = f"mcp-{session_id}"
@@ -184,18 +182,3 @@ def _file(path: str, data: str) -> types.ContentBlock:
     uri = f"sandbox:{quote(path)}"
     resource = types.BlobResourceContents(uri=uri, mime_type=kind, blob=data)
     return types.EmbeddedResource(resource=resource)
-
-
-class _OfTenant:
-    """A Sandboxes as one tenant sees it."""
-
-    def __init__(self, sandboxes: Sandboxes, tenant: str) -> None:
-        self._sandboxes = sandboxes
-        self._tenant = tenant
-
-    def __repr__(self) -> str:
-        return f"<{self._sandboxes!r} of {self._tenant}>"
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._sandboxes, name)
-        return method if name == "health" else functools.partial(method, tenant=self._tenant)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from sandbox_sdk import transfer
-from sandbox_sdk.backends.base import Sandboxes, closing
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.errors import FileTooLarge, InvalidPath, SandboxError, SessionNotFound
 from sandbox_sdk.integrations.arguments import (
@@ -35,6 +34,7 @@ from sandbox_sdk.integrations.presenting import (
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
 from sandbox_sdk.protocol.models import ExecuteResult, Model, Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
 
 MAX_READ = 10 << 20
 """Larger files are not carried out of the box for a model to look at."""

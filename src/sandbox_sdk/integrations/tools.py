@@ -18,13 +18,13 @@ from typing import Self, TypeVar
 
 import anyio
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.background import background
 from sandbox_sdk.client import AsyncSandboxClient, default_backend
 from sandbox_sdk.errors import SandboxError, SessionLost, SessionNotFound
 from sandbox_sdk.integrations.arguments import Bash, Given, parsed, schemas
 from sandbox_sdk.integrations.operations import Generations, Operations, Reply
 from sandbox_sdk.integrations.presenting import Presenting, explain, system_prompt
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 __all__ = ["AsyncSandboxTools", "Reply", "SandboxTools", "schemas"]
 

@@ -6,13 +6,19 @@ import json
 import re
 from base64 import b64decode
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from sandbox_sdk.protocol.errors import InvalidThreadId
+from sandbox_sdk.protocol.errors import InvalidRequest, InvalidThreadId
 
-DEFAULT_TENANT = "default"
 TENANT_HEADER = "x-sandbox-tenant"
 """How a coordinator tells a worker whose call it sends on."""
 WORKSPACE = "/workspace"
@@ -91,6 +97,10 @@ class Target(Request):
         return self
 
 
+class EmptyRequest(Request):
+    """There is nothing to say."""
+
+
 class CreateSessionRequest(Request):
     thread_id: ThreadId | None = Field(None, examples=["conv-42"])
     environment: str | None = Field(None, max_length=200, description="The image of the box.")
@@ -139,6 +149,12 @@ class ExecuteRequest(Target):
         return self
 
 
+class CheckRequest(ExecuteRequest):
+    """A command that is not to be run: what does the policy say of it?"""
+
+    dry_run: Literal[True]
+
+
 class SimpleCommand(Model):
     """One command out of a source, as the policy sees it."""
 
@@ -169,6 +185,12 @@ class CommandTarget(Target):
     command_id: str = Field(min_length=1, max_length=128, description="The command.")
 
 
+class FollowRequest(CommandTarget):
+    """A command whose events are wanted, from an offset in its output on."""
+
+    offset: int = Field(0, ge=0)
+
+
 class SignalRequest(CommandTarget):
     signal: SignalName = Field(
         "TERM", description="KILL ends everything the command has started, daemons included."
@@ -193,6 +215,35 @@ class StdinRequest(CommandTarget):
         if self.encoding == "utf-8":
             return self.data.encode()
         return b64decode(self.data, validate=True)
+
+
+class ListRequest(Target):
+    path: str = Field(WORKSPACE, min_length=1)
+    recursive: bool = Field(False, description="Folders in folders too.")
+    limit: int = Field(1000, ge=1, le=100_000, description="The most entries.")
+
+
+class UploadRequest(Target):
+    path: str
+
+
+class DownloadRequest(Target):
+    path: str = Field(min_length=1, examples=["out.csv"])
+
+
+_AnyRequest = TypeVar("_AnyRequest", bound=Request)
+
+
+def checked(model: type[_AnyRequest], **fields: Any) -> _AnyRequest:
+    """What a server would refuse is refused here, with the same error. Raises InvalidRequest."""
+    try:
+        return model(**fields)
+    except ValidationError as exc:
+        problems = "; ".join(
+            f"{'.'.join(map(str, error['loc'])) or 'request'}: {error['msg']}"
+            for error in exc.errors(include_url=False)
+        )
+        raise InvalidRequest(problems) from None
 
 
 class Limits(Model):

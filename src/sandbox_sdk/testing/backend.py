@@ -7,26 +7,37 @@ import hashlib
 import posixpath
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+)
 from typing import Any
 
 import anyio
 
-from sandbox_sdk.backends.base import Download, Sandboxes
+from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import FileTooLarge
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, StartEvent
 from sandbox_sdk.protocol.models import (
-    DEFAULT_TENANT,
-    WORKSPACE,
+    CheckRequest,
     CleanupResult,
     CommandInfo,
     CommandList,
+    CommandTarget,
     CreateSessionRequest,
     DownloadInfo,
+    DownloadRequest,
+    EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
+    FollowRequest,
     Health,
     Limits,
+    ListRequest,
     ListResult,
     RunningCommand,
     Session,
@@ -34,12 +45,16 @@ from sandbox_sdk.protocol.models import (
     SessionList,
     SessionState,
     SessionUsage,
-    SignalName,
+    SignalRequest,
     StdinReceipt,
+    StdinRequest,
     Target,
+    UploadRequest,
     UploadResult,
     Verdict,
 )
+from sandbox_sdk.protocol.operations import Ans, Operation, Req
+from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
 from sandbox_sdk.testing.answers import Answering, FakeAnswer, FakeCall, Script
 from sandbox_sdk.testing.commands import FakeCommand
 from sandbox_sdk.testing.files import FakeFiles, resolve
@@ -78,6 +93,24 @@ class FakeBackend(Sandboxes):
         )  # fmt: skip
         self._sessions = FakeSessions(capacity=capacity, idle_timeout_s=idle_timeout_s)
         self._script = Script()
+        self._handlers: Mapping[Operation[Any, Any], Callable[[Any], Awaitable[Any]]] = {
+            op.CREATE_SESSION: self._create_session,
+            op.SESSION: self._session,
+            op.SESSIONS: self._list_sessions,
+            op.CLEANUP: self._cleanup,
+            op.HEALTH: self._health,
+            op.EXECUTE: self._execute,
+            op.CHECK: self._check,
+            op.RESULT: self._result,
+            op.COMMANDS: self._commands,
+            op.SIGNAL: self._signal,
+            op.STDIN: self._stdin,
+            op.LIST_FILES: self._list_files,
+        }
+
+    async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
+        answer: Ans = await self._handlers[operation](request)
+        return answer
 
     def __repr__(self) -> str:
         return f"<FakeBackend {len(self._sessions.live())} live, {len(self.ran)} commands ran>"
@@ -104,20 +137,17 @@ class FakeBackend(Sandboxes):
 
     def files(self, thread_id: str) -> FakeFiles:
         """The files of a thread, to look at and to change. Raises SessionNotFound."""
-        return self._sessions.find(DEFAULT_TENANT, Target(thread_id=thread_id)).files
+        return self._sessions.find(Target(thread_id=thread_id)).files
 
     def lose(self, thread_id: str) -> None:
         """Do to a thread what happens when its machine dies. Raises SessionNotFound."""
-        self._sessions.find(DEFAULT_TENANT, Target(thread_id=thread_id)).ended = End.LOST
+        self._sessions.find(Target(thread_id=thread_id)).ended = End.LOST
 
     # Sessions
 
-    async def create_session(
-        self, request: CreateSessionRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> Session:
+    async def _create_session(self, request: CreateSessionRequest) -> Session:
         own_id = str(uuid.uuid4())
         session, state = self._sessions.open(
-            tenant,
             Target(thread_id=request.thread_id or own_id),
             env=request.env,
             idle_timeout_s=request.idle_timeout_s,
@@ -126,8 +156,8 @@ class FakeBackend(Sandboxes):
             session.session_id = own_id
         return self._told(session, "existing" if state == "live" else "created")
 
-    async def session(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> SessionInfo:
-        session = self._sessions.find(tenant, target)
+    async def _session(self, target: Target) -> SessionInfo:
+        session = self._sessions.find(target)
         running = [
             RunningCommand(command_id=c.command_id, age_s=c.info().age_s, output_bytes=0)
             for c in session.commands.running
@@ -143,15 +173,15 @@ class FakeBackend(Sandboxes):
         }
         return SessionInfo.model_validate({**dict(self._told(session, "existing")), **more})
 
-    async def sessions(self, *, tenant: str = DEFAULT_TENANT) -> SessionList:
-        live = self._sessions.live(tenant)
+    async def _list_sessions(self, _request: EmptyRequest) -> SessionList:
+        live = self._sessions.live()
         return SessionList(sessions=[session.summary(self._limits) for session in live])
 
-    async def cleanup(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CleanupResult:
-        self._sessions.find(tenant, target).ended = End.CLEANED
+    async def _cleanup(self, target: Target) -> CleanupResult:
+        self._sessions.find(target).ended = End.CLEANED
         return CleanupResult()
 
-    async def health(self) -> Health:
+    async def _health(self, _request: EmptyRequest) -> Health:
         return Health(
             status="healthy", role="fake", worker_id=WORKER, runtime=RUNTIME, pool_size=0,
             active_sessions=len(self._sessions.live()), capacity=self._capacity, version="0",
@@ -163,69 +193,44 @@ class FakeBackend(Sandboxes):
 
     # Commands
 
-    async def execute(
-        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> ExecuteResult:
-        session, state = self._sessions.open(tenant, request)
+    async def _execute(self, request: ExecuteRequest) -> ExecuteResult:
+        session, state = self._sessions.open(request)
         command = self._started(session, request)
         if not request.background:
             await _ended(session, command)
         return _result(session, state, command)
 
-    async def check(self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT) -> Verdict:
+    async def _check(self, _request: CheckRequest) -> Verdict:
         """Everything is allowed here."""
         return Verdict(allowed=True, policy="fake", mode="allow-all", doubts=[], commands=[])
 
-    async def stream(
-        self, request: ExecuteRequest, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncGenerator[CommandEvent]:
-        session, state = self._sessions.open(tenant, request)
-        command = self._started(session, request)
-        async for event in _events(session, state, command, offset=0):
+    async def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
+        state: SessionState = "live"
+        if isinstance(request, ExecuteRequest):
+            session, state = self._sessions.open(request)
+            command, offset = self._started(session, request), 0
+        else:
+            session = self._sessions.find(request)
+            command, offset = session.commands.find(request.command_id), request.offset
+        async for event in _events(session, state, command, offset=offset):
             yield event
 
-    async def follow(
-        self, target: Target, command_id: str, *, offset: int = 0, tenant: str = DEFAULT_TENANT
-    ) -> AsyncGenerator[CommandEvent]:
-        session = self._sessions.find(tenant, target)
-        command = session.commands.find(command_id)
-        async for event in _events(session, "live", command, offset=offset):
-            yield event
+    async def _result(self, request: CommandTarget) -> ExecuteResult:
+        session = self._sessions.find(request)
+        return _result(session, "live", session.commands.find(request.command_id))
 
-    async def result(
-        self, target: Target, command_id: str, *, tenant: str = DEFAULT_TENANT
-    ) -> ExecuteResult:
-        session = self._sessions.find(tenant, target)
-        return _result(session, "live", session.commands.find(command_id))
-
-    async def commands(self, target: Target, *, tenant: str = DEFAULT_TENANT) -> CommandList:
-        session = self._sessions.find(tenant, target)
+    async def _commands(self, target: Target) -> CommandList:
+        session = self._sessions.find(target)
         return CommandList(commands=[command.info() for command in session.commands.all])
 
-    async def signal(
-        self,
-        target: Target,
-        command_id: str,
-        *,
-        signal: SignalName = "TERM",
-        tenant: str = DEFAULT_TENANT,
-    ) -> CommandInfo:
-        command = self._sessions.find(tenant, target).commands.find(command_id)
-        command.end(signal)
+    async def _signal(self, request: SignalRequest) -> CommandInfo:
+        command = self._sessions.find(request).commands.find(request.command_id)
+        command.end(request.signal)
         return command.info()
 
-    async def send_stdin(
-        self,
-        target: Target,
-        command_id: str,
-        data: bytes,
-        *,
-        eof: bool = False,
-        offset: int | None = None,
-        tenant: str = DEFAULT_TENANT,
-    ) -> StdinReceipt:
-        command = self._sessions.find(tenant, target).commands.find(command_id)
-        return command.take(data, eof=eof, offset=offset)
+    async def _stdin(self, request: StdinRequest) -> StdinReceipt:
+        command = self._sessions.find(request).commands.find(request.command_id)
+        return command.take(request.data_bytes(), eof=request.eof, offset=request.offset)
 
     def _started(self, session: FakeSession, request: ExecuteRequest) -> FakeCommand:
         session.use()
@@ -249,23 +254,16 @@ class FakeBackend(Sandboxes):
 
     # Files
 
-    async def upload_file(
-        self,
-        target: Target,
-        path: str,
-        chunks: AsyncIterable[bytes],
-        *,
-        tenant: str = DEFAULT_TENANT,
-    ) -> UploadResult:
-        session, _ = self._sessions.open(tenant, target)
+    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+        session, _ = self._sessions.open(request)
         session.use()
         data = bytearray()
         async for chunk in chunks:
             data += chunk
             if len(data) > self._limits.upload_limit_bytes:
                 raise FileTooLarge(f"a file may have {self._limits.upload_limit_bytes} bytes")
-        session.files[path] = bytes(data)
-        real = resolve(path)
+        session.files[request.path] = bytes(data)
+        real = resolve(request.path)
         return UploadResult(
             filename=posixpath.basename(real),
             path=real,
@@ -274,12 +272,10 @@ class FakeBackend(Sandboxes):
         )
 
     @contextlib.asynccontextmanager
-    async def download_file(
-        self, target: Target, path: str, *, tenant: str = DEFAULT_TENANT
-    ) -> AsyncIterator[Download]:
-        session = self._sessions.find(tenant, target)
+    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+        session = self._sessions.find(request)
         session.use()
-        entry, data = session.files.entry(path), session.files.read(path)
+        entry, data = session.files.entry(request.path), session.files.read(request.path)
         folder = entry.type == "directory"
         info = DownloadInfo(
             filename=entry.name,
@@ -291,19 +287,12 @@ class FakeBackend(Sandboxes):
         )
         yield Download(info, _pieces(data))
 
-    async def list_files(
-        self,
-        target: Target,
-        *,
-        path: str = WORKSPACE,
-        recursive: bool = False,
-        limit: int = 1000,
-        tenant: str = DEFAULT_TENANT,
-    ) -> ListResult:
-        session, _ = self._sessions.open(tenant, target)
+    async def _list_files(self, request: ListRequest) -> ListResult:
+        session, _ = self._sessions.open(request)
         session.use()
-        found = session.files.list(path, recursive=recursive)
-        return ListResult(path=path, entries=found[:limit], truncated=len(found) > limit)
+        found = session.files.list(request.path, recursive=request.recursive)
+        truncated = len(found) > request.limit
+        return ListResult(path=request.path, entries=found[: request.limit], truncated=truncated)
 
 
 async def _ended(session: FakeSession, command: FakeCommand) -> None:

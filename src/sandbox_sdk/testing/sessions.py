@@ -26,7 +26,6 @@ class End(Enum):
 
 @dataclass
 class FakeSession:
-    tenant: str
     thread_id: str
     session_id: str
     generation: int
@@ -86,27 +85,25 @@ class FakeSessions:
         self._idle_timeout_s = idle_timeout_s
         self._all: list[FakeSession] = []
 
-    def live(self, tenant: str | None = None) -> list[FakeSession]:
-        return [s for s in self._all if tenant in (None, s.tenant) and s.live]
+    def live(self) -> list[FakeSession]:
+        return [session for session in self._all if session.live]
 
-    def newest(self, tenant: str, thread_id: str) -> FakeSession | None:
-        lives = [s for s in self._all if (s.tenant, s.thread_id) == (tenant, thread_id)]
+    def newest(self, thread_id: str) -> FakeSession | None:
+        lives = [session for session in self._all if session.thread_id == thread_id]
         return lives[-1] if lives else None
 
-    def find(self, tenant: str, target: Target) -> FakeSession:
+    def find(self, target: Target) -> FakeSession:
         """Raises SessionNotFound, SessionLost."""
         if target.thread_id is not None:
-            found = self.newest(tenant, target.thread_id)
+            found = self.newest(target.thread_id)
         else:
-            mine = [s for s in self._all if s.tenant == tenant]
-            found = next((s for s in mine if s.session_id == target.session_id), None)
+            found = next((s for s in self._all if s.session_id == target.session_id), None)
         if found is None or not found.live:
             raise missing(found)
         return found
 
     def open(
         self,
-        tenant: str,
         target: Target,
         *,
         env: Mapping[str, str] | None = None,
@@ -114,14 +111,13 @@ class FakeSessions:
     ) -> tuple[FakeSession, SessionState]:
         """By thread_id a session is made where there is none, by session_id it has to exist."""
         if target.thread_id is None:
-            return self.find(tenant, target), "live"
-        before = self.newest(tenant, target.thread_id)
+            return self.find(target), "live"
+        before = self.newest(target.thread_id)
         if before is not None and before.live:
             return before, "live"
         if len(self.live()) >= self._capacity:
             raise Capacity(f"this server has its {self._capacity} sessions", retry_after_s=5)
         session = FakeSession(
-            tenant=tenant,
             thread_id=target.thread_id,
             session_id=str(uuid.uuid4()),
             generation=1 if before is None else before.generation + 1,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from structlog.contextvars import bind_contextvars, bound_contextvars, unbind_contextvars
 
-from sandbox_sdk.protocol.models import CreateSessionRequest, Target
+from sandbox_sdk.protocol.models import CreateSessionRequest, Request, Target
 
 
 @contextmanager
@@ -23,11 +23,12 @@ def about_tenant(tenant: str) -> None:
     bind_contextvars(tenant=tenant)
 
 
-def about_target(target: Target | CreateSessionRequest) -> None:
-    if target.thread_id is not None:
-        bind_contextvars(thread=target.thread_id)
-    elif isinstance(target, Target):
-        bind_contextvars(session=target.session_id)
+def about_request_of(request: Request) -> None:
+    """Whose sandbox a request means, where it means one."""
+    if isinstance(request, Target | CreateSessionRequest) and request.thread_id is not None:
+        bind_contextvars(thread=request.thread_id)
+    elif isinstance(request, Target):
+        bind_contextvars(session=request.session_id)
 
 
 def about_command(command_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP app over any `Sandboxes`: a worker's, a coordinator's, or the only one there is."""
+"""The HTTP app over any `Tenants`: a worker's, a coordinator's, or the only one there is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
 
-from sandbox_sdk.backends.base import Sandboxes
+from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.operations import OPERATIONS
+from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.docs import (
     DESCRIPTION,
@@ -18,26 +20,27 @@ from sandbox_server.api.docs import (
     install_docs,
 )
 from sandbox_server.api.errors import install_error_handlers
-from sandbox_server.api.further import further
+from sandbox_server.api.execute import execute_route
+from sandbox_server.api.files import UPLOAD, download_route, upload_route
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.middleware import BodyLimit, JsonBodies, RequestLog
+from sandbox_server.api.middleware import BodyLimit, RequestLog
+from sandbox_server.api.operations import operation_route
 from sandbox_server.api.origin import AllowedHosts, OriginGuard
-from sandbox_server.api.routes import JSON_CALLS, UPLOAD, eight
-from sandbox_server.api.shortcut import Shortcut
+from sandbox_server.api.route import PublicRoute, Served
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def create_app(
-    sandboxes: Sandboxes,
+    tenants: Tenants,
     *,
     keys: ApiKeys | None = None,
     limits: ApiLimits = ApiLimits(),  # noqa: B008 - frozen
     hosts: AllowedHosts | None = None,
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
-    """A new app. Without keys, every caller is the default tenant, unless it is a web page; hosts
-    are the names the server has then."""
+    """A new app. Without keys, every caller is the same tenant, unless it is a web page; hosts are
+    the names the server has then."""
     app = DocumentedApp(
         title=TITLE,
         version=app_version(),
@@ -47,17 +50,24 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.sandboxes = sandboxes
-    app.state.keys = keys = keys or ApiKeys([])
-    app.state.limits = limits
-    app.include_router(eight())
-    app.include_router(further())
+    keys = keys or ApiKeys([])
+    app.router.routes.extend(_routes(Served(tenants, keys, limits)))
     install_docs(app)
     install_error_handlers(app)
-    app.add_middleware(Shortcut, sandboxes=sandboxes, keys=keys)
-    app.add_middleware(JsonBodies, paths=JSON_CALLS)
     app.add_middleware(BodyLimit, limits=limits, uploads=frozenset({UPLOAD}))
     if not keys.required:
         app.add_middleware(OriginGuard, hosts=hosts or AllowedHosts())
     app.add_middleware(RequestLog)
     return app
+
+
+def _routes(served: Served) -> list[PublicRoute]:
+    """In the order of the wire contract. The policy's verdict is asked for by /execute as well."""
+    bytes_of_files = [upload_route(served), download_route(served)]
+    routes: list[PublicRoute] = []
+    for operation in OPERATIONS:
+        if operation is op.EXECUTE:
+            routes += [execute_route(served), *bytes_of_files]
+        elif operation is not op.CHECK:
+            routes.append(operation_route(operation, served))
+    return routes

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import Any
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 
 from sandbox_sdk.protocol.errors import Unauthorized
-from sandbox_sdk.protocol.models import DEFAULT_TENANT, TENANT_HEADER
-from sandbox_server.api.about import about_tenant
+from sandbox_sdk.protocol.models import TENANT_HEADER
 
+SOLE_TENANT = "default"
+"""Whose everything is on a server without keys."""
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
@@ -52,7 +50,7 @@ class ApiKeys:
     def tenant(self, headers: Headers) -> str:
         """On whose behalf a request comes. Raises Unauthorized."""
         if not self.required:
-            return _on_behalf_of(headers) if self._of_worker else DEFAULT_TENANT
+            return _on_behalf_of(headers) if self._of_worker else SOLE_TENANT
         key = _key(headers)
         if key is None:
             raise Unauthorized("send an API key as `Authorization: Bearer KEY` or `X-API-Key: KEY`")
@@ -82,29 +80,8 @@ SCHEMES = {
 """As the OpenAPI document has them: the two ways to send a key."""
 
 
-class KeyedRoute(APIRoute):
-    """A route that asks for the key first, before anything of the body is read."""
-
-    def __init__(self, *args: Any, openapi_extra: dict[str, Any] | None = None, **more: Any):
-        security: list[dict[str, list[str]]] = [{scheme: []} for scheme in SCHEMES]
-        super().__init__(
-            *args, openapi_extra={**(openapi_extra or {}), "security": security}, **more
-        )
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def keyed(request: Request) -> Response:
-            keys: ApiKeys = request.app.state.keys
-            request.state.tenant = keys.tenant(request.headers)
-            about_tenant(request.state.tenant)
-            return await handle(request)
-
-        return keyed
-
-
 def _on_behalf_of(headers: Headers) -> str:
-    tenant = headers.get(TENANT_HEADER, DEFAULT_TENANT)
+    tenant = headers.get(TENANT_HEADER, SOLE_TENANT)
     if not _TENANT.fullmatch(tenant):
         raise Unauthorized("this is no name of a tenant")
     return tenant

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
@@ -23,13 +21,9 @@ from sandbox_sdk.protocol.errors import (
     Unauthorized,
     Unavailable,
 )
-from sandbox_sdk.protocol.models import Target
-from sandbox_server.api.about import about_target
 
 MAX_ERRORS = 20
 MAX_ECHO = 200
-BODY_TAGS = frozenset({"(run)", "(follow)"})
-"""Which of its two forms a body has; a name for the validator, not for the caller."""
 
 
 class ClientGone(SandboxError):
@@ -66,16 +60,6 @@ def error_response(
     )
 
 
-def make_target(*, thread_id: str | None, session_id: str | None) -> Target:
-    """Raises InvalidRequest unless it is exactly one of the two."""
-    try:
-        target = Target(thread_id=thread_id, session_id=session_id)
-    except ValidationError as error:
-        raise invalid_request(error.errors()) from None
-    about_target(target)
-    return target
-
-
 def invalid_request(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
     """What pydantic found, by field. The input itself is never sent back."""
     found = [_explained(error) for error in errors][:MAX_ERRORS]
@@ -85,19 +69,8 @@ def invalid_request(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(SandboxError, _sandbox_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
+    """For what no route of ours answers."""
     app.add_exception_handler(HTTPException, _http_error)
-
-
-async def _sandbox_error(request: Request, error: Exception) -> ErrorResponse:
-    assert isinstance(error, SandboxError)
-    return error_response(error, request.state.request_id)
-
-
-async def _validation_error(request: Request, error: Exception) -> ErrorResponse:
-    assert isinstance(error, RequestValidationError)
-    return error_response(invalid_request(error.errors()), request.state.request_id)
 
 
 async def _http_error(request: Request, error: Exception) -> ErrorResponse:
@@ -129,15 +102,11 @@ def _headers(error: SandboxError) -> dict[str, str]:
 
 
 def _explained(error: Mapping[str, Any]) -> dict[str, str]:
-    place, *names = error["loc"] or ("",)
-    if names and names[0] in BODY_TAGS:
-        names = names[1:]
-    if place not in ("body", "query", "header", "path"):
-        names = [place, *names]
+    names = list(error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "json_invalid":
         names, message = [], "the body is not valid JSON; send a JSON object"
-    elif not names and error["type"] in ("model_attributes_type", "dict_type"):
+    elif not names and error["type"] in ("model_attributes_type", "dict_type", "model_type"):
         message = "send the body as a JSON object"
     return {"field": _clipped(".".join(map(str, names))), "message": _clipped(message)}
 

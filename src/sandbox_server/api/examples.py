@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.models import Health, Session
+from sandbox_sdk.protocol.operations import Operation
+from sandbox_server.api.docs import answer
+
 SESSION: dict[str, Any] = {
     "session_id": "5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22",
     "thread_id": "conv-42",
@@ -173,4 +178,26 @@ HEALTH: dict[str, Any] = {
     "version": "0.1.0",
     "uptime_s": 61.5,
     "checks": {"runtime": "ok"},
+}
+
+ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
+    op.CREATE_SESSION: {
+        201: answer("A new session.", SESSION),
+        200: {
+            "model": Session,
+            **answer("The thread was live.", {**SESSION, "status": "existing"}),
+        },
+    },
+    op.LIST_FILES: {200: answer("The entries.", LIST_RESULT)},
+    op.SESSION: {200: answer("The session.", SESSION_INFO)},
+    op.CLEANUP: {200: answer("It is gone.", CLEANUP_RESULT)},
+    op.HEALTH: {
+        200: answer("Healthy, or degraded.", HEALTH),
+        503: {"model": Health, **answer("Unhealthy.", {**HEALTH, "status": "unhealthy"})},
+    },
+    op.RESULT: {200: answer("The command.", EXECUTE_RESULT)},
+    op.COMMANDS: {200: answer("The commands.", COMMAND_LIST)},
+    op.SIGNAL: {200: answer("Sent; how the command stands.", COMMAND_INFO)},
+    op.STDIN: {200: answer("Received.", STDIN_RECEIPT)},
+    op.SESSIONS: {200: answer("The sessions.", SESSION_LIST)},
 }

@@ -1,60 +1,145 @@
-"""upload_file, download_file and list_files."""
+"""/upload_file and /download_file: bytes as they are, in either direction."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Header, Query, Request, Response
+from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
+from pydantic import ValidationError
+from starlette.responses import Response
 
+from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidPath, InvalidRequest
-from sandbox_sdk.protocol.models import WORKSPACE, DownloadInfo, ListResult, UploadResult
-from sandbox_server.api.dependencies import Asked, QueryTarget, SessionIdQuery, ThreadIdQuery
-from sandbox_server.api.errors import make_target
-from sandbox_server.api.forms import UploadForm, read_upload
+from sandbox_sdk.protocol.models import (
+    THREAD_ID,
+    DownloadInfo,
+    DownloadRequest,
+    ThreadId,
+    UploadRequest,
+    UploadResult,
+)
+from sandbox_sdk.protocol.models import Request as RequestModel
+from sandbox_server.api import examples
+from sandbox_server.api.about import about_request_of
+from sandbox_server.api.docs import answer, error_answers
+from sandbox_server.api.errors import invalid_request
 from sandbox_server.api.holding import HoldingResponse
+from sandbox_server.api.multipart import UploadForm, read_upload
+from sandbox_server.api.operations import ALWAYS, WITH_BODY, parse_query
+from sandbox_server.api.route import Asked, KeyedRoute, Served
 
-_SLICE = 200
-"""How many entries are told before others get their turn."""
+UPLOAD = "/upload_file"
+UPLOAD_FORM: dict[str, Any] = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {
+                    "thread_id": {
+                        "type": "string",
+                        "pattern": THREAD_ID,
+                        "examples": ["conv-42"],
+                    },
+                    "session_id": {"type": "string", "maxLength": 128},
+                    "path": {"type": "string", "examples": ["script.py"]},
+                    "file": {
+                        "type": "string",
+                        "format": "binary",
+                        "description": "Comes last: what is behind it is refused.",
+                    },
+                },
+            }
+        }
+    },
+}
+DOWNLOAD: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The bytes; the ETag is the file's sha256 where it is known.",
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "application/x-tar": {"schema": {"type": "string", "format": "binary"}},
+        },
+    },
+    304: {"description": "The file is still the one named in If-None-Match."},
+}
 
 
-async def upload_file(
-    request: Request,
-    asked: Asked,
-    thread_id: ThreadIdQuery = None,
-    session_id: SessionIdQuery = None,
-    path: Annotated[
-        str | None, Query(description="Where to; the file's own name if left out.")
-    ] = None,
-) -> UploadResult:
-    """Store a file. It appears when it is whole, or not at all. In the form, `thread_id` or
-    `session_id` and `path` come before `file`; they may be given in the query instead."""
-    form = await read_upload(request, limit=asked.limits.upload_bytes)
-    fields = _merged(form, {"thread_id": thread_id, "session_id": session_id, "path": path})
-    target = make_target(thread_id=fields.get("thread_id"), session_id=fields.get("session_id"))
-    return await asked.sandboxes.upload_file(
-        target, fields.get("path") or _own_name(form), form.chunks, tenant=asked.tenant
+def upload_route(served: Served) -> KeyedRoute:
+    return KeyedRoute(
+        UPLOAD,
+        upload_file,
+        served=served,
+        described=_upload,
+        methods=["POST"],
+        response_model=UploadResult,
+        summary="Store a file",
+        operation_id="upload_file",
+        tags=["sandboxes"],
+        openapi_extra={"requestBody": UPLOAD_FORM},
+        responses={
+            200: answer("Stored.", examples.UPLOAD_RESULT),
+            **error_answers(
+                *ALWAYS, *WITH_BODY, *op.OF_SESSION,
+                errors.InvalidPath, errors.DiskFull, errors.Capacity,
+            ),
+        },
+    )  # fmt: skip
+
+
+def download_route(served: Served) -> KeyedRoute:
+    return KeyedRoute(
+        "/download_file",
+        download_file,
+        served=served,
+        described=_download,
+        methods=["GET"],
+        response_model=None,
+        response_class=StreamingResponse,
+        summary="Read a file, or a folder as a tar",
+        operation_id="download_file",
+        tags=["sandboxes"],
+        responses={
+            **DOWNLOAD,
+            **error_answers(*ALWAYS, *op.OF_SESSION, *op.OF_FILE, errors.FileTooLarge),
+        },
     )
 
 
-async def download_file(
-    asked: Asked,
-    target: QueryTarget,
-    path: Annotated[str, Query(min_length=1, examples=["out.csv"])],
-    if_none_match: Annotated[str | None, Header(description="An ETag had before.")] = None,
-) -> Response:
-    """The bytes of a file as they are, or a folder as a tar."""
+class _UploadQuery(RequestModel):
+    thread_id: str | None = None
+    session_id: str | None = None
+    path: str | None = None
+
+
+async def upload_file(asked: Asked) -> Response:
+    query = parse_query(_UploadQuery, asked.http)
+    form = await read_upload(asked.http, limit=asked.limits.upload_bytes)
+    fields = _merged(form, dict(query))
+    fields["path"] = fields.get("path") or _own_name(form)
+    try:
+        request = UploadRequest(**fields)
+    except ValidationError as error:
+        raise invalid_request(error.errors(include_url=False)) from None
+    about_request_of(request)
+    stored = await asked.sandboxes.upload(request, form.chunks)
+    return Response(stored.model_dump_json(), media_type="application/json")
+
+
+async def download_file(asked: Asked) -> Response:
+    request = parse_query(DownloadRequest, asked.http)
+    about_request_of(request)
     async with AsyncExitStack() as stack:
-        download = await stack.enter_async_context(
-            asked.sandboxes.download_file(target, path, tenant=asked.tenant)
-        )
+        download = await stack.enter_async_context(asked.sandboxes.download(request))
         headers = _headers(download.info)
-        if _matches(if_none_match, headers.get("ETag")):
+        if _matches(asked.http.headers.get("if-none-match"), headers.get("ETag")):
             return Response(status_code=304, headers={"ETag": headers["ETag"]})
         # What fails up to the first byte still has a status of its own.
         first = await anext(download.chunks, b"")
@@ -64,33 +149,6 @@ async def download_file(
             headers=headers,
             media_type=_media_type(download.info),
         )
-
-
-async def list_files(
-    asked: Asked,
-    target: QueryTarget,
-    path: Annotated[str, Query(min_length=1)] = WORKSPACE,
-    recursive: Annotated[bool, Query(description="Folders in folders too.")] = False,
-    limit: Annotated[int, Query(ge=1, le=100_000, description="The most entries.")] = 1000,
-) -> Response:
-    """What is in a folder. The session is made where there is none."""
-    found = await asked.sandboxes.list_files(
-        target, path=path, recursive=recursive, limit=limit, tenant=asked.tenant
-    )
-    return StreamingResponse(_listing(found), media_type="application/json")
-
-
-async def _listing(found: ListResult) -> AsyncIterator[str]:
-    """As JSON, some at a time: all of it at once would hold up everybody."""
-    rest = found.model_copy(update={"entries": []}).model_dump_json()
-    start, end = rest.split('"entries":[]')
-    yield f'{start}"entries":['
-    for number in range(0, len(found.entries), _SLICE):
-        some = found.entries[number : number + _SLICE]
-        text = ",".join(entry.model_dump_json() for entry in some)
-        yield f",{text}" if number else text
-        await asyncio.sleep(0)
-    yield f"]{end}"
 
 
 def _merged(form: UploadForm, query: dict[str, str | None]) -> dict[str, str]:
@@ -139,3 +197,33 @@ async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator
     yield first
     async for chunk in rest:
         yield chunk
+
+
+_Thread = Annotated[
+    ThreadId | None,
+    Query(description="The conversation, chosen by the caller.", examples=["conv-42"]),
+]
+_Session = Annotated[
+    str | None,
+    Query(max_length=128, description="One life of a thread's sandbox, named by the server."),
+]
+
+
+async def _upload(
+    thread_id: _Thread = None,
+    session_id: _Session = None,
+    path: Annotated[
+        str | None, Query(description="Where to; the file's own name if left out.")
+    ] = None,
+) -> Any:
+    """Store a file. It appears when it is whole, or not at all. In the form, `thread_id` or
+    `session_id` and `path` come before `file`; they may be given in the query instead."""
+
+
+async def _download(
+    path: Annotated[str, Query(min_length=1, examples=["out.csv"])],
+    thread_id: _Thread = None,
+    session_id: _Session = None,
+    if_none_match: Annotated[str | None, Header(description="An ETag had before.")] = None,
+) -> Any:
+    """The bytes of a file as they are, or a folder as a tar."""

@@ -92,20 +92,6 @@ class _Answer:
             await error_response(error, self.request_id)(scope, receive, self.send)
 
 
-class JsonBodies:
-    """Lets bodies be read as JSON whatever their content type says: `curl -d` names another."""
-
-    def __init__(self, app: ASGIApp, *, paths: frozenset[str]) -> None:
-        self._app = app
-        self._paths = paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] in self._paths:
-            others = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
-            scope["headers"] = [*others, (b"content-type", b"application/json")]
-        await self._app(scope, receive, send)
-
-
 class BodyLimit:
     """Bounds the size of a request's body, and the time a client may take to send it."""
 

@@ -5,7 +5,7 @@ from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.lease import RedisLease
 from sandbox_server.fleet.registry import RedisRegistry
 from sandbox_server.fleet.router import Router
-from sandbox_server.fleet.routing import RoutingBackend
+from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import Drain, Phase, Worker
 
@@ -15,8 +15,8 @@ __all__ = [
     "Phase",
     "RedisLease",
     "RedisRegistry",
+    "RoutedTenants",
     "Router",
-    "RoutingBackend",
     "SessionIndex",
     "Store",
     "Worker",

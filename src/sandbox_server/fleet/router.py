@@ -16,8 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from sandbox_sdk.backends.base import Sandboxes
-from sandbox_sdk.backends.remote import RemoteBackend
+from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_sdk.protocol.errors import (
     Capacity,
     Misdirected,
@@ -27,6 +26,7 @@ from sandbox_sdk.protocol.errors import (
     Unreachable,
 )
 from sandbox_sdk.protocol.models import Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server.fleet.directory import Directory, Whereabouts
 from sandbox_server.fleet.placement import place
 from sandbox_server.fleet.workers import Presence, Worker
@@ -91,7 +91,7 @@ class Attempt:
 class _Opened:
     """A client, and how many calls are under way through it."""
 
-    client: RemoteBackend
+    client: RemoteTenants
     calls: int = 0
     last_used: float = 0.0
 
@@ -110,13 +110,13 @@ class Router:
     def __init__(
         self,
         directory: Directory,
-        connect: Callable[[str], RemoteBackend],
+        connect: Callable[[str], RemoteTenants],
         *,
         patience_s: float,
         chance: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connect` makes the client for a worker's url, for all tenants."""
+        """`connect` makes the client for a worker's url."""
         self._directory = directory
         self._connect = connect
         self._patience_s = patience_s
@@ -149,7 +149,7 @@ class Router:
         return Attempt(tenant, target, creates, harmless, self._patience_s)
 
     @contextlib.contextmanager
-    def client(self, worker: Worker) -> Iterator[Sandboxes]:
+    def client(self, worker: Worker) -> Iterator[Tenants]:
         """The way to a worker, which stays open for as long as this is."""
         opened = self._opened.get(worker.url)
         if opened is None:
@@ -184,7 +184,7 @@ class Router:
             try:
                 with contextlib.ExitStack() as used:
                     client = (until or used).enter_context(self.client(worker))
-                    answer = await call(client, attempt.target)
+                    answer = await call(client.of(attempt.tenant), attempt.target)
             except SandboxError as exc:
                 await self.after(exc, worker, attempt, resendable=resendable())
             else:

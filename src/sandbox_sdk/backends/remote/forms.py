@@ -1,20 +1,15 @@
-"""What travels other than as JSON: files in forms, files in answers, input of commands."""
+"""What travels other than as JSON: files in forms and files in answers."""
 
 from __future__ import annotations
 
 import os
-from base64 import b64encode
 from collections.abc import AsyncIterable, AsyncIterator
 from email.message import Message
-from typing import Literal
 from urllib.parse import unquote
 
 import httpx
 
 from sandbox_sdk.protocol.models import DownloadInfo
-
-STDIN_PIECE = 256 * 1024
-"""Six times as long in JSON at worst: well within what a body may have."""
 
 
 class UploadForm:
@@ -39,19 +34,6 @@ class UploadForm:
         async for chunk in self._chunks:
             yield chunk
         yield f"\r\n--{self._boundary}--\r\n".encode()
-
-
-def stdin_pieces(data: bytes) -> list[bytes]:
-    """At least one, however little there is."""
-    return [data[at : at + STDIN_PIECE] for at in range(0, len(data) or 1, STDIN_PIECE)]
-
-
-def stdin_text(piece: bytes) -> tuple[str, Literal["utf-8", "base64"]]:
-    """How a piece of input travels: as it is where that is possible."""
-    try:
-        return piece.decode(), "utf-8"
-    except UnicodeDecodeError:
-        return b64encode(piece).decode(), "base64"
 
 
 def download_info(path: str, headers: httpx.Headers) -> DownloadInfo:

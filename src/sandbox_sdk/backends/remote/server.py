@@ -22,7 +22,7 @@ from sandbox_sdk.protocol.errors import (
     SandboxError,
     Unreachable,
 )
-from sandbox_sdk.protocol.models import TENANT_HEADER
+from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, TENANT_HEADER
 
 if TYPE_CHECKING:  # Takes aiohttp, which not every program has.
     from sandbox_sdk.backends.remote.quick import QuickClient
@@ -65,12 +65,13 @@ class Server:
         url: str,
         *,
         api_key: str | None,
-        connect_timeout_s: float,
-        read_timeout_s: float,
-        retry_for_s: float,
-        verify: bool | ssl.SSLContext,
-        nearby: bool,
+        connect_timeout_s: float = 5.0,
+        read_timeout_s: float = 60.0,
+        retry_for_s: float = 30.0,
+        verify: bool | ssl.SSLContext = True,
+        nearby: bool = False,
     ) -> None:
+        """nearby: reached without a proxy, and often: takes aiohttp, which a server has."""
         self._address = _checked_url(url)
         self._headers = _key_header(api_key)
         self._auth: httpx.BasicAuth | None = None
@@ -84,6 +85,8 @@ class Server:
         self._verify = verify
         self._nearby = nearby
         self._known = False
+        self.command_timeout_s = COMMAND_TIMEOUT_S
+        """What a command gets there where nothing is said, as far as is known."""
         self._clients: dict[object, httpx.AsyncClient | QuickClient] = {}
         """By event loop: connections cannot leave the one they were made in."""
 
@@ -124,13 +127,14 @@ class Server:
             verify=verify,
         )
 
-    def patience(self, *, for_s: float | None = None) -> Patience:
+    def patience(self, *, at_most_s: float | None = None) -> Patience:
         """For one call."""
-        return Patience(self._retry_for_s if for_s is None else for_s, self._known)
+        for_s = self._retry_for_s
+        return Patience(for_s if at_most_s is None else min(for_s, at_most_s), self._known)
 
-    async def ask(self, call: Call, *, retry_for_s: float | None = None) -> bytes:
-        """The body of the answer. Raises SandboxError."""
-        patience = self.patience(for_s=retry_for_s)
+    async def ask(self, call: Call, *, at_most_s: float | None = None) -> bytes:
+        """The body of the answer, repeated for at most so long. Raises SandboxError."""
+        patience = self.patience(at_most_s=at_most_s)
         began = time.monotonic()
         while True:
             attempt = time.monotonic()

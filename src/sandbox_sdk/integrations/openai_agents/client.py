@@ -15,7 +15,6 @@ from agents.sandbox.session import (
 )
 from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
 
-from sandbox_sdk.backends.base import Sandboxes
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.errors import SessionLost, SessionNotFound
 from sandbox_sdk.integrations.openai_agents.failures import refuse_other
@@ -23,6 +22,7 @@ from sandbox_sdk.integrations.openai_agents.session import (
     ThreadSandboxSession,
     ThreadSandboxSessionState,
 )
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 
 class ThreadSandboxClientOptions(BaseSandboxClientOptions):

@@ -1,0 +1,259 @@
+"""Every operation of the wire contract, declared once.
+
+The HTTP routes, the OpenAPI document, what a client may repeat and where a coordinator sends a call
+are all read from this table. Events, uploads and downloads do not fit into one request and one
+answer: they have methods of their own in sandboxes.py.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.models import (
+    CheckRequest,
+    CleanupResult,
+    CommandInfo,
+    CommandList,
+    CommandTarget,
+    CreateSessionRequest,
+    EmptyRequest,
+    ExecuteRequest,
+    ExecuteResult,
+    Health,
+    ListRequest,
+    ListResult,
+    Model,
+    Request,
+    Session,
+    SessionInfo,
+    SessionList,
+    SignalRequest,
+    StdinReceipt,
+    StdinRequest,
+    Target,
+    Verdict,
+)
+
+Req = TypeVar("Req", bound=Request)
+Ans = TypeVar("Ans", bound=Model)
+
+Scope = Literal["use", "read", "public"]
+Tag = Literal["sandboxes", "commands", "sessions"]
+
+OF_SESSION = (errors.SessionNotFound, errors.SessionLost)
+OF_COMMAND = (*OF_SESSION, errors.NotFound)
+OF_FILE = (errors.InvalidPath, errors.FileMissing)
+OF_EXECUTE = (
+    *OF_SESSION,
+    errors.CommandRejected,
+    errors.IdempotencyMismatch,
+    errors.InvalidPath,
+    errors.Capacity,
+)
+
+
+def always(_request: Any) -> bool:
+    return True
+
+
+def never(_request: Any) -> bool:
+    return False
+
+
+def keyed(request: ExecuteRequest) -> ExecuteRequest:
+    """Under a key a command may be asked for any number of times, and runs once."""
+    if request.idempotency_key is not None:
+        return request
+    return request.model_copy(update={"idempotency_key": uuid.uuid4().hex})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation(Generic[Req, Ans]):
+    """One operation. Everything but the handler that carries it out follows from this."""
+
+    name: str
+    """Also the operation id in the OpenAPI document."""
+    method: Literal["GET", "POST"]
+    path: str
+    request: type[Req]
+    """The JSON body of a POST, the query of a GET."""
+    answer: type[Ans]
+    summary: str
+    description: str
+    tag: Tag = "sandboxes"
+    scope: Scope = "use"
+    """What a key has to be good for: to use sandboxes, or to look at them. Public: no key."""
+    creates: bool = False
+    """Whether any worker will do where the thread has no session yet."""
+    repeatable: Callable[[Req], bool] = always
+    """Whether it may be carried out twice, and is sent again after a broken connection."""
+    prepare: Callable[[Req], Req] | None = None
+    """Makes a request repeatable, before it is sent for the first time."""
+    status: Callable[[Ans], int] | None = None
+    """The HTTP status of an answer, where it is not always 200."""
+    errors: tuple[type[SandboxError], ...] = ()
+    """Besides those that every operation may raise."""
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name}>"
+
+
+CREATE_SESSION = Operation(
+    name="create_session",
+    method="POST",
+    path="/create_session",
+    request=CreateSessionRequest,
+    answer=Session,
+    summary="Make a session, or find the live one",
+    description="The live session of a thread, or a new one. Without a thread_id the session is a "
+    "thread of its own, named like the session.",
+    creates=True,
+    # Without a thread_id each call makes another.
+    repeatable=lambda request: request.thread_id is not None,
+    status=lambda session: 201 if session.status == "created" else 200,
+    errors=(errors.Capacity,),
+)
+EXECUTE = Operation(
+    name="execute",
+    method="POST",
+    path="/execute",
+    request=ExecuteRequest,
+    answer=ExecuteResult,
+    summary="Run a command",
+    description="Run bash source in the session of a thread, which is made where there is none. "
+    "Working directory, variables, functions and options carry over to the next command.",
+    creates=True,
+    repeatable=lambda request: request.idempotency_key is not None,
+    prepare=keyed,
+    errors=OF_EXECUTE,
+)
+CHECK = Operation(
+    name="check",
+    method="POST",
+    path="/execute",
+    request=CheckRequest,
+    answer=Verdict,
+    summary="See what the policy says of a command",
+    description="What the policy says of a command. It is not run, and no session is made.",
+    creates=True,
+    errors=OF_EXECUTE,
+)
+RESULT = Operation(
+    name="command",
+    method="GET",
+    path="/command",
+    request=CommandTarget,
+    answer=ExecuteResult,
+    summary="See how a command stands",
+    description="How a command stands, with the output kept so far; `exit_code` is null while it "
+    "runs. Asking does not count as use of the session.",
+    tag="commands",
+    scope="read",
+    errors=OF_COMMAND,
+)
+COMMANDS = Operation(
+    name="commands",
+    method="GET",
+    path="/commands",
+    request=Target,
+    answer=CommandList,
+    summary="See which commands a session knows",
+    description="The commands a session knows: those that run, and the newest of those that ended. "
+    "Asking does not count as use of the session.",
+    tag="commands",
+    scope="read",
+    errors=OF_SESSION,
+)
+SIGNAL = Operation(
+    name="signal",
+    method="POST",
+    path="/command/signal",
+    request=SignalRequest,
+    answer=CommandInfo,
+    summary="Send a signal to a command",
+    description="Send a signal to all processes of a command. `KILL` ends everything it has "
+    "started, daemons included. A command that has ended is left alone, and answered as it is.",
+    tag="commands",
+    # A handler must not run twice. There is none for KILL.
+    repeatable=lambda request: request.signal == "KILL",
+    errors=OF_COMMAND,
+)
+STDIN = Operation(
+    name="stdin",
+    method="POST",
+    path="/command/stdin",
+    request=StdinRequest,
+    answer=StdinReceipt,
+    summary="Send input to a command",
+    description="Send input to a command that was started with `stdin_open`. With an `offset` the "
+    "call may be repeated: what has come before is not written again.",
+    tag="commands",
+    repeatable=lambda request: request.offset is not None,
+    errors=(*OF_COMMAND, errors.StdinClosed, errors.Capacity),
+)
+LIST_FILES = Operation(
+    name="list_files",
+    method="GET",
+    path="/list_files",
+    request=ListRequest,
+    answer=ListResult,
+    summary="See what is in a folder",
+    description="What is in a folder. The session is made where there is none.",
+    creates=True,
+    errors=(*OF_SESSION, *OF_FILE, errors.Capacity),
+)
+SESSION = Operation(
+    name="session",
+    method="GET",
+    path="/session",
+    request=Target,
+    answer=SessionInfo,
+    summary="See how a session is doing",
+    description="How a session is doing. Asking does not count as use of it, and never makes one.",
+    scope="read",
+    errors=OF_SESSION,
+)
+SESSIONS = Operation(
+    name="sessions",
+    method="GET",
+    path="/sessions",
+    request=EmptyRequest,
+    answer=SessionList,
+    summary="See which sessions there are",
+    description="The live sessions of whoever asks, oldest first. No box is asked.",
+    tag="sessions",
+    scope="read",
+)
+CLEANUP = Operation(
+    name="cleanup",
+    method="POST",
+    path="/cleanup",
+    request=Target,
+    answer=CleanupResult,
+    summary="End a session",
+    description="End a session: its processes and its files are gone.",
+    # The second time it would say that there is no such session.
+    repeatable=never,
+    errors=(errors.SessionNotFound,),
+)
+HEALTH = Operation(
+    name="health",
+    method="GET",
+    path="/health",
+    request=EmptyRequest,
+    answer=Health,
+    summary="See how the server is doing",
+    description="How the server is doing. Needs no key.",
+    scope="public",
+    status=lambda health: 503 if health.status == "unhealthy" else 200,
+)
+
+OPERATIONS: tuple[Operation[Any, Any], ...] = (
+    CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
+    RESULT, COMMANDS, SIGNAL, STDIN, SESSIONS,
+)  # fmt: skip

@@ -1,0 +1,192 @@
+"""A route for every operation of the table."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from fastapi import Body, Query
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from sandbox_sdk.protocol import errors, models
+from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.models import ListResult, Model
+from sandbox_sdk.protocol.operations import Operation
+from sandbox_server.api import examples
+from sandbox_server.api.about import about_request_of
+from sandbox_server.api.docs import error_answers
+from sandbox_server.api.errors import invalid_request
+from sandbox_server.api.route import Asked, Handler, KeyedRoute, PublicRoute, Served
+
+ALWAYS = (
+    errors.InvalidRequest,
+    errors.InvalidThreadId,
+    errors.Unauthorized,
+    errors.Forbidden,
+    errors.RateLimited,
+    errors.RuntimeUnavailable,
+    errors.Internal,
+)
+WITH_BODY = (errors.RequestTimeout, errors.FileTooLarge)
+_SLICE = 200
+"""How many entries of a listing are told before others get their turn."""
+_Parsed = TypeVar("_Parsed", bound=models.Request)
+
+
+def operation_route(operation: Operation[Any, Any], served: Served) -> PublicRoute:
+    """The route that carries out one operation."""
+    if operation.scope == "public":
+        return PublicRoute(operation.path, _public(operation, served), **_about(operation))
+    return KeyedRoute(operation.path, _keyed(operation), served=served, **_about(operation))
+
+
+def _keyed(operation: Operation[Any, Any]) -> Handler:
+    async def handle(asked: Asked) -> Response:
+        if operation.method == "POST":
+            request = parse_body(operation.request, await asked.http.body())
+        else:
+            request = parse_query(operation.request, asked.http)
+        about_request_of(request)
+        return json_response(operation, await asked.sandboxes.call(operation, request))
+
+    return handle
+
+
+def _public(
+    operation: Operation[Any, Any], served: Served
+) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(_http: Request) -> Response:
+        return json_response(operation, await served.tenants.health())
+
+    return handle
+
+
+# Reading and writing
+
+
+def parse_body(model: type[_Parsed], body: bytes) -> _Parsed:
+    """Raises InvalidRequest."""
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        raise invalid_body(model, body, error) from None
+
+
+def invalid_body(
+    model: type[models.Request], body: bytes, error: ValidationError
+) -> errors.InvalidRequest:
+    """What is wrong with it, by field. Half a surrogate pair is no JSON to pydantic, which does not
+    say where it is."""
+    found = error.errors(include_url=False)
+    if found[0]["type"] == "json_invalid":
+        try:
+            model.model_validate(json.loads(body))
+        except ValidationError as named:
+            found = named.errors(include_url=False)
+        except (ValueError, RecursionError):
+            pass
+    return invalid_request(found)
+
+
+def parse_query(model: type[_Parsed], http: Request) -> _Parsed:
+    """What is in the query beyond the model's fields is passed over. Raises InvalidRequest."""
+    query = http.scope["query_string"].decode("latin-1")
+    given = dict(parse_qsl(query, keep_blank_values=True, errors="replace"))
+    known = {name: value for name, value in given.items() if name in model.model_fields}
+    try:
+        return model.model_validate_strings(known, strict=False)
+    except ValidationError as error:
+        raise invalid_request(error.errors(include_url=False)) from None
+
+
+def json_response(operation: Operation[Any, Any], found: Model) -> Response:
+    if isinstance(found, ListResult) and len(found.entries) > _SLICE:
+        return StreamingResponse(listing(found), media_type="application/json")
+    status = operation.status(found) if operation.status is not None else 200
+    headers = {"Retry-After": "5"} if status == 503 else None
+    return Response(
+        found.model_dump_json(), status_code=status, headers=headers, media_type="application/json"
+    )
+
+
+async def listing(found: ListResult) -> AsyncIterator[str]:
+    """As JSON, some at a time: all of it at once would hold up everybody."""
+    rest = found.model_copy(update={"entries": []}).model_dump_json()
+    start, end = rest.split('"entries":[]')
+    yield f'{start}"entries":['
+    for number in range(0, len(found.entries), _SLICE):
+        some = found.entries[number : number + _SLICE]
+        text = ",".join(entry.model_dump_json() for entry in some)
+        yield f",{text}" if number else text
+        await asyncio.sleep(0)
+    yield f"]{end}"
+
+
+# Describing
+
+
+def _about(operation: Operation[Any, Any]) -> dict[str, Any]:
+    """What the OpenAPI document says of it."""
+    return {
+        "described": _described(operation),
+        "methods": [operation.method],
+        "response_model": operation.answer,
+        "status_code": 201 if operation is op.CREATE_SESSION else 200,
+        "summary": operation.summary,
+        "description": operation.description,
+        "operation_id": operation.name,
+        "tags": [operation.tag],
+        "responses": {**examples.ANSWERS[operation], **error_answers(*_errors(operation))},
+    }
+
+
+def _errors(operation: Operation[Any, Any]) -> set[type[errors.SandboxError]]:
+    if operation.scope == "public":
+        return {errors.Forbidden}
+    found: set[type[errors.SandboxError]] = {*ALWAYS, *operation.errors}
+    if operation.method == "POST":
+        found |= {*WITH_BODY}
+    if operation.request is models.EmptyRequest:
+        found -= {errors.InvalidRequest, errors.InvalidThreadId}
+    return found
+
+
+def _described(operation: Operation[Any, Any]) -> Callable[..., Any]:
+    """A function with the signature of the operation, for FastAPI to look at."""
+
+    def described() -> None:
+        raise AssertionError("it only describes")
+
+    parameters = []
+    if operation.request is not models.EmptyRequest:
+        place = Body() if operation.method == "POST" else Query()
+        kind: Any = operation.request
+        default: Any = inspect.Parameter.empty
+        if operation.method == "POST" and _says_nothing(operation.request):
+            kind, default = operation.request | None, None
+        parameters = [
+            inspect.Parameter(
+                "request",
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=Annotated[kind, place],
+                default=default,
+            )
+        ]
+    described.__name__ = operation.name
+    described.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return described
+
+
+def _says_nothing(model: type[models.Request]) -> bool:
+    """Whether a request may be empty."""
+    try:
+        model()
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""Routes that FastAPI describes and this carries out: its own way of reading a request and of
+writing an answer would take longer than most commands."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
+from sandbox_server.api.about import about_tenant
+from sandbox_server.api.auth import SCHEMES, ApiKeys
+from sandbox_server.api.errors import ClientGone, error_response
+from sandbox_server.api.limits import ApiLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the routes of an app answer for, and to whom."""
+
+    tenants: Tenants
+    keys: ApiKeys
+    limits: ApiLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, and the sandboxes of whoever sent it."""
+
+    http: Request
+    sandboxes: Sandboxes
+    limits: ApiLimits
+
+    @property
+    def request_id(self) -> str:
+        return str(self.http.scope["state"]["request_id"])
+
+
+Handler = Callable[[Asked], Awaitable[Response]]
+
+
+class PublicRoute(APIRoute):
+    """A route that anybody may ask. described: a function with the signature that the OpenAPI
+    document shows. It is never called."""
+
+    def __init__(
+        self,
+        path: str,
+        handler: Callable[..., Awaitable[Response]],
+        *,
+        described: Callable[..., Any],
+        **more: Any,
+    ) -> None:
+        super().__init__(path, described, **more)
+        self._handler = handler
+        self.app = self._serve
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(Request(scope, receive))
+        except SandboxError as error:
+            answer = error_response(error, scope["state"]["request_id"])
+        except ClientDisconnect:
+            gone = ClientGone("the client went away")
+            answer = error_response(gone, scope["state"]["request_id"])
+        await answer(scope, receive, send)
+
+    async def _answer(self, http: Request) -> Response:
+        return await self._handler(http)
+
+
+class KeyedRoute(PublicRoute):
+    """A route that asks for the key first, before anything of the body is read."""
+
+    def __init__(
+        self,
+        path: str,
+        handler: Handler,
+        *,
+        served: Served,
+        openapi_extra: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        security: list[dict[str, list[str]]] = [{scheme: []} for scheme in SCHEMES]
+        extra = {**(openapi_extra or {}), "security": security}
+        super().__init__(path, handler, openapi_extra=extra, **more)
+        self._served = served
+
+    async def _answer(self, http: Request) -> Response:
+        tenant = self._served.keys.tenant(http.headers)
+        about_tenant(tenant)
+        sandboxes = self._served.tenants.of(tenant)
+        return await self._handler(Asked(http, sandboxes, self._served.limits))
