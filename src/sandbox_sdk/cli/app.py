@@ -7,23 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sandbox_sdk.cli import (
-    config,
-    copy,
-    doctor,
-    drain,
-    health,
-    image,
-    kill,
-    logs,
-    mcp,
-    policy,
-    ps,
-    rm,
-    run,
-    serve,
-    shell,
-)
+from sandbox_sdk import plugins
+from sandbox_sdk.cli import copy, health, kill, logs, mcp, ps, rm, run, shell
 
 app = typer.Typer(
     name="sandbox",
@@ -46,16 +31,12 @@ _COMMANDS: list[Callable[..., None]] = [
     rm.rm,
     copy.cp,
     health.health,
-    serve.serve,
-    drain.drain,
     mcp.mcp,
-    doctor.doctor,
-    config.config,
 ]
 for _command in _COMMANDS:
     app.command()(_command)
-app.add_typer(image.app, name="image")
-app.add_typer(policy.app, name="policy")
+for _plugin in plugins.plugins(plugins.COMMANDS):
+    _plugin.load()(app)
 
 
 def _version(wanted: bool) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from sandbox_sdk.cli.policy import app
+from sandbox_server.cli.policy import app
 
 
 def test_check() -> None:

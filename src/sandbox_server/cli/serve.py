@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.config import print_settings
 from sandbox_sdk.cli.options import Json
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_server.cli.config import print_settings
 
 if TYPE_CHECKING:
     from sandbox_sdk.protocol.models import Limits

@@ -1,0 +1,1 @@
+"""The local service: sandboxes of one user's programs, without a port."""
