@@ -114,7 +114,7 @@ class Member:
 Step = Callable[[], Awaitable[None]]
 
 
-class Crew:
+class TaskSet:
     def __init__(self, members: list[Member], threads: int) -> None:
         self._members = members
         self._threads = threads
@@ -181,7 +181,7 @@ async def _timed(step: Step) -> float:
 @contextlib.asynccontextmanager
 async def _crew(
     url: str, crew: str, workers: int, threads: int, lease_s: float
-) -> AsyncIterator[Crew]:
+) -> AsyncIterator[TaskSet]:
     with tempfile.TemporaryDirectory(prefix="bench-fleet-") as folder:
         async with contextlib.AsyncExitStack() as stack:
             members = [
@@ -191,7 +191,7 @@ async def _crew(
             for member in members:
                 await stack.enter_async_context(member.serving())
             await _believed(members[0].index)
-            yield Crew(members, threads)
+            yield TaskSet(members, threads)
 
 
 async def _believed(index: SessionIndex) -> None:

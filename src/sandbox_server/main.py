@@ -27,12 +27,12 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.server import bound, serve_app, url_of
-from sandbox_server.audit import AuditLog
-from sandbox_server.gate import Gate
 from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.runtime.base import Enforcement, Runtime
 from sandbox_server.runtime.choose import choose
 from sandbox_server.service import SandboxService, ServiceFacts
+from sandbox_server.service.audit import AuditLog
+from sandbox_server.service.gate import Gate
 from sandbox_server.sessions.lease import Lease, LoneLease, alone
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.sqlite import SqliteRegistry

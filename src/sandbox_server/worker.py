@@ -25,7 +25,6 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, Health
 from sandbox_server import __version__
 from sandbox_server.pool import Pool, PoolSettings
-from sandbox_server.pool.crew import Crew
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.answers import BoxState, Fenced
@@ -36,6 +35,7 @@ from sandbox_server.sessions.ledger import Entry
 from sandbox_server.sessions.live import LiveSession, record_from_state
 from sandbox_server.sessions.registry import Record, Registry
 from sandbox_server.sessions.table import SessionTable
+from sandbox_server.tasks import TaskSet
 
 log = structlog.get_logger()
 
@@ -80,7 +80,7 @@ class Worker:
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
         self._looking_at: set[str] = set()
-        self._looks: Crew[None] = Crew()
+        self._looks: TaskSet[None] = TaskSet()
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._registry = registry
         self._idle_timeout_s = idle_timeout_s

@@ -13,7 +13,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.base import Limits
 from sandbox_server.runtime.warden.answers import FileEntry
 from sandbox_server.runtime.warden.client import WardenClient
-from sandbox_server.wording import file_entry
+from sandbox_server.service.answers import file_entry
 
 from .conftest import MakeBox
 

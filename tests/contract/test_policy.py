@@ -15,9 +15,9 @@ from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.api.auth import SOLE_TENANT
-from sandbox_server.gate import Gate
 from sandbox_server.policy.policy import Policy
 from sandbox_server.service import SandboxService, ServiceFacts
+from sandbox_server.service.gate import Gate
 from tests.contract.stand import LIMITS, RoutedStand, Stand, served
 
 pytestmark = pytest.mark.wire

@@ -174,7 +174,7 @@ async def test_a_box_that_goes_without_a_word_is_told(
     async def unended() -> _Unended:
         return _Unended(await open_stream())
 
-    monkeypatch.setattr("sandbox_server.runtime.warden.line.SILENCE_S", 0.5)
+    monkeypatch.setattr("sandbox_server.runtime.warden.reconnecting_link.SILENCE_S", 0.5)
     monkeypatch.setattr(box, "open_stream", unended)
     async with WardenClient(box) as warden:
         command_id = await warden.start("sleep 100", timeout_s=120)

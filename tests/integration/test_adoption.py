@@ -21,7 +21,7 @@ from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Status
 from sandbox_server.sessions.sqlite import SqliteRegistry
-from sandbox_server.sessions.table import Life
+from sandbox_server.sessions.table import SessionOptions
 from sandbox_server.worker import Worker
 from tests.contract.conftest import server_runtime, state_dir
 
@@ -104,7 +104,7 @@ async def test_a_box_with_another_identity_is_lost(
 async def test_what_the_server_wrote_down_wins(opened: OpenWorker) -> None:
     lies = {"environment": "open", "idle_timeout_s": 1e12, "created_at": "nonsense"}
     async with opened() as worker:
-        life = Life(environment="strict", idle_timeout_s=77)
+        life = SessionOptions(environment="strict", idle_timeout_s=77)
         session, _ = await worker.table.open(SOLE_TENANT, "mine", life)
         told = await told_state(session)
     await tells(session.box, {**told, **lies})
@@ -237,7 +237,7 @@ async def test_a_session_goes_on_with_the_warden_it_has(
 async def test_a_box_cannot_keep_itself_from_expiring(opened: OpenWorker) -> None:
     """It says that it is in use, and the server knows that nobody uses it."""
     async with opened() as worker:
-        session, _ = await worker.table.open(SOLE_TENANT, "t", Life(idle_timeout_s=0.3))
+        session, _ = await worker.table.open(SOLE_TENANT, "t", SessionOptions(idle_timeout_s=0.3))
         lying = asyncio.create_task(in_use(session.box))
         try:
             await eventually(lambda: len(worker.table) == 0)
@@ -256,7 +256,7 @@ async def in_use(box: Box) -> None:
 async def test_a_command_that_nobody_waits_for_keeps_its_session(opened: OpenWorker) -> None:
     """The server has not seen its end, so here the box is asked."""
     async with opened() as worker:
-        session, _ = await worker.table.open(SOLE_TENANT, "t", Life(idle_timeout_s=0.1))
+        session, _ = await worker.table.open(SOLE_TENANT, "t", SessionOptions(idle_timeout_s=0.1))
         using = session.use(asyncio.get_running_loop().time, for_s=60)
         with contextlib.suppress(RuntimeError), using:
             await session.warden.start("sleep 1")

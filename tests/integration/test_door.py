@@ -15,12 +15,12 @@ from sandbox_server.runtime.docker.config import container_name
 from sandbox_server.runtime.docker.runtime import DockerBox
 from sandbox_server.runtime.warden import WardenClient
 
-from . import test_near
-from .test_near import box, pid_of
+from . import test_netns_stream
+from .test_netns_stream import box, pid_of
 
 __all__ = ["box"]
 
-pytestmark = test_near.pytestmark
+pytestmark = test_netns_stream.pytestmark
 
 INTRUDER = r"""
 import array, os, select, socket, struct, sys, time

@@ -23,7 +23,7 @@ from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Record as SessionRecord
 from sandbox_server.sessions.registry import Status
 from sandbox_server.sessions.sqlite import SqliteRegistry
-from sandbox_server.sessions.table import Life
+from sandbox_server.sessions.table import SessionOptions
 from sandbox_server.worker import Worker
 from tests.contract.conftest import RUNTIMES, state_dir
 from tests.integration.test_pool import Flaky
@@ -75,7 +75,7 @@ async def eventually(condition: Callable[[], object]) -> None:
 
 async def test_a_box_that_hangs_does_not_delay_the_end_of_others(state_dir: Path) -> None:
     async with make_worker(state_dir, "hanging") as worker:
-        short = Life(idle_timeout_s=0.1)
+        short = SessionOptions(idle_timeout_s=0.1)
         hanging, _ = await worker.table.open(SOLE_TENANT, "hanging")
         # Its box has to be asked: a command may run whose end nobody has seen.
         hanging.may_run_until = time.monotonic() + PATIENCE_S
@@ -95,7 +95,7 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with make_worker(state_dir, "adopting", destroy_on_exit=False) as worker:
-        life = Life(environment="other", idle_timeout_s=77)
+        life = SessionOptions(environment="other", idle_timeout_s=77)
         session, _ = await worker.table.open(SOLE_TENANT, "t", life)
         await session.warden.run("x=kept")
     frozen = warden_of(state_dir, session)
@@ -115,7 +115,7 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
 
 async def test_an_idle_box_that_hangs_is_ended_all_the_same(state_dir: Path) -> None:
     async with make_worker(state_dir, "hangs-for-ever") as worker:
-        hanging, _ = await worker.table.open(SOLE_TENANT, "t", Life(idle_timeout_s=0.1))
+        hanging, _ = await worker.table.open(SOLE_TENANT, "t", SessionOptions(idle_timeout_s=0.1))
         frozen = warden_of(state_dir, hanging)
         frozen.stop()
         try:
@@ -128,7 +128,9 @@ async def test_nothing_that_goes_wrong_with_one_session_ends_the_watch(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with make_worker(state_dir, "watching") as worker:
-        broken, _ = await worker.table.open(SOLE_TENANT, "broken", Life(idle_timeout_s=0.1))
+        broken, _ = await worker.table.open(
+            SOLE_TENANT, "broken", SessionOptions(idle_timeout_s=0.1)
+        )
         looked = asyncio.Event()
 
         async def lose(session: LiveSession) -> None:
@@ -145,7 +147,7 @@ async def test_nothing_that_goes_wrong_with_one_session_ends_the_watch(
         monkeypatch.setattr(worker.table, "lose", lose)
         monkeypatch.setattr(worker.table, "expire", expire)
         await asyncio.wait_for(looked.wait(), PATIENCE_S)
-        await worker.table.open(SOLE_TENANT, "other", Life(idle_timeout_s=0.1))
+        await worker.table.open(SOLE_TENANT, "other", SessionOptions(idle_timeout_s=0.1))
         await eventually(lambda: worker.table.sessions() == [broken])
 
 
@@ -216,7 +218,7 @@ async def test_a_box_of_an_environment_comes_out_of_the_pool_too(state_dir: Path
     runtime.open.clear()
     pool = PoolSettings(size=0, min_size=0, max_size=0, concurrency=2, start_timeout_s=0.3)
     async with make_worker(state_dir, "environments", runtime=runtime, pool=pool) as worker:
-        life = Life(environment="other")
+        life = SessionOptions(environment="other")
         opening = [
             asyncio.create_task(worker.table.open(SOLE_TENANT, f"t{number}", life))
             for number in range(4)
@@ -233,7 +235,7 @@ async def test_a_session_is_not_ended_by_a_worker_that_may_not_serve(state_dir: 
     """One that was frozen finds its sessions idle, and another process may have them."""
     lease = Lapsed("lapsed", 1)
     async with make_worker(state_dir, "lapsed", lease=lease) as worker:
-        session, _ = await worker.table.open(SOLE_TENANT, "t", Life(idle_timeout_s=0.1))
+        session, _ = await worker.table.open(SOLE_TENANT, "t", SessionOptions(idle_timeout_s=0.1))
         lease.lapsed = True
         await asyncio.sleep(0.4)
         assert session.ended is None

@@ -168,7 +168,7 @@ async def test_a_command_longer_than_what_is_before_the_server_allows(
     proxy: Proxy, stand: Stand, thread_id: str, monkeypatch: pytest.MonkeyPatch, connect: Connect
 ) -> None:
     """A proxy that gives up on quiet connections, again and again, does not wear patience out."""
-    monkeypatch.setattr("sandbox_sdk.backends.remote.patience.HELD_S", 0.0)
+    monkeypatch.setattr("sandbox_sdk.backends.remote.retry.HELD_S", 0.0)
     async with connect(proxy.url, retry_for_s=0.6) as remote:
         proxy.faults.extend([Cut()] * 12)
         command = f"until [ -e go ]; do sleep 0.05; done; {ADD_A_LINE}"

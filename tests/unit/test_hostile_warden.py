@@ -24,13 +24,11 @@ from sandbox_sdk.protocol.models import Limits
 from sandbox_server.api.files import _headers
 from sandbox_server.runtime.base import Box, ByteStream
 from sandbox_server.runtime.streams import SocketStream
-from sandbox_server.runtime.warden import client, commands, files, line, link
+from sandbox_server.runtime.warden import client, commands, files, link, reconnecting_link
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.runtime.warden.link import Channel
-from sandbox_server.sessions.live import LiveSession
-from sandbox_server.sessions.registry import Record, Status
-from sandbox_server.wording import (
-    EventWording,
+from sandbox_server.service.answers import (
+    EventAnswers,
     ServiceFacts,
     command_info,
     download_info,
@@ -38,6 +36,8 @@ from sandbox_server.wording import (
     file_entry,
     session_info,
 )
+from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.registry import Record, Status
 from sandbox_warden import frames
 
 MAX_GROWTH = 64 << 20
@@ -244,7 +244,7 @@ def session(warden: WardenClient) -> LiveSession:
 
 
 async def told(warden: WardenClient, events: Any) -> None:
-    wording = EventWording(session(warden), "live", output_limit=4096)
+    wording = EventAnswers(session(warden), "live", output_limit=4096)
     async with contextlib.aclosing(events):
         async for event in events:
             for each in wording.of(event):
@@ -325,11 +325,11 @@ CALLS: list[Callable[[WardenClient], Awaitable[object]]] = [
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a liar for half a minute here."""
-    for module in (client, commands, files, line, link):
+    for module in (client, commands, files, reconnecting_link, link):
         for name in ("ANSWER_S", "SILENCE_S", "CONNECT_S", "LIST_S", "UNREAD_S", "STALL_S"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, 0.05)
-    monkeypatch.setattr(line, "PAUSE_S", 0.0001)
+    monkeypatch.setattr(reconnecting_link, "PAUSE_S", 0.0001)
 
 
 async def one_call(
@@ -381,7 +381,7 @@ def test_lies_in_every_field() -> None:
 async def test_a_link_that_breaks_at_every_request_is_given_up(
     call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "PAUSE_S", 0.0001)
+    monkeypatch.setattr(reconnecting_link, "PAUSE_S", 0.0001)
     box = HostileBox(json.dumps(ABOUT).encode(), [([], "close")])
     async with WardenClient(box) as warden:
         with pytest.raises(errors.RuntimeUnavailable, match="again and again"):
@@ -391,8 +391,8 @@ async def test_a_link_that_breaks_at_every_request_is_given_up(
 
 
 async def test_a_link_that_breaks_now_and_then_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "PAUSE_S", 0.0001)
-    monkeypatch.setattr(line, "STEADY_S", 0.0)
+    monkeypatch.setattr(reconnecting_link, "PAUSE_S", 0.0001)
+    monkeypatch.setattr(reconnecting_link, "STEADY_S", 0.0)
     output = [Said(frames.STARTED, json.dumps(STARTED).encode())]
     scripts = [(output, "close")] * 20
     done = [*output, Said(frames.REPLY, json.dumps(STANDING).encode())]

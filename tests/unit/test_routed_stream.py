@@ -9,7 +9,7 @@ import pytest
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.events import StartEvent
 from sandbox_sdk.protocol.models import ExecuteRequest
-from sandbox_server.fleet.directory import Whereabouts
+from sandbox_server.fleet.directory import Location
 from sandbox_server.fleet.router import Router
 from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.workers import Presence, Worker
@@ -33,8 +33,8 @@ class Restless:
 async def test_a_start_that_is_told_again_is_no_progress() -> None:
     worker = Worker(id="w", url="http://worker", capacity=1)
 
-    async def locate(*_: Any) -> Whereabouts:
-        return Whereabouts(worker=worker, presence=Presence.HERE, assumed=True)
+    async def locate(*_: Any) -> Location:
+        return Location(worker=worker, presence=Presence.HERE, assumed=True)
 
     restless = Restless()
     directory: Any = SimpleNamespace(locate=locate)

@@ -74,7 +74,7 @@ async def _validate(caller: Caller, file: str) -> None:
 def judge(command: str, policy: str) -> Verdict:
     """The verdict of a rule set here. Raises InvalidRequest where it cannot be read."""
     read = _policy(policy)
-    from sandbox_server.gate import verdict_of
+    from sandbox_server.service.gate import verdict_of
 
     return verdict_of(*read.explain(command))
 

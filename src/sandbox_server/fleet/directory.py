@@ -12,7 +12,7 @@ from sandbox_server.sessions.registry import Record, Status
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class Location:
     """What is known of the session meant, and of the worker that has it."""
 
     record: Record | None = None
@@ -38,18 +38,18 @@ class Directory:
         self._grace_s = grace_s
         self._only = [url.rstrip("/") for url in only]
 
-    async def locate(self, tenant: str, target: Target) -> Whereabouts:
+    async def locate(self, tenant: str, target: Target) -> Location:
         """Where the session meant is, or was."""
         if target.session_id is not None:
             record = await self._index.by_session(tenant, target.session_id)
         else:
             record = await self._index.newest(tenant, target.thread_id or "")
         if record is None or record.status != Status.LIVE:
-            return Whereabouts(record)
+            return Location(record)
         worker = await self._index.worker(record.worker)
         if worker is None:
-            return Whereabouts(record, None, await self._index.presence(record.worker))
-        return Whereabouts(record, worker, worker.presence(grace_s=self._grace_s))
+            return Location(record, None, await self._index.presence(record.worker))
+        return Location(record, worker, worker.presence(grace_s=self._grace_s))
 
     async def workers(self) -> list[Worker]:
         """Every worker of the fleet, whether it serves at the moment or not."""

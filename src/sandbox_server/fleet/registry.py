@@ -10,7 +10,7 @@ from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.workers import Presence
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
-from sandbox_server.sessions.registry import Record, Registry, Status, told
+from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 
 
 class RedisRegistry(Registry):
@@ -61,9 +61,9 @@ class RedisRegistry(Registry):
     async def tidy(self) -> None:
         await self._index.reap()
 
-    async def whereabouts(self, record: Record | None) -> SandboxError:
+    async def explain(self, record: Record | None) -> SandboxError:
         elsewhere = await self._elsewhere(record) if record is not None else None
-        return elsewhere or told(record)
+        return elsewhere or error_for(record)
 
     async def _elsewhere(self, record: Record) -> SandboxError | None:
         """What to tell where the session is another worker's, which may have it still."""

@@ -27,11 +27,11 @@ from sandbox_sdk.protocol.errors import (
 )
 from sandbox_sdk.protocol.models import Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
-from sandbox_server.fleet.directory import Directory, Whereabouts
+from sandbox_server.fleet.directory import Directory, Location
 from sandbox_server.fleet.placement import place
 from sandbox_server.fleet.workers import Presence, Worker
-from sandbox_server.pool.crew import Crew
-from sandbox_server.sessions.registry import Status, told
+from sandbox_server.sessions.registry import Status, error_for
+from sandbox_server.tasks import TaskSet
 
 _KNOWN = 10_000
 """How many threads' workers are kept in mind for the time in which Redis does not answer."""
@@ -57,7 +57,7 @@ class Attempt:
     target: Target | None
     """None for a new session without a name."""
     creates: bool
-    harmless: bool
+    repeatable: bool
     """Whether it may be carried out twice."""
     patience_s: float
     full: set[str] = field(default_factory=set)
@@ -124,7 +124,7 @@ class Router:
         self._clock = clock
         self._opened: dict[str, _Opened] = {}
         """By url. One that has not been used for a while is closed: its worker may be gone."""
-        self._closing: Crew[None] = Crew()
+        self._closing: TaskSet[None] = TaskSet()
         self._silent_until = 0.0
         self._known: OrderedDict[tuple[str, Target], _Known] = OrderedDict()
 
@@ -144,9 +144,9 @@ class Router:
             await each.client.close()
 
     def attempt(
-        self, tenant: str, target: Target | None, *, creates: bool = False, harmless: bool = True
+        self, tenant: str, target: Target | None, *, creates: bool = False, repeatable: bool = True
     ) -> Attempt:
-        return Attempt(tenant, target, creates, harmless, self._patience_s)
+        return Attempt(tenant, target, creates, repeatable, self._patience_s)
 
     @contextlib.contextmanager
     def client(self, worker: Worker) -> Iterator[Tenants]:
@@ -200,7 +200,7 @@ class Router:
             raise exc
         if isinstance(exc, Unreachable):
             attempt.begun |= exc.may_have_arrived
-            if attempt.begun and not attempt.harmless:
+            if attempt.begun and not attempt.repeatable:
                 raise exc
             await attempt.wait(exc)
         elif isinstance(exc, Misdirected):
@@ -236,18 +236,18 @@ class Router:
         if where.record is None and attempt.pinned:
             raise SessionLost("the sandbox was lost in the middle of this call, with its files")
         if not attempt.creates or (attempt.target and attempt.target.session_id):
-            raise told(where.record)
+            raise error_for(where.record)
         return await self._place(attempt)
 
-    async def _locate(self, attempt: Attempt) -> Whereabouts:
+    async def _locate(self, attempt: Attempt) -> Location:
         target = attempt.target
         if target is None:
-            return Whereabouts()
+            return Location()
         known = self._known.get((attempt.tenant, target))
         if known is None:
             where = await self._directory.locate(attempt.tenant, target)
         elif time.monotonic() < known.fresh_until:
-            return Whereabouts(worker=known.worker, presence=Presence.HERE, assumed=True)
+            return Location(worker=known.worker, presence=Presence.HERE, assumed=True)
         else:
             where = await self._located(attempt.tenant, target, known.worker)
         record = where.record
@@ -256,7 +256,7 @@ class Router:
             attempt.pinned = True
         return where
 
-    async def _located(self, tenant: str, target: Target, known: Worker) -> Whereabouts:
+    async def _located(self, tenant: str, target: Target, known: Worker) -> Location:
         """By the registry, or from memory where that does not answer: the worker itself knows
         whether it may still serve."""
         if time.monotonic() >= self._silent_until:
@@ -265,7 +265,7 @@ class Router:
                     return await self._directory.locate(tenant, target)
             except (RuntimeUnavailable, TimeoutError):
                 self._silent_until = time.monotonic() + _SILENT_S
-        return Whereabouts(worker=known, presence=Presence.HERE, assumed=True)
+        return Location(worker=known, presence=Presence.HERE, assumed=True)
 
     async def _place(self, attempt: Attempt) -> Worker:
         workers = await self._directory.workers()

@@ -112,15 +112,15 @@ class _Routed(Sandboxes):
             return await self._fleet.sessions(self._tenant)  # type: ignore[return-value]
         asked = operation.prepare(request) if operation.prepare else request
         return await self._router.route(
-            self._attempt(asked, creates=operation.creates, harmless=operation.repeatable(asked)),
+            self._attempt(asked, creates=operation.creates, repeatable=operation.repeatable(asked)),
             lambda worker, target: worker.call(operation, _aimed(asked, target)),
         )
 
     def _attempt(
-        self, request: Request, *, creates: bool = False, harmless: bool = True
+        self, request: Request, *, creates: bool = False, repeatable: bool = True
     ) -> Attempt:
         return self._router.attempt(
-            self._tenant, _target(request), creates=creates, harmless=harmless
+            self._tenant, _target(request), creates=creates, repeatable=repeatable
         )
 
     async def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:

@@ -20,12 +20,12 @@ import structlog
 
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError
 from sandbox_server.pool.backoff import Health
-from sandbox_server.pool.crew import Crew, stop
 from sandbox_server.pool.plan import PoolSettings, plan
 from sandbox_server.pool.warm import WarmBox, let_go, make
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.zipapp import warden_version
+from sandbox_server.tasks import TaskSet, stop
 
 CLOSE_ANSWER_S = 1.0
 CLOSE_S = 15.0
@@ -82,8 +82,8 @@ class Pool:
         self._idle_since = clock()
         self._health = Health()
         self._slots = slots or asyncio.Semaphore(settings.concurrency)
-        self._starts: Crew[WarmBox] = Crew()
-        self._ends: Crew[None] = Crew(settings.concurrency)
+        self._starts: TaskSet[WarmBox] = TaskSet()
+        self._ends: TaskSet[None] = TaskSet(settings.concurrency)
         self._maintenance: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._closed = False

@@ -91,7 +91,7 @@ class Registry(ABC):
         """A session of this worker has ended. Nothing happens where it was superseded."""
 
     @abstractmethod
-    async def whereabouts(self, record: Record | None) -> SandboxError:
+    async def explain(self, record: Record | None) -> SandboxError:
         """What to tell a caller whose session is not among this worker's live ones."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ def is_same_or_older(found: Record, record: Record) -> bool:
     return found.generation < record.generation
 
 
-def told(record: Record | None) -> SandboxError:
+def error_for(record: Record | None) -> SandboxError:
     """What to tell of a session that is nowhere alive."""
     if record is not None and record.status in (Status.LOST, Status.LIVE):
         return SessionLost(

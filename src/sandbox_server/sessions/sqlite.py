@@ -18,8 +18,8 @@ from sandbox_server.sessions.registry import (
     Record,
     Registry,
     Status,
+    error_for,
     is_same_or_older,
-    told,
 )
 
 _SCHEMA = """
@@ -104,8 +104,8 @@ class SqliteRegistry(Registry):
     async def tidy(self) -> None:
         self._forget()
 
-    async def whereabouts(self, record: Record | None) -> SandboxError:
-        return told(record)
+    async def explain(self, record: Record | None) -> SandboxError:
+        return error_for(record)
 
     def _save(self, record: Record) -> None:
         self._execute(

@@ -24,7 +24,7 @@ from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import LiveSession, state_of
-from sandbox_server.sessions.registry import Record, Registry, Status, told
+from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.teller import BATCH, Teller
 
 log = structlog.get_logger()
@@ -44,7 +44,7 @@ class BoxSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class SessionOptions:
     """How a new session is to be. None and empty mean: as configured."""
 
     environment: str | None = None
@@ -99,7 +99,7 @@ class SessionTable:
         return list(self._live.values())
 
     async def open(
-        self, tenant: str, thread_id: str, life: Life | None = None
+        self, tenant: str, thread_id: str, options: SessionOptions | None = None
     ) -> tuple[LiveSession, SessionState]:
         """The live session of a thread, made where there is none.
 
@@ -111,7 +111,7 @@ class SessionTable:
             session = self._live.get(key)
             if session is not None and await self._is_there(session):
                 return session, "live"
-            return await self._begin(key, life or Life())
+            return await self._begin(key, options or SessionOptions())
 
     def live(self, tenant: str, thread_id: str) -> LiveSession | None:
         """The live session of a thread, if it has one."""
@@ -127,19 +127,19 @@ class SessionTable:
         record = await self._record(tenant, target)
         session = None if record is None else self._live.get((tenant, record.thread_id))
         if record is None or session is None or session.record.session_id != record.session_id:
-            raise await self._registry.whereabouts(record)
+            raise await self._registry.explain(record)
         if not await self._is_ours(session):
-            raise told(replace(session.record, status=session.ended or Status.LOST))
+            raise error_for(replace(session.record, status=session.ended or Status.LOST))
         return session
 
     async def lose(self, session: LiveSession) -> SandboxError:
         """The box is gone: what to tell whoever was using it.
 
         That is a loss, unless the session was ended on purpose meanwhile. The next call with its
-        thread_id starts a new life.
+        thread_id starts a new options.
         """
         await self._end(session, Status.LOST)
-        return told(replace(session.record, status=session.ended or Status.LOST))
+        return error_for(replace(session.record, status=session.ended or Status.LOST))
 
     async def cleanup(self, session: LiveSession) -> None:
         async with self._locked(_key(session)):
@@ -235,7 +235,7 @@ class SessionTable:
             return False
         return True
 
-    async def _begin(self, key: Key, life: Life) -> tuple[LiveSession, SessionState]:
+    async def _begin(self, key: Key, options: SessionOptions) -> tuple[LiveSession, SessionState]:
         if self.room <= 0:
             raise Capacity(
                 f"this server has its {self._capacity} sessions; try again later", retry_after_s=5
@@ -243,11 +243,11 @@ class SessionTable:
         if self._lease.draining:
             raise Capacity("this server takes no new sessions; try again", retry_after_s=1)
         # Nobody can have had a thread before that is named by its session.
-        named_here = life.session_id == key[1]
+        named_here = options.session_id == key[1]
         before = None if named_here else await self._registry.predecessor(*key)
         self._making += 1
         try:
-            session = await self._make(self._record_of(key, life, before), life)
+            session = await self._make(self._record_of(key, options, before), options)
             await self._announce(session, before)
             self._live[key] = session
         finally:
@@ -265,13 +265,13 @@ class SessionTable:
             await asyncio.shield(self.discard(session.box, session.warden))
             raise
 
-    def _record_of(self, key: Key, life: Life, before: Record | None) -> Record:
+    def _record_of(self, key: Key, options: SessionOptions, before: Record | None) -> Record:
         """Of a session that has no box yet."""
         return Record(
             tenant=key[0],
             thread_id=key[1],
             generation=1 if before is None else before.generation + 1,
-            session_id=life.session_id or str(uuid.uuid4()),
+            session_id=options.session_id or str(uuid.uuid4()),
             box_id="",
             status=Status.LIVE,
             created_at=self._wall(),
@@ -279,13 +279,13 @@ class SessionTable:
             epoch=self._lease.epoch,
         )
 
-    async def _make(self, record: Record, life: Life) -> LiveSession:
+    async def _make(self, record: Record, options: SessionOptions) -> LiveSession:
         """A box that is this session's, with what its caller wants in it."""
-        idle_timeout_s = life.idle_timeout_s or self._idle_timeout_s
-        state = state_of(record, idle_timeout_s=idle_timeout_s, environment=life.environment)
-        box, warden = await self._source.claim(life.environment, state)
-        if life.env:
-            exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in life.env.items())
+        idle_timeout_s = options.idle_timeout_s or self._idle_timeout_s
+        state = state_of(record, idle_timeout_s=idle_timeout_s, environment=options.environment)
+        box, warden = await self._source.claim(options.environment, state)
+        if options.env:
+            exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
             try:
                 await warden.run(exports)
             except BaseException:
@@ -297,7 +297,7 @@ class SessionTable:
             warden,
             idle_timeout_s,
             self._clock(),
-            environment=life.environment,
+            environment=options.environment,
             cwd=WORKSPACE,
         )
 

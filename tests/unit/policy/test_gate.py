@@ -10,9 +10,9 @@ import pytest
 
 from sandbox_sdk.protocol.errors import CommandRejected, RuntimeUnavailable
 from sandbox_sdk.protocol.models import ExecuteRequest
-from sandbox_server.audit import MAX_TEXT, AuditLog
-from sandbox_server.gate import FIXED_PATH, Gate
 from sandbox_server.policy.policy import Policy
+from sandbox_server.service.audit import MAX_TEXT, AuditLog
+from sandbox_server.service.gate import FIXED_PATH, Gate
 
 
 def run(command: str, **options: Any) -> ExecuteRequest:

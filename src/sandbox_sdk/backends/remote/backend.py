@@ -13,9 +13,9 @@ from anyio.lowlevel import current_token
 from pydantic import ValidationError
 
 from sandbox_sdk.backends.remote.events import events_of
-from sandbox_sdk.backends.remote.forms import UploadForm, download_info
 from sandbox_sdk.backends.remote.listing import read_listing
-from sandbox_sdk.backends.remote.patience import FIRST_CONTACT_S
+from sandbox_sdk.backends.remote.multipart import UploadForm, download_info
+from sandbox_sdk.backends.remote.retry import FIRST_CONTACT_S
 from sandbox_sdk.backends.remote.server import Call, Server
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import Internal, Unreachable

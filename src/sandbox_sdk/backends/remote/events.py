@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from pydantic import TypeAdapter
 
-from sandbox_sdk.backends.remote.patience import Setback
+from sandbox_sdk.backends.remote.retry import FailedAttempt
 from sandbox_sdk.backends.remote.server import SILENCE_S, Call, Server
 from sandbox_sdk.protocol.errors import Internal, SandboxError, Unreachable
 from sandbox_sdk.protocol.events import (
@@ -39,7 +39,7 @@ async def events_of(
     """Run or follow a command, and go on where it was when the connection is cut: no event is lost
     and none comes twice. A command that is run needs an idempotency key. Raises SandboxError."""
     started = False
-    patience = server.patience()
+    retry = server.retry()
     while True:
         connected = time.monotonic()
         try:
@@ -54,14 +54,14 @@ async def events_of(
                         started = True
                     elif isinstance(event, OutputEvent | GapEvent):
                         offset = event.next_offset
-                    patience.start_over()
+                    retry.start_over()
                     yield event
                     if isinstance(event, ExitEvent):
                         return
-            raise Setback(_cut(server), repeatable=True)
-        except Setback as setback:
-            patience.look_back(setback, lasted_s=time.monotonic() - connected)
-            await server.pause(patience, setback)
+            raise FailedAttempt(_cut(server), repeatable=True)
+        except FailedAttempt as setback:
+            retry.look_back(setback, lasted_s=time.monotonic() - connected)
+            await server.pause(retry, setback)
 
 
 async def _connection(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import httpx
 from anyio.lowlevel import current_token
 
-from sandbox_sdk.backends.remote.patience import Patience, Setback
+from sandbox_sdk.backends.remote.retry import FailedAttempt, Retry
 from sandbox_sdk.protocol.errors import (
     Internal,
     InvalidRequest,
@@ -25,7 +25,7 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, TENANT_HEADER
 
 if TYPE_CHECKING:  # Takes aiohttp, which not every program has.
-    from sandbox_sdk.backends.remote.quick import QuickClient
+    from sandbox_sdk.backends.remote.aiohttp_client import AiohttpClient
 
 SILENCE_S = 45.0
 """A stream of events has a comment every 15 s: one that is silent for longer has been cut."""
@@ -87,7 +87,7 @@ class Server:
         self._known = False
         self.command_timeout_s = COMMAND_TIMEOUT_S
         """What a command gets there where nothing is said, as far as is known."""
-        self._clients: dict[object, httpx.AsyncClient | QuickClient] = {}
+        self._clients: dict[object, httpx.AsyncClient | AiohttpClient] = {}
         """By event loop: connections cannot leave the one they were made in."""
 
     async def close(self) -> None:
@@ -96,13 +96,13 @@ class Server:
             await client.aclose()
 
     @property
-    def _client(self) -> httpx.AsyncClient | QuickClient:
+    def _client(self) -> httpx.AsyncClient | AiohttpClient:
         loop = current_token()
         if loop not in self._clients:
             self._clients[loop] = self._new_client()
         return self._clients[loop]
 
-    def _new_client(self) -> httpx.AsyncClient | QuickClient:
+    def _new_client(self) -> httpx.AsyncClient | AiohttpClient:
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_ALIVE_S
         )
@@ -114,9 +114,9 @@ class Server:
                 base_url="http://sandbox", headers=self._headers, transport=transport
             )
         if self._nearby and self._auth is None:
-            from sandbox_sdk.backends.remote.quick import QuickClient
+            from sandbox_sdk.backends.remote.aiohttp_client import AiohttpClient
 
-            return QuickClient(
+            return AiohttpClient(
                 base_url=self._address, headers=self._headers, limits=limits, verify=verify
             )
         return httpx.AsyncClient(
@@ -127,14 +127,14 @@ class Server:
             verify=verify,
         )
 
-    def patience(self, *, at_most_s: float | None = None) -> Patience:
+    def retry(self, *, at_most_s: float | None = None) -> Retry:
         """For one call."""
         for_s = self._retry_for_s
-        return Patience(for_s if at_most_s is None else min(for_s, at_most_s), self._known)
+        return Retry(for_s if at_most_s is None else min(for_s, at_most_s), self._known)
 
     async def ask(self, call: Call, *, at_most_s: float | None = None) -> bytes:
         """The body of the answer, repeated for at most so long. Raises SandboxError."""
-        patience = self.patience(at_most_s=at_most_s)
+        retry = self.retry(at_most_s=at_most_s)
         began = time.monotonic()
         while True:
             attempt = time.monotonic()
@@ -142,24 +142,24 @@ class Server:
                 async with self._attempt(call) as answer:
                     with self._translated(call):
                         return await answer.aread()
-            except Setback as setback:
+            except FailedAttempt as setback:
                 now = time.monotonic()
                 if now < began + call.work_s + self._read_s:
-                    patience.look_back(setback, lasted_s=now - attempt)
-                await self.pause(patience, setback)
+                    retry.look_back(setback, lasted_s=now - attempt)
+                await self.pause(retry, setback)
 
     @contextlib.asynccontextmanager
     async def open(self, call: Call) -> AsyncIterator[httpx.Response]:
-        """The answer as it comes, repeated until it has begun. Raises SandboxError, and Setback
-        where it is cut off after that."""
-        patience = self.patience()
+        """The answer as it comes, repeated until it has begun. Raises SandboxError, and
+        FailedAttempt where it is cut off after that."""
+        retry = self.retry()
         async with contextlib.AsyncExitStack() as stack:
             while True:
                 try:
                     answer = await stack.enter_async_context(self._attempt(call))
                     break
-                except Setback as setback:
-                    await self.pause(patience, setback)
+                except FailedAttempt as setback:
+                    await self.pause(retry, setback)
             with self._translated(call):
                 yield answer
 
@@ -169,19 +169,19 @@ class Server:
             with self._translated(call):
                 async for chunk in answer.aiter_raw():
                     yield chunk
-        except Setback as setback:
+        except FailedAttempt as setback:
             raise setback.error from setback.__cause__
 
-    async def pause(self, patience: Patience, setback: Setback) -> None:
+    async def pause(self, retry: Retry, setback: FailedAttempt) -> None:
         """Wait for the next attempt. Raises the error where there is none."""
-        pause_s = patience.pause_s(setback, time.monotonic())
+        pause_s = retry.pause_s(setback, time.monotonic())
         if pause_s is None:
             raise setback.error from setback.__cause__
         await asyncio.sleep(pause_s)
 
     @contextlib.asynccontextmanager
     async def _attempt(self, call: Call) -> AsyncIterator[httpx.Response]:
-        """Raises Setback, or the error that the server tells."""
+        """Raises FailedAttempt, or the error that the server tells."""
         request = self._request(call)
         with self._translated(call):
             answer = await self._client.send(request, stream=True)
@@ -223,7 +223,7 @@ class Server:
         # What the server itself has put off has not been done; what a proxy says may have been.
         put_off = after_s is not None and call.content is None
         passing = answer.status_code in _GATEWAY and call.repeatable
-        raise Setback(error, repeatable=put_off or passing, after_s=after_s or 0.0)
+        raise FailedAttempt(error, repeatable=put_off or passing, after_s=after_s or 0.0)
 
     def _untold(self, status: int) -> SandboxError:
         if status in _GATEWAY:
@@ -241,15 +241,17 @@ class Server:
             hopeless = _caused_by(exc, ssl.SSLError) or (
                 not self._known and _caused_by(exc, socket.gaierror)
             )
-            raise Setback(self._unreachable(exc), repeatable=not hopeless, unreached=True) from exc
+            raise FailedAttempt(
+                self._unreachable(exc), repeatable=not hopeless, unreached=True
+            ) from exc
         except httpx.LocalProtocolError:
             error = InvalidRequest("this cannot be sent over HTTP; names are plain text")
-            raise Setback(error, repeatable=False) from None
+            raise FailedAttempt(error, repeatable=False) from None
         except httpx.ReadTimeout as exc:
             again = call.repeatable and call.silence_s is not None
-            raise Setback(self._silent(), repeatable=again) from exc
+            raise FailedAttempt(self._silent(), repeatable=again) from exc
         except httpx.HTTPError as exc:
-            raise Setback(self._cut(exc, call), repeatable=call.repeatable) from exc
+            raise FailedAttempt(self._cut(exc, call), repeatable=call.repeatable) from exc
 
     def _unreachable(self, exc: Exception) -> SandboxError:
         why = str(exc) or f"no connection within {self._connect_s:g} s"

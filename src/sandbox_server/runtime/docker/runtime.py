@@ -24,7 +24,7 @@ from sandbox_server.runtime.docker.config import BoxImage
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
 from sandbox_server.runtime.docker.engine import Endpoint, Engine
 from sandbox_server.runtime.docker.image import BoxImages
-from sandbox_server.runtime.docker.near import NotNear, open_near
+from sandbox_server.runtime.docker.netns_stream import NoNetnsStream, open_netns_stream
 from sandbox_server.runtime.docker.stream import open_exec
 from sandbox_server.runtime.loop_disk import LoopDisk
 
@@ -48,30 +48,30 @@ class DockerBox(Box):
         python: str,
         labels: dict[str, str],
         created_at: float,
-        near: bool,
+        same_machine: bool,
     ) -> None:
-        """near: whether its processes may be on this machine, with its own kernel."""
+        """same_machine: whether its processes may be on this machine, with its own kernel."""
         super().__init__(box_id, runtime="docker", labels=labels, created_at=created_at)
         self._engine = engine
         self._relay = config.relay_command(python)
         self._gone = f"box {box_id} is gone"
         self._name = config.container_name(box_id)
-        self._near = near
+        self._same_machine = same_machine
 
     async def open_stream(self) -> ByteStream:
-        if self._near:
+        if self._same_machine:
             try:
-                return await self._open_near()
-            except NotNear as exc:
-                log.info("box.not_near", box=self.id, why=str(exc))
-                self._near = False
+                return await self._open_netns_stream()
+            except NoNetnsStream as exc:
+                log.info("box.no_netns_stream", box=self.id, why=str(exc))
+                self._same_machine = False
         return await self._open_exec()
 
-    async def _open_near(self) -> ByteStream:
+    async def _open_netns_stream(self) -> ByteStream:
         about = await self._show()
         if not about["State"]["Running"]:
             raise SessionLost(self._gone)
-        return await open_near(int(about["State"]["Pid"]), about["Id"], gone=self._gone)
+        return await open_netns_stream(int(about["State"]["Pid"]), about["Id"], gone=self._gone)
 
     async def _open_exec(self) -> ByteStream:
         with self._engine.errors(gone=self._gone):
@@ -252,9 +252,14 @@ class DockerRuntime(Runtime):
     def _box(
         self, box_id: str, *, python: str, labels: dict[str, str], created_at: float
     ) -> DockerBox:
-        near = bool(self._engine.endpoint.path) and os.geteuid() == 0 and not self.gvisor
+        same_machine = bool(self._engine.endpoint.path) and os.geteuid() == 0 and not self.gvisor
         return DockerBox(
-            self._engine, box_id, python=python, labels=labels, created_at=created_at, near=near
+            self._engine,
+            box_id,
+            python=python,
+            labels=labels,
+            created_at=created_at,
+            same_machine=same_machine,
         )
 
     async def _remove_volumes(self) -> None:

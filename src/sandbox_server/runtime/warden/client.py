@@ -12,8 +12,8 @@ from sandbox_warden import frames
 from .answers import BoxState, Usage, checked
 from .commands import CommandCalls
 from .files import FileCalls
-from .line import ANSWER_S
 from .link import LinkLost
+from .reconnecting_link import ANSWER_S
 
 
 class WardenClient(CommandCalls, FileCalls):

@@ -36,8 +36,8 @@ from .events import (
     Started,
     event_of,
 )
-from .line import ANSWER_S, Breaks, Line
 from .link import Channel, LinkLost
+from .reconnecting_link import ANSWER_S, Breaks, ReconnectingLink
 
 OUTPUT_LIMIT = 1 << 20
 BEYOND = 1 << 62
@@ -63,7 +63,7 @@ class RunOptions(TypedDict, total=False):
     output_limit: int
 
 
-class CommandCalls(Line):
+class CommandCalls(ReconnectingLink):
     """What can be done with commands in a box."""
 
     def __init__(self, box: Box, *, epoch: int = 1, deadman_s: float | None = None) -> None:

@@ -24,8 +24,8 @@ from .answers import (
     raise_answer,
     reply_body,
 )
-from .line import ANSWER_S, Line
 from .link import Channel, LinkLost
+from .reconnecting_link import ANSWER_S, ReconnectingLink
 
 MAX_PATH = 4096
 MAX_BATCH_BYTES = 1 << 20
@@ -81,7 +81,7 @@ class Download:
                 raise invalid("frames without data and without end")
 
 
-class FileCalls(Line):
+class FileCalls(ReconnectingLink):
     """What can be done with files in a box."""
 
     async def put(

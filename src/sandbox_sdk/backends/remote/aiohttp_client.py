@@ -20,7 +20,7 @@ LONGEST_HEADER = 64 * 1024
 """The path of a file comes as a header."""
 
 
-class QuickClient:
+class AiohttpClient:
     """What of httpx.AsyncClient is needed here, without proxies, cookies and redirects."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 _T = TypeVar("_T")
 
 
-class Crew(Generic[_T]):
+class TaskSet(Generic[_T]):
     """Work in the background, `limit` pieces at a time. Who makes a crew stops it."""
 
     def __init__(self, limit: int | None = None) -> None:

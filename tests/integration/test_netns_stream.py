@@ -11,7 +11,7 @@ from sandbox_sdk.protocol.errors import SessionLost
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.docker import DockerRuntime
 from sandbox_server.runtime.docker.config import container_name
-from sandbox_server.runtime.docker.near import NearStream, NotNear, open_near
+from sandbox_server.runtime.docker.netns_stream import NetnsStream, NoNetnsStream, open_netns_stream
 from sandbox_server.runtime.docker.runtime import DockerBox
 from sandbox_server.runtime.docker.stream import ExecStream
 from sandbox_server.runtime.warden import WardenClient
@@ -45,7 +45,7 @@ async def pid_of(box: DockerBox) -> tuple[int, str]:
 async def test_the_short_way_is_taken_here(box: DockerBox) -> None:
     network = os.readlink("/proc/self/ns/net")
     stream = await box.open_stream()
-    assert isinstance(stream, NearStream)
+    assert isinstance(stream, NetnsStream)
     await stream.close()
     assert {
         os.readlink(f"/proc/self/task/{task}/ns/net") for task in os.listdir("/proc/self/task")
@@ -57,7 +57,7 @@ async def test_both_ways_lead_to_the_same_shell(
 ) -> None:
     async with WardenClient(box) as client:
         await client.run("x=set")
-    monkeypatch.setattr(box, "_near", False)
+    monkeypatch.setattr(box, "_same_machine", False)
     stream = await box.open_stream()
     assert isinstance(stream, ExecStream)
     await stream.close()
@@ -67,21 +67,21 @@ async def test_both_ways_lead_to_the_same_shell(
 
 async def test_a_process_that_is_not_the_containers_is_no_way(box: DockerBox) -> None:
     pid, container_id = await pid_of(box)
-    with pytest.raises(NotNear):
-        await open_near(os.getpid(), container_id, gone="gone")
-    with pytest.raises(NotNear):
-        await open_near(pid, "0" * 64, gone="gone")
-    with pytest.raises(NotNear):
-        await open_near(1 << 22, container_id, gone="gone")
+    with pytest.raises(NoNetnsStream):
+        await open_netns_stream(os.getpid(), container_id, gone="gone")
+    with pytest.raises(NoNetnsStream):
+        await open_netns_stream(pid, "0" * 64, gone="gone")
+    with pytest.raises(NoNetnsStream):
+        await open_netns_stream(1 << 22, container_id, gone="gone")
 
 
 async def test_where_it_is_not_near_the_long_way_is_taken(
     box: DockerBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def not_near(*_: object, **__: object) -> None:
-        raise NotNear("not allowed")
+        raise NoNetnsStream("not allowed")
 
-    monkeypatch.setattr("sandbox_server.runtime.docker.runtime.open_near", not_near)
+    monkeypatch.setattr("sandbox_server.runtime.docker.runtime.open_netns_stream", not_near)
     async with WardenClient(box) as client:
         assert (await client.run("echo there")).stdout == "there\n"
 

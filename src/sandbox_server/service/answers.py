@@ -56,7 +56,7 @@ class ServiceFacts:
     limits: models.Limits
 
 
-class EventWording:
+class EventAnswers:
     """The events of one command, from an offset in its output on.
 
     Characters that come in pieces are put together. One that was begun before the offset is told

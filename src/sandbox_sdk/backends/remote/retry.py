@@ -15,7 +15,7 @@ HELD_S = 5.0
 """A connection that lasted so long was a working one: patience begins anew after it."""
 
 
-class Setback(Exception):
+class FailedAttempt(Exception):
     """One attempt has failed. `error` is what to tell where there is no other.
 
     repeatable: whether another attempt may follow. unreached: it has not come as far as the server.
@@ -43,7 +43,7 @@ class Setback(Exception):
 
 
 @dataclass
-class Patience:
+class Retry:
     """The repeats of one call: pauses grow and are never quite the same, and come to an end."""
 
     for_s: float
@@ -52,7 +52,7 @@ class Patience:
     _since: float | None = None
     _failures: int = 0
 
-    def pause_s(self, setback: Setback, now: float) -> float | None:
+    def pause_s(self, setback: FailedAttempt, now: float) -> float | None:
         """How long to wait before the next attempt. None: give up."""
         if not setback.repeatable:
             return None
@@ -68,7 +68,7 @@ class Patience:
         self._failures = min(self._failures + 1, 10)
         return pause_s
 
-    def look_back(self, setback: Setback, *, lasted_s: float) -> None:
+    def look_back(self, setback: FailedAttempt, *, lasted_s: float) -> None:
         """What is cut again and again, but worked for a while each time, gets somewhere."""
         if setback.cut and lasted_s > HELD_S:
             self.start_over()

@@ -4,8 +4,8 @@ A warden listens in the network namespace of its box, where nobody else can be. 
 the namespace it was made in, so a thread of ours steps in, makes one and ends. Over that socket the
 warden is handed one end of a pair of sockets, as a relay hands over its stdin and stdout.
 
-Takes CAP_SYS_ADMIN and the engine's own machine. Where anything about it is amiss, NotNear says so
-and the long way is taken.
+Takes CAP_SYS_ADMIN and the engine's own machine. Where anything about it is amiss, NoNetnsStream
+says so and the long way, an exec, is taken.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _LOOK_EVERY = 10
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class NotNear(Exception):
+class NoNetnsStream(Exception):
     """The warden cannot be reached this way."""
 
 
-class NearStream(SocketStream):
+class NetnsStream(SocketStream):
     """A ByteStream, with the connection that tells the warden that somebody is there."""
 
     sign_of_life: socket.socket
@@ -47,10 +47,11 @@ class NearStream(SocketStream):
         await super().close()
 
 
-async def open_near(pid: int, container_id: str, *, gone: str) -> NearStream:
+async def open_netns_stream(pid: int, container_id: str, *, gone: str) -> NetnsStream:
     """A stream to the warden that is process `pid` of the host.
 
-    Raises NotNear, SessionLost with the message `gone`, and TimeoutError where nobody listens.
+    Raises NoNetnsStream, SessionLost with the message `gone`, and TimeoutError where nobody
+    listens.
     """
     with _process(pid) as process:
         _check(process, container_id)
@@ -66,7 +67,7 @@ async def open_near(pid: int, container_id: str, *, gone: str) -> NearStream:
             raise
         finally:
             theirs.close()
-    stream = NearStream(reader, writer)
+    stream = NetnsStream(reader, writer)
     stream.sign_of_life = sign_of_life
     return stream
 
@@ -77,7 +78,7 @@ def _process(pid: int) -> Iterator[int]:
     try:
         folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
-        raise NotNear(f"process {pid} is not here: {exc}") from exc
+        raise NoNetnsStream(f"process {pid} is not here: {exc}") from exc
     try:
         yield folder
     finally:
@@ -89,9 +90,9 @@ def _check(process: int, container_id: str) -> None:
     try:
         groups = _read(process, "cgroup")
     except OSError as exc:
-        raise NotNear(f"the box's process cannot be looked at: {exc}") from exc
+        raise NoNetnsStream(f"the box's process cannot be looked at: {exc}") from exc
     if container_id not in groups:
-        raise NotNear("the engine counts processes otherwise")
+        raise NoNetnsStream("the engine counts processes otherwise")
 
 
 def _read(process: int, name: str) -> str:
@@ -120,7 +121,7 @@ def _socket_in_network_of(process: int) -> socket.socket:
     thread.join()
     (result,) = made
     if isinstance(result, OSError):
-        raise NotNear(f"the box's network cannot be entered: {result}") from result
+        raise NoNetnsStream(f"the box's network cannot be entered: {result}") from result
     return result
 
 
@@ -134,7 +135,7 @@ async def _connect(sock: socket.socket, process: int, gone: str) -> None:
                 if attempt % _LOOK_EVERY == 0:
                     _still_there(process, gone)
             except OSError as exc:
-                raise NotNear(f"the warden cannot be reached: {exc}") from exc
+                raise NoNetnsStream(f"the warden cannot be reached: {exc}") from exc
             await asyncio.sleep(_AGAIN_S)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent
 from sandbox_server.runtime.warden import Exited, Gap, Output
 from sandbox_server.runtime.warden.answers import CommandExit
-from sandbox_server.wording import LOOKBACK, EventWording
+from sandbox_server.service.answers import LOOKBACK, EventAnswers
 
 TEXT = "aé€\U0001f600\n"
 
@@ -25,9 +25,9 @@ class Session:
     record: Record
 
 
-def wording(offset: int = 0) -> EventWording:
+def wording(offset: int = 0) -> EventAnswers:
     session: Any = Session(Record())
-    return EventWording(session, "live", output_limit=1 << 20, offset=offset)
+    return EventAnswers(session, "live", output_limit=1 << 20, offset=offset)
 
 
 def laid_out(pieces: list[tuple[bool, bytes]]) -> list[Output]:
@@ -49,7 +49,7 @@ def exited(size: int) -> Exited:
     )  # fmt: skip
 
 
-def told(wording: EventWording, events: list[Output | Gap | Exited]) -> list[CommandEvent]:
+def told(wording: EventAnswers, events: list[Output | Gap | Exited]) -> list[CommandEvent]:
     return [told for event in events for told in wording.of(event)]
 
 

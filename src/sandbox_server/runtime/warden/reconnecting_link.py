@@ -46,7 +46,7 @@ class Breaks:
         self._last = time.monotonic()
 
 
-class Line:
+class ReconnectingLink:
     """Speaks to the warden of one box in the name of one epoch."""
 
     def __init__(self, box: Box, *, epoch: int = 1, deadman_s: float | None = None) -> None:

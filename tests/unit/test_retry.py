@@ -2,15 +2,15 @@
 
 import pytest
 
-from sandbox_sdk.backends.remote.patience import FIRST_CONTACT_S, HELD_S, Patience, Setback
+from sandbox_sdk.backends.remote.retry import FIRST_CONTACT_S, HELD_S, FailedAttempt, Retry
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
-CUT = Setback(RuntimeUnavailable("cut"), repeatable=True)
-REFUSED = Setback(RuntimeUnavailable("refused"), repeatable=True, unreached=True)
-FINAL = Setback(RuntimeUnavailable("done"), repeatable=False)
+CUT = FailedAttempt(RuntimeUnavailable("cut"), repeatable=True)
+REFUSED = FailedAttempt(RuntimeUnavailable("refused"), repeatable=True, unreached=True)
+FINAL = FailedAttempt(RuntimeUnavailable("done"), repeatable=False)
 
 
-def given_up_after(patience: Patience, setback: Setback, *, each_takes_s: float = 0.0) -> float:
+def given_up_after(patience: Retry, setback: FailedAttempt, *, each_takes_s: float = 0.0) -> float:
     """How long a call that always fails goes on."""
     now = 100.0
     while (pause_s := patience.pause_s(setback, now)) is not None:
@@ -20,29 +20,29 @@ def given_up_after(patience: Patience, setback: Setback, *, each_takes_s: float 
 
 
 @pytest.mark.parametrize("setback", [CUT, REFUSED])
-def test_a_server_that_is_known_is_waited_for(setback: Setback) -> None:
+def test_a_server_that_is_known_is_waited_for(setback: FailedAttempt) -> None:
     for _ in range(20):
-        assert 26 < given_up_after(Patience(30, known=True), setback) <= 30
+        assert 26 < given_up_after(Retry(30, known=True), setback) <= 30
 
 
 def test_an_address_that_may_be_wrong_is_given_up_soon() -> None:
     for _ in range(20):
-        assert 1 < given_up_after(Patience(30, known=False), REFUSED) <= FIRST_CONTACT_S
-    assert given_up_after(Patience(0.5, known=False), REFUSED) <= 0.5
+        assert 1 < given_up_after(Retry(30, known=False), REFUSED) <= FIRST_CONTACT_S
+    assert given_up_after(Retry(0.5, known=False), REFUSED) <= 0.5
 
 
 @pytest.mark.parametrize("for_s", [0, 30])
 def test_what_must_not_be_repeated_is_not(for_s: float) -> None:
-    assert Patience(for_s, known=True).pause_s(FINAL, 0.0) is None
+    assert Retry(for_s, known=True).pause_s(FINAL, 0.0) is None
 
 
 def test_no_patience_at_all() -> None:
-    assert Patience(0, known=True).pause_s(CUT, 0.0) is None
+    assert Retry(0, known=True).pause_s(CUT, 0.0) is None
 
 
 def test_pauses_grow_and_differ() -> None:
     def pauses() -> list[float]:
-        patience = Patience(1000, known=True)
+        patience = Retry(1000, known=True)
         found = [patience.pause_s(CUT, 0.0) for _ in range(12)]
         return [pause for pause in found if pause is not None]
 
@@ -53,15 +53,15 @@ def test_pauses_grow_and_differ() -> None:
 
 
 def test_the_server_says_when() -> None:
-    later = Setback(RuntimeUnavailable("later"), repeatable=True, after_s=7)
-    pause_s = Patience(30, known=True).pause_s(later, 0.0)
+    later = FailedAttempt(RuntimeUnavailable("later"), repeatable=True, after_s=7)
+    pause_s = Retry(30, known=True).pause_s(later, 0.0)
     assert pause_s is not None
     assert 7 < pause_s < 7.2
-    assert Patience(5, known=True).pause_s(later, 0.0) is None
+    assert Retry(5, known=True).pause_s(later, 0.0) is None
 
 
 def test_progress_starts_it_over() -> None:
-    patience = Patience(10, known=True)
+    patience = Retry(10, known=True)
     assert patience.pause_s(CUT, 0.0) is not None
     assert patience.pause_s(CUT, 11.0) is None
     patience.start_over()
@@ -74,13 +74,13 @@ def test_progress_starts_it_over() -> None:
         (CUT, HELD_S + 1, True),
         (CUT, HELD_S - 1, False),
         (REFUSED, HELD_S + 1, False),
-        (Setback(RuntimeUnavailable("full"), repeatable=True, after_s=1), HELD_S + 1, False),
+        (FailedAttempt(RuntimeUnavailable("full"), repeatable=True, after_s=1), HELD_S + 1, False),
     ],
 )
 def test_connections_that_worked_for_a_while(
-    setback: Setback, lasted_s: float, goes_on: bool
+    setback: FailedAttempt, lasted_s: float, goes_on: bool
 ) -> None:
-    patience = Patience(10, known=True)
+    patience = Retry(10, known=True)
     assert patience.pause_s(setback, 0.0) is not None
     patience.look_back(setback, lasted_s=lasted_s)
     assert (patience.pause_s(setback, 11.0) is not None) == goes_on

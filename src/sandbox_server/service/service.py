@@ -53,15 +53,12 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants, to_run
-from sandbox_server.gate import Gate
 from sandbox_server.runtime.warden import Event, Exited
 from sandbox_server.runtime.warden.answers import ListEnd
 from sandbox_server.runtime.warden.commands import RunOptions
-from sandbox_server.sessions.live import LiveSession
-from sandbox_server.sessions.table import Life, SessionTable
-from sandbox_server.wording import (
+from sandbox_server.service.answers import (
     LOOKBACK,
-    EventWording,
+    EventAnswers,
     ServiceFacts,
     command_info,
     download_info,
@@ -72,6 +69,9 @@ from sandbox_server.wording import (
     session_summary,
     told_session,
 )
+from sandbox_server.service.gate import Gate
+from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.table import SessionOptions, SessionTable
 
 __all__ = ["SandboxService", "ServiceFacts"]
 
@@ -128,7 +128,7 @@ class SandboxService(Tenants):
 
     async def _create_session(self, tenant: str, request: CreateSessionRequest) -> Session:
         own_id = None if request.thread_id else str(uuid.uuid4())
-        wanted = Life(
+        wanted = SessionOptions(
             environment=request.environment,
             env=request.env,
             idle_timeout_s=request.idle_timeout_s,
@@ -225,7 +225,7 @@ class SandboxService(Tenants):
         for_s: float = 0.0,
     ) -> AsyncGenerator[CommandEvent]:
         limit = self._facts.limits.output_limit_bytes
-        wording = EventWording(session, state, output_limit=limit, offset=offset)
+        wording = EventAnswers(session, state, output_limit=limit, offset=offset)
         async with self._using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
                 if isinstance(event, Exited):

@@ -1,0 +1,5 @@
+"""The service: what callers ask of the boxes of this machine, past the policy, into answers."""
+
+from sandbox_server.service.service import SandboxService, ServiceFacts
+
+__all__ = ["SandboxService", "ServiceFacts"]
