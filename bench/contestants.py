@@ -10,7 +10,7 @@ from aiodocker.containers import DockerContainer
 from bench import processes
 from bench import results as r
 from bench.stage import Stage
-from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.runtime.agent import BoxAgent
 
 Command = Callable[[], Awaitable[None]]
 SCRIPT = "echo hi"
@@ -66,7 +66,7 @@ def exec_api(container: DockerContainer) -> Command:
     return command
 
 
-async def in_box(client: WardenClient) -> Command:
+async def in_box(client: BoxAgent) -> Command:
     """The only contestant whose commands know of each other: x was set by one before."""
     await client.run("x=hi")
 

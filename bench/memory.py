@@ -19,6 +19,7 @@ from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.bubblewrap.processes import Process
 from sandbox_server.runtime.bubblewrap.state import Record, StateFolder
 from sandbox_server.runtime.docker.config import container_name
+from sandbox_server.runtime.docker.runtime import DockerBox
 
 _SAMPLES = 8
 _EVERY_S = 0.25
@@ -73,7 +74,7 @@ async def _idle_box(stage: Stage, runtime: str, stack: AsyncExitStack) -> Box:
 
 
 async def _of_box(stage: Stage, box: Box) -> float:
-    if stage.docker is not None and box.runtime == "docker":
+    if stage.docker is not None and isinstance(box, DockerBox):
         return await _of_container(stage.docker.containers.container(container_name(box.id)))
     return _of_embedded(stage.state_dir, box)
 

@@ -18,10 +18,10 @@ from aiodocker.containers import DockerContainer
 
 from bench import results as r
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.docker import DockerRuntime
-from sandbox_server.runtime.warden import WardenClient
 
 IMAGE = "sandbox-secure:latest"
 GVISOR_NAME = "runsc"
@@ -62,9 +62,9 @@ class Stage:
     @asynccontextmanager
     async def box(
         self, runtime: str, limits: Limits | None = None
-    ) -> AsyncIterator[tuple[Box, WardenClient]]:
+    ) -> AsyncIterator[tuple[Box, BoxAgent]]:
         """A box and a client that is connected to it."""
-        async with self.made_box(runtime, limits) as box, WardenClient(box) as client:
+        async with self.made_box(runtime, limits) as box, box.agent() as client:
             yield box, client
 
     @asynccontextmanager

@@ -13,7 +13,8 @@ from bench.contestants import Command, WrongAnswer
 from bench.measure import orders, per_s, time_s
 from bench.results import Results
 from bench.stage import Stage, all_cpus
-from sandbox_server.runtime.warden import Output, WardenClient
+from sandbox_server.runtime.agent import Output
+from sandbox_server.runtime.warden import WardenClient
 
 SIZE = 100 << 20
 SCRIPT = f"head -c {SIZE} /dev/zero"

@@ -1,29 +1,35 @@
-"""What this installation adds to the SDK, found by the entry points of its package: the SDK itself
-imports nothing of a server."""
+"""What is installed beside the SDK, found by entry points: the SDK itself imports nothing of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from typing import Any
 
 COMMANDS = "agent_sandbox.commands"
 """Each a function that adds subcommands to the command line."""
 LOCAL = "agent_sandbox.local"
 """`host`: a function that runs the local service."""
+RUNTIMES = "agent_sandbox.runtimes"
+"""Each a function that makes a runtime; other packages may add theirs."""
 
 
-def plugins(group: str) -> Iterator[EntryPoint]:
+def own(group: str) -> Iterator[EntryPoint]:
+    """Those of this package. Quick: no other package is looked at."""
     try:
-        found = distribution("agent-sandbox").entry_points.select(group=group)
+        yield from distribution("agent-sandbox").entry_points.select(group=group)
     except PackageNotFoundError:  # Run from a folder, without being installed.
         return
-    yield from found
 
 
-def plugin(group: str, name: str) -> Any:
-    """Raises ModuleNotFoundError where it is not there, or something that it needs."""
-    for found in plugins(group):
+def names(group: str) -> list[str]:
+    """What there is in a group, of all packages."""
+    return sorted({found.name for found in entry_points(group=group)})
+
+
+def load(group: str, name: str) -> Any:
+    """Raises LookupError where there is no such thing, ImportError where it lacks something."""
+    for found in (*own(group), *entry_points(group=group, name=name)):
         if found.name == name:
             return found.load()
-    raise ModuleNotFoundError(f"agent-sandbox is installed without {group} {name}")
+    raise LookupError(f"nothing named {name!r} is installed for {group}")

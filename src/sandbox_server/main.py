@@ -159,9 +159,7 @@ async def _open_service(
     settings: Settings, gate: Gate, *, url: str, stop: asyncio.Event | None
 ) -> AsyncIterator[SandboxService]:
     state = settings.state_folder()
-    runtime, why = await choose(
-        settings.runtime, engine_runtime=settings.docker_runtime, state_dir=state
-    )
+    runtime, why = await choose(settings.runtime, settings.runtime_options())
     async with runtime:
         refuse_impossible(settings, runtime=runtime.name, why=why)
         _tell_unused(settings, runtime=runtime.name)

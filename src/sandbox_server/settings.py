@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
@@ -28,6 +29,7 @@ from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, MAX_TIMEOUT_S
 from sandbox_server import __version__
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.registry import AUTO, RuntimeOptions, unknown
 
 DEADMAN_MARGIN_S = 300.0
 
@@ -73,7 +75,7 @@ class Settings(BaseSettings):
     """8000 unless told, and 5000 for a worker."""
     worker_id: str = _plain("WORKER_ID", "", pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,63})?$")
     state_dir: Path | None = None
-    runtime: Literal["auto", "docker", "bubblewrap"] = "auto"
+    runtime: str = AUTO
     docker_runtime: str | None = None
     image: str = "sandbox-secure:latest"
     environments: dict[str, str] = Field(default_factory=dict)
@@ -146,6 +148,16 @@ class Settings(BaseSettings):
             raise ValueError(f"a {self.role} needs SANDBOX_REDIS_URL=redis://…")
         return self
 
+    @field_validator("runtime")
+    @classmethod
+    def _known_runtime(cls, name: str) -> str:
+        if why := unknown(name):
+            raise ValueError(why)
+        return name
+
+    def runtime_options(self) -> RuntimeOptions:
+        return RuntimeOptions(state_dir=self.state_folder(), engine_runtime=self.docker_runtime)
+
     def limits(self) -> Limits:
         return Limits(
             memory_bytes=self.memory_limit,
@@ -212,10 +224,11 @@ def load(**overrides: Any) -> Settings:
 
 def _problem(error: Any) -> str:
     place = ".".join(str(part) for part in error["loc"])
+    said = str(error["msg"]).removeprefix("Value error, ")
     if not place:
-        return str(error["msg"]).removeprefix("Value error, ")
+        return said
     name = place if place.isupper() else f"SANDBOX_{place.upper()}"
-    return f"{name}: {error['msg']}"
+    return f"{name}: {said}"
 
 
 def _is_loopback(host: str) -> bool:

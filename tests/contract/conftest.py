@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.runtime.base import BoxSpec, Runtime
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
 from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways
 from tests.run import run_owner
@@ -17,7 +18,7 @@ __all__ = ["make_runtime", "sandboxes", "stand"]
 
 RUNTIMES = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",") if name]
 
-MakeBox = Callable[..., Awaitable[Box]]
+MakeBox = Callable[..., Awaitable[WardenBox]]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -64,9 +65,10 @@ async def make_box(runtime: Runtime) -> AsyncIterator[MakeBox]:
     """Makes boxes and destroys them after the test."""
     async with AsyncExitStack() as stack:
 
-        async def make(**changes: object) -> Box:
+        async def make(**changes: object) -> WardenBox:
             spec = replace(BoxSpec(owner=run_owner("contract"), deadman_s=300), **changes)  # type: ignore[arg-type]
             box = await runtime.create(spec)
+            assert isinstance(box, WardenBox)
             stack.push_async_callback(box.destroy)
             return box
 
@@ -74,11 +76,11 @@ async def make_box(runtime: Runtime) -> AsyncIterator[MakeBox]:
 
 
 @pytest.fixture
-async def box(make_box: MakeBox) -> Box:
+async def box(make_box: MakeBox) -> WardenBox:
     return await make_box()
 
 
 @pytest.fixture
-async def warden(box: Box) -> AsyncIterator[WardenClient]:
+async def warden(box: WardenBox) -> AsyncIterator[WardenClient]:
     async with WardenClient(box) as client:
         yield client

@@ -16,6 +16,7 @@ from sandbox_sdk.protocol.models import (
     ExecuteResult,
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_server.runtime.warden import WardenClient
 
 from .stand import Stand
 from .test_sandboxes import MIB, collect, run, text_of, thread
@@ -144,8 +145,9 @@ async def test_a_result_outlives_the_link_it_was_asked_over(
 ) -> None:
     command_id = await start(sandboxes, "cut", "echo a; sleep 1; echo b")
     (session,) = stand.worker.table.sessions()
-    assert session.warden._link is not None
-    await session.warden._link._stream.close()
+    assert isinstance(session.agent, WardenClient)
+    assert session.agent._link is not None
+    await session.agent._link._stream.close()
     assert (await ended(sandboxes, "cut", command_id)).output == "a\nb\n"
 
 

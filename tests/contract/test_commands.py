@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.agent import Exited, Gap, Output, Started
 from sandbox_server.runtime.warden.client import WardenClient
-from sandbox_server.runtime.warden.events import Exited, Gap, Output, Started
 from tests.waiting import until_running
 
 MIB = 1 << 20

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.agent import FileEntry
 from sandbox_server.runtime.base import Limits
-from sandbox_server.runtime.warden.answers import FileEntry
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.service.answers import file_entry
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Box, Limits
+from sandbox_server.runtime.base import Limits
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
 
 from .conftest import MakeBox
@@ -228,7 +229,7 @@ async def test_too_large_is_refused_and_leaves_nothing(warden: WardenClient) -> 
     assert (await warden.run("find . -mindepth 1")).output == ""
 
 
-async def test_an_upload_cut_off_leaves_nothing(box: Box, warden: WardenClient) -> None:
+async def test_an_upload_cut_off_leaves_nothing(box: WardenBox, warden: WardenClient) -> None:
     async def half() -> AsyncIterator[bytes]:
         yield b"x" * 300_000
         raise RuntimeError("the client has gone")

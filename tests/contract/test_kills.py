@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from sandbox_server.runtime.agent import Output
 from sandbox_server.runtime.warden.client import WardenClient
-from sandbox_server.runtime.warden.events import Output
 
 from .conftest import MakeBox
 

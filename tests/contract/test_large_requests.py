@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_warden import frames
 
@@ -99,7 +99,7 @@ async def test_a_byte_that_is_no_text_arrives(warden: WardenClient) -> None:
     assert result.output.strip() == "ff"
 
 
-async def test_a_frame_that_is_too_long(box: Box) -> None:
+async def test_a_frame_that_is_too_long(box: WardenBox) -> None:
     """The warden's own bounds hold for whoever speaks to it."""
     long = frames.HEADER.pack(frames.MAX_PAYLOAD + 1, frames.RUN, 5) + os.urandom(64)
     received = await answers(box, HELLO, long)

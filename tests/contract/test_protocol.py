@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Box, ByteStream
+from sandbox_server.runtime.streams import ByteStream
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.runtime.warden.link import Link, LinkLost
 from sandbox_server.runtime.warden.zipapp import warden_version
@@ -19,7 +20,7 @@ HELLO = frames.encode_json(frames.HELLO, 1, {"version": 1, "epoch": 1})
 
 
 async def answers(
-    box: Box, *sent: bytes, wait_s: float = 30.0, expected: int | None = None
+    box: WardenBox, *sent: bytes, wait_s: float = 30.0, expected: int | None = None
 ) -> list[frames.Frame]:
     """What a warden says to a stream of bytes, until it closes, has said enough or is silent."""
     stream = await box.open_stream()
@@ -62,7 +63,7 @@ def code_of(frame: frames.Frame) -> str:
     ],
 )
 async def test_garbage_is_answered_and_the_stream_closed(
-    box: Box, warden: WardenClient, garbage: bytes
+    box: WardenBox, warden: WardenClient, garbage: bytes
 ) -> None:
     received = await answers(box, garbage)
     assert code_of(received[-1]) == "bad_frame"
@@ -71,7 +72,7 @@ async def test_garbage_is_answered_and_the_stream_closed(
 
 @pytest.mark.parametrize("versions", [{}, {"versions": [999, 1001]}, {"versions": [0, 0]}])
 async def test_another_version_is_refused_with_the_one_spoken(
-    box: Box, versions: dict[str, object]
+    box: WardenBox, versions: dict[str, object]
 ) -> None:
     hello = frames.encode_json(frames.HELLO, 1, {"version": 999, "epoch": 1, **versions})
     (answer,) = await answers(box, hello)
@@ -79,14 +80,14 @@ async def test_another_version_is_refused_with_the_one_spoken(
     assert "version 1" in json.loads(answer[2])["message"]
 
 
-async def test_the_highest_version_that_both_know_is_spoken(box: Box) -> None:
+async def test_the_highest_version_that_both_know_is_spoken(box: WardenBox) -> None:
     body = {"version": 0, "versions": [0, 999], "epoch": 1, "of a later version": True}
     (answer,) = await answers(box, frames.encode_json(frames.HELLO, 1, body), expected=1)
     assert answer[0] == frames.REPLY
     assert json.loads(answer[2])["version"] == frames.PROTOCOL_VERSION
 
 
-async def test_frames_of_a_later_version_do_no_harm(box: Box) -> None:
+async def test_frames_of_a_later_version_do_no_harm(box: WardenBox) -> None:
     later = [frames.encode(kind, 7, b"x") for kind in (40, 63, 90, 255)]
     request = frames.encode_json(31, 8, {"later": True})
     ping = frames.encode_json(frames.PING, 9, {"later": True})
@@ -95,7 +96,7 @@ async def test_frames_of_a_later_version_do_no_harm(box: Box) -> None:
     assert [frame[:2] for frame in received[1:]] == [(frames.ERROR, 8), (frames.REPLY, 9)]
 
 
-async def test_a_warden_says_which_one_it_is(box: Box, warden: WardenClient) -> None:
+async def test_a_warden_says_which_one_it_is(box: WardenBox, warden: WardenClient) -> None:
     assert warden.about is not None
     assert warden.about.build == (await warden.state()).build == warden_version()
 
@@ -114,7 +115,7 @@ async def test_a_warden_says_which_one_it_is(box: Box, warden: WardenClient) -> 
     ],
 )
 async def test_bad_requests_are_refused_and_the_stream_goes_on(
-    box: Box, body: dict[str, object]
+    box: WardenBox, body: dict[str, object]
 ) -> None:
     request = frames.encode_json(frames.RUN, 2, body)
     ping = frames.encode_json(frames.PING, 3, {})
@@ -125,7 +126,7 @@ async def test_bad_requests_are_refused_and_the_stream_goes_on(
 
 
 async def test_half_frames_and_silence_do_not_disturb_others(
-    box: Box, warden: WardenClient
+    box: WardenBox, warden: WardenClient
 ) -> None:
     streams = [await box.open_stream() for _ in range(5)]
     for i, stream in enumerate(streams):
@@ -141,7 +142,7 @@ async def ask_for_ever(stream: ByteStream, request: bytes) -> None:
 
 
 async def test_one_who_asks_and_never_listens_is_left_waiting(
-    box: Box, warden: WardenClient
+    box: WardenBox, warden: WardenClient
 ) -> None:
     stream = await box.open_stream()
     await stream.write(HELLO)
@@ -169,7 +170,7 @@ def without_end(data: bytes) -> bool:
     return not (len(data) >= 5 and data[4] == frames.END)
 
 
-async def test_fuzz_the_warden(box: Box, warden: WardenClient) -> None:
+async def test_fuzz_the_warden(box: WardenBox, warden: WardenClient) -> None:
     """Random frames and random bytes, with and without a hello in front."""
     loop = asyncio.get_running_loop()
 
@@ -221,11 +222,11 @@ ABOUT = {
 }
 
 
-class LyingBox(Box):
+class LyingBox(WardenBox):
     """Says hello properly once, then lies."""
 
     def __init__(self, *lies: bytes) -> None:
-        super().__init__("liar", runtime="lies", labels={}, created_at=0.0)
+        super().__init__("liar")
         self._streams = [Liar(frames.encode_json(frames.REPLY, 1, ABOUT), *lies)]
 
     async def open_stream(self) -> ByteStream:

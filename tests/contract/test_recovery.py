@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Box, ByteStream, Runtime
-from sandbox_server.runtime.warden.answers import Fenced
+from sandbox_server.runtime.agent import Exited, Fenced, Output
+from sandbox_server.runtime.base import Runtime
+from sandbox_server.runtime.streams import ByteStream
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
-from sandbox_server.runtime.warden.events import Exited, Output
 from tests.run import run_owner
 from tests.waiting import until_running
 
@@ -87,13 +88,13 @@ async def test_processes_of_the_box_stopping_everything_they_can(warden: WardenC
     assert (await warden.run("echo $kept")).output == "1\n"
 
 
-async def test_two_owners_of_one_epoch_at_once(box: Box, warden: WardenClient) -> None:
+async def test_two_owners_of_one_epoch_at_once(box: WardenBox, warden: WardenClient) -> None:
     async with WardenClient(box) as second:
         await warden.run("x=1")
         assert (await second.run("echo $x")).output == "1\n"
 
 
-async def test_a_higher_epoch_fences_the_lower(box: Box, warden: WardenClient) -> None:
+async def test_a_higher_epoch_fences_the_lower(box: WardenBox, warden: WardenClient) -> None:
     assert (await warden.run("x=1")).exit.exit_code == 0
     async with WardenClient(box, epoch=2) as newer:
         with pytest.raises(Fenced):
@@ -103,7 +104,9 @@ async def test_a_higher_epoch_fences_the_lower(box: Box, warden: WardenClient) -
         assert (await newer.run("echo $x")).output == "1\n"
 
 
-async def test_what_the_owner_left_is_there_for_the_next(box: Box, warden: WardenClient) -> None:
+async def test_what_the_owner_left_is_there_for_the_next(
+    box: WardenBox, warden: WardenClient
+) -> None:
     await warden.set_state({"thread": "t-1", "generation": 3})
     await warden.run("echo kept", command_id="c1", key="k1")
     await warden.close()
@@ -115,14 +118,14 @@ async def test_what_the_owner_left_is_there_for_the_next(box: Box, warden: Warde
         ]
 
 
-async def test_a_box_that_is_gone_is_told(box: Box, warden: WardenClient) -> None:
+async def test_a_box_that_is_gone_is_told(box: WardenBox, warden: WardenClient) -> None:
     await box.destroy()
     with pytest.raises(errors.SessionLost):
         await warden.run("echo anyone")
 
 
 async def test_a_box_that_goes_in_the_middle_of_a_command_is_told(
-    box: Box, warden: WardenClient
+    box: WardenBox, warden: WardenClient
 ) -> None:
     running = asyncio.create_task(warden.run("sleep 100", timeout_s=120))
     await until_running(warden)
@@ -134,7 +137,7 @@ async def test_a_box_that_goes_in_the_middle_of_a_command_is_told(
 async def test_a_box_that_goes_while_it_is_asked_is_told(make_box: MakeBox) -> None:
     """Whatever an engine says of a container that it can no longer enter, a loss is a loss."""
 
-    async def ask(box: Box) -> None:
+    async def ask(box: WardenBox) -> None:
         async with WardenClient(box) as client:
             await client.run("sleep 100", timeout_s=120)
 
@@ -167,7 +170,7 @@ class _Unended:
 
 
 async def test_a_box_that_goes_without_a_word_is_told(
-    box: Box, monkeypatch: pytest.MonkeyPatch
+    box: WardenBox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_stream = box.open_stream
 
@@ -214,7 +217,7 @@ async def test_a_running_command_keeps_the_box(make_box: MakeBox) -> None:
     assert result.output == "done\n"
 
 
-async def test_a_warden_can_end_its_box(box: Box, warden: WardenClient) -> None:
+async def test_a_warden_can_end_its_box(box: WardenBox, warden: WardenClient) -> None:
     await warden.end()
     for _ in range(100):
         if not await box.is_alive():
@@ -228,13 +231,13 @@ import asyncio, sys
 from pathlib import Path
 from tests.contract.conftest import make_runtime
 from sandbox_server.runtime.base import BoxSpec
-from sandbox_server.runtime.warden import Output
+from sandbox_server.runtime.agent import Output
 from sandbox_server.runtime.warden.client import WardenClient
 
 async def main():
     runtime = make_runtime(sys.argv[1], Path(sys.argv[2]))
-    box = await runtime.create(BoxSpec(owner=sys.argv[3], deadman_s=300, labels={"color": "blue"}))
-    warden = WardenClient(box, epoch=1)
+    box = await runtime.create(BoxSpec(owner=sys.argv[3], deadman_s=300))
+    warden = box.agent(epoch=1)
     await warden.run("echo kept > /workspace/file; cd /tmp; name=value", key="first")
     command = "echo begun; sleep 2; echo ended >> /workspace/file; cat /workspace/file"
     async for event in warden.stream(command, key="second", command_id="long"):
@@ -260,8 +263,7 @@ async def test_adoption_after_the_server_was_killed(
     (box,) = await runtime.boxes("killed" + OWN)
     try:
         assert box.id == box_id
-        assert box.labels["color"] == "blue"
-        async with WardenClient(box, epoch=2) as warden:
+        async with box.agent(epoch=2) as warden:
             events = [event async for event in warden.attach("long")]
             assert isinstance(events[-1], Exited)
             text = b"".join(e.data for e in events if isinstance(e, Output))
@@ -280,7 +282,7 @@ async def test_boxes_of_other_owners_are_not_mine(runtime: Runtime, make_box: Ma
     assert await runtime.boxes("you" + OWN) == []
 
 
-async def test_destroying_twice_is_harmless(box: Box) -> None:
+async def test_destroying_twice_is_harmless(box: WardenBox) -> None:
     await box.destroy()
     await box.destroy()
     assert not await box.is_alive()

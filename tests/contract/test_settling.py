@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sandbox_server.runtime.base import Box, ByteStream
+from sandbox_server.runtime.streams import ByteStream
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_warden import frames
 
@@ -58,7 +59,7 @@ class SlowReader:
 
 
 @pytest.fixture
-async def reader(box: Box) -> AsyncIterator[SlowReader]:
+async def reader(box: WardenBox) -> AsyncIterator[SlowReader]:
     stream = await box.open_stream()
     yield SlowReader(stream)
     await stream.close()

@@ -5,22 +5,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
-from sandbox_server.runtime.base import Box, ByteStream
+from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Record, Status
-from sandbox_server.sessions.table import SessionTable
+from sandbox_server.sessions.table import Occupancy, SessionTable
 
 TENANT = "t"
 
 
-class NoBox(Box):
+class NoBox(WardenBox):
     """Only its end is noticed."""
 
     destroyed = False
 
     def __init__(self, box_id: str) -> None:
-        super().__init__(box_id, runtime="none", labels={}, created_at=0.0)
+        super().__init__(box_id)
 
     async def open_stream(self) -> ByteStream:
         raise AssertionError("nobody speaks to it")
@@ -41,7 +43,9 @@ class NoSource:
 
 def table_of(index: SessionIndex, lease: RedisLease) -> SessionTable:
     registry = RedisRegistry(index, lease)
-    return SessionTable(registry, lease, NoSource(), idle_timeout_s=600, capacity=1 << 20)
+    return SessionTable(
+        registry, lease, NoSource(), idle_timeout_s=600, occupancy=Occupancy(1 << 20)
+    )
 
 
 def session_of(worker: str, number: int) -> LiveSession:

@@ -265,7 +265,7 @@ CASES = (
     Case(58, "Sparse files larger than the disk, strangers at the warden's door: refused", (
         f"{_BOUNDS}a_file_cannot_be_larger_than_the_disk",
         f"{_HOSTILE_FILES}a_huge_sparse_file_cannot_be_made",
-        "integration/test_near.py::test_a_process_that_is_not_the_containers_is_no_way",
+        "integration/test_netns_stream.py::test_a_process_that_is_not_the_containers_is_no_way",
         "integration/test_door.py",
     )),
     Case(59, "Escapes for terminals in what a box names: shown escaped", ("cli/test_escapes.py",)),

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Box, Limits
+from sandbox_server.runtime.agent import CommandResult
+from sandbox_server.runtime.base import Limits
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
-from sandbox_server.runtime.warden.events import CommandResult
 from tests.contract.conftest import MakeBox, make_box, runtime, runtime_name, state_dir, warden
 
 __all__ = ["make_box", "runtime", "runtime_name", "state_dir", "warden"]
@@ -152,7 +153,7 @@ def _applies(item: pytest.Item) -> bool:
 
 
 @pytest.fixture
-async def box(make_box: MakeBox) -> Box:
+async def box(make_box: MakeBox) -> WardenBox:
     return await make_box(limits=SMALL)
 
 

@@ -8,8 +8,8 @@ folders of any depth and size. In test_commands.py there: output that is not tex
 import pytest
 
 from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.agent import Exited
 from sandbox_server.runtime.warden.client import WardenClient
-from sandbox_server.runtime.warden.events import Exited
 
 from .conftest import run_python
 

@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Box, Runtime
+from sandbox_server.runtime.base import Runtime
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
 
 from .conftest import (
@@ -81,7 +82,7 @@ async def test_threads_count_as_processes(warden: WardenClient) -> None:
 
 
 async def test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone(
-    box: Box, warden: WardenClient, neighbour: WardenClient
+    box: WardenBox, warden: WardenClient, neighbour: WardenClient
 ) -> None:
     running = asyncio.create_task(warden.run(f"{BOMB}; sleep 30", timeout_s=3))
     await asyncio.wait([running], timeout=4)
@@ -138,7 +139,9 @@ async def test_memory_that_outlives_its_process_leaves_the_session_alone(
         await answers(warden, SESSION_S)
 
 
-async def test_a_memory_hog_takes_its_gvisor_box_along(box: Box, warden: WardenClient) -> None:
+async def test_a_memory_hog_takes_its_gvisor_box_along(
+    box: WardenBox, warden: WardenClient
+) -> None:
     with pytest.raises(errors.SessionLost):
         async with asyncio.timeout(SESSION_S):
             await run_python(warden, HOG)
@@ -201,7 +204,7 @@ async def test_files_in_memory_are_bounded_and_charged_to_the_box(warden: Warden
 
 
 async def test_spinners_get_the_cpu_limit_and_no_more(
-    runtime_name: str, box: Box, warden: WardenClient
+    runtime_name: str, box: WardenBox, warden: WardenClient
 ) -> None:
     async def used_s() -> float:
         # gVisor counts what its processes wanted; the host knows what they got.
@@ -214,7 +217,7 @@ async def test_spinners_get_the_cpu_limit_and_no_more(
     assert (await used_s() - before) / (time.monotonic() - started) < SMALL.cpus * 1.5
 
 
-def container_cpu_s(box: Box) -> float:
+def container_cpu_s(box: WardenBox) -> float:
     """From the control group of a box's container, of version 1 or 2."""
     ident = inspect(f"sandbox-{box.id}", "{{.Id}}")
     root = Path("/sys/fs/cgroup")
@@ -332,7 +335,7 @@ async def test_descriptors_in_flight_do_not_stop_the_session(warden: WardenClien
 
 
 async def test_nothing_that_a_box_writes_ends_up_in_a_log(
-    runtime_name: str, state_dir: Path, box: Box, warden: WardenClient
+    runtime_name: str, state_dir: Path, box: WardenBox, warden: WardenClient
 ) -> None:
     before = folder_bytes(state_dir)
     flood = (

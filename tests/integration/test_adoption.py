@@ -12,11 +12,9 @@ import pytest
 
 from sandbox_sdk.protocol.errors import SessionLost
 from sandbox_sdk.protocol.models import Target
-from sandbox_server import worker as worker_module
 from sandbox_server.api.auth import SOLE_TENANT
-from sandbox_server.pool import PoolSettings
+from sandbox_server.pool import PooledBoxes, PoolSettings
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
-from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Status
@@ -64,12 +62,12 @@ async def opened(server_runtime: Runtime, state_dir: Path, owner: str) -> AsyncI
 
 async def tells(box: Box, state: dict[str, Any]) -> None:
     """Let a box say this of itself, as code that has taken over its warden could."""
-    async with WardenClient(box, epoch=1) as warden:
+    async with box.agent(epoch=1) as warden:
         await warden.set_state(state)
 
 
 async def told_state(session: LiveSession) -> dict[str, Any]:
-    return (await session.warden.state()).state
+    return (await session.agent.state()).state
 
 
 async def eventually(holds: Callable[[], object]) -> None:
@@ -124,12 +122,12 @@ async def test_a_used_box_that_says_it_is_new_is_handed_to_nobody(
 
     async with opened() as worker:
         session, _ = await worker.table.open(SOLE_TENANT, "first")
-        await session.warden.put("/workspace/secret", secret(), limit=100)
+        await session.agent.put("/workspace/secret", secret(), limit=100)
     await tells(session.box, {})
     async with opened(warm=1) as worker:
         other, _ = await worker.table.open(SOLE_TENANT, "second")
         assert other.box.id != session.box.id
-        assert (await other.warden.list("/workspace")).entries == []
+        assert (await other.agent.run("ls -A /workspace")).output == ""
         assert session.box.id not in {box.id for box in await server_runtime.boxes(owner)}
         assert await lost(worker, session)
 
@@ -184,12 +182,12 @@ async def warm_box(opened: OpenWorker, server_runtime: Runtime, owner: str) -> B
 
 def kill_instead_of_stopping(worker: Worker) -> None:
     """Its warm boxes stay, as after kill -9."""
-    close = worker._pool.close
+    close = worker._boxes._pool.close
 
     async def leave(*, destroy: bool) -> None:
         await close(destroy=False)
 
-    worker._pool.close = leave  # type: ignore[method-assign]
+    worker._boxes._pool.close = leave  # type: ignore[method-assign]
 
 
 async def test_a_warm_box_is_warm_again(
@@ -206,7 +204,7 @@ async def test_a_warm_box_that_ran_something_is_handed_to_nobody(
     opened: OpenWorker, server_runtime: Runtime, owner: str
 ) -> None:
     box = await warm_box(opened, server_runtime, owner)
-    async with WardenClient(box, epoch=1) as warden:
+    async with box.agent(epoch=1) as warden:
         await warden.run("true")
     async with opened(warm=1) as worker:
         session, _ = await worker.table.open(SOLE_TENANT, "mine")
@@ -217,7 +215,7 @@ async def test_a_warden_of_another_version_is_handed_to_nobody(
     opened: OpenWorker, server_runtime: Runtime, owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = await warm_box(opened, server_runtime, owner)
-    monkeypatch.setattr(worker_module, "warden_version", lambda: "a later one")
+    monkeypatch.setattr(PooledBoxes, "build", "a later one")
     async with opened(warm=1) as worker:
         session, _ = await worker.table.open(SOLE_TENANT, "mine")
         assert session.box.id != box.id
@@ -228,7 +226,7 @@ async def test_a_session_goes_on_with_the_warden_it_has(
 ) -> None:
     async with opened() as worker:
         session, _ = await worker.table.open(SOLE_TENANT, "mine")
-    monkeypatch.setattr(worker_module, "warden_version", lambda: "a later one")
+    monkeypatch.setattr(PooledBoxes, "build", "a later one")
     async with opened() as worker:
         (found,) = worker.table.sessions()
         assert found.box.id == session.box.id
@@ -247,9 +245,9 @@ async def test_a_box_cannot_keep_itself_from_expiring(opened: OpenWorker) -> Non
 
 
 async def in_use(box: Box) -> None:
-    async with WardenClient(box, epoch=1) as warden:
+    async with box.agent(epoch=1) as warden:
         while True:
-            await warden.list("/workspace")
+            await warden.run("true")
             await asyncio.sleep(0.02)
 
 
@@ -259,7 +257,7 @@ async def test_a_command_that_nobody_waits_for_keeps_its_session(opened: OpenWor
         session, _ = await worker.table.open(SOLE_TENANT, "t", SessionOptions(idle_timeout_s=0.1))
         using = session.use(asyncio.get_running_loop().time, for_s=60)
         with contextlib.suppress(RuntimeError), using:
-            await session.warden.start("sleep 1")
+            await session.agent.start("sleep 1")
             raise RuntimeError("the caller has left")
         before = session.last_used
         await eventually(lambda: session.last_used > before + 0.5 or session.ended)

@@ -13,9 +13,10 @@ import pytest
 
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable
 from sandbox_server.pool import Pool, PoolSettings, WarmBox
+from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.answers import BoxState
+from sandbox_server.runtime.warden.box import WardenBox
 from tests.contract import conftest as contract
 from tests.run import run_owner
 
@@ -89,7 +90,7 @@ def open_pool(runtime: Flaky) -> OpenPool:
     async def open_pool(
         *,
         adopt: Sequence[Box] = (),
-        connect: Callable[[Box], WardenClient] = WardenClient,
+        connect: Callable[[Box], BoxAgent] = lambda box: box.agent(),
         room: Callable[[], int] = lambda: 100,
         clock: Callable[[], float] = time.monotonic,
         **changes: Any,
@@ -97,7 +98,7 @@ def open_pool(runtime: Flaky) -> OpenPool:
         settings = replace(SETTINGS, **changes)
         pool = Pool(runtime, SPEC, settings, connect=connect, room=room, clock=clock)
         for box in adopt:
-            pool.adopt(box, WardenClient(box, epoch=2))
+            pool.adopt(box, box.agent(epoch=2))
         try:
             async with pool:
                 yield pool
@@ -138,7 +139,7 @@ async def test_it_warms_up_and_a_claim_is_a_pop(
         assert repr(pool) == f"<Pool {runtime.name} 2 warm, 0 starting, 0 claimed | max 4>"
         first = await claim(pool)
         assert first.box.id in {box.id for box in runtime.made[:2]}
-        assert (await first.warden.run("echo hello")).output == "hello\n"
+        assert (await first.agent.run("echo hello")).output == "hello\n"
         await until(lambda: pool.warm == 2 and not pool.starting)
         assert pool.claimed == 1
         assert await alive(runtime) == 3
@@ -151,7 +152,7 @@ async def test_many_claims_at_once_get_a_box_each(
         await until(lambda: pool.warm == 3)
         claimed = await asyncio.gather(*(claim(pool) for _ in range(20)))
         assert len({warm.box.id for warm in claimed}) == 20
-        results = await asyncio.gather(*(warm.warden.run("echo $$") for warm in claimed))
+        results = await asyncio.gather(*(warm.agent.run("echo $$") for warm in claimed))
         assert all(result.exit.exit_code == 0 for result in results)
         await until(lambda: pool.warm == 3 and not pool.starting)
         assert len(runtime.made) == 23
@@ -201,7 +202,7 @@ async def test_a_dead_box_is_not_handed_out(
         await dead.destroy()
         warm = await claim(pool)
         assert warm.box.id == runtime.made[1].id
-        assert (await warm.warden.run("echo here")).output == "here\n"
+        assert (await warm.agent.run("echo here")).output == "here\n"
 
 
 async def test_a_pool_of_dead_boxes_starts_a_new_one(
@@ -225,8 +226,9 @@ async def test_boxes_that_die_in_the_pool_are_replaced(runtime: Flaky, open_pool
 async def test_a_broken_link_is_mended(runtime: Flaky, open_pool: OpenPool, claim: Any) -> None:
     clients: list[WardenClient] = []
 
-    def connect(box: Box) -> WardenClient:
-        clients.append(WardenClient(box))
+    def connect(box: Box) -> BoxAgent:
+        assert isinstance(box, WardenBox)
+        clients.append(box.agent())
         return clients[-1]
 
     async with open_pool(connect=connect, size=1, max_size=1, check_every_s=0.05) as pool:
@@ -316,7 +318,7 @@ async def test_a_box_that_another_process_has_taken_over_is_dropped_and_lives_on
 ) -> None:
     async with open_pool(size=1, check_every_s=0.05) as pool:
         await until(lambda: pool.warm == 1)
-        async with WardenClient(runtime.made[0], epoch=2) as taken:
+        async with runtime.made[0].agent(epoch=2) as taken:
             await until(lambda: len(runtime.made) == 2 and pool.warm == 1)
             await until(lambda: not len(pool._ends))
             assert (await taken.run("echo mine")).output == "mine\n"

@@ -11,7 +11,6 @@ from sandbox_sdk import AsyncSandboxClient, LocalBackend
 from sandbox_server.private import private_folder
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime, host
-from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.service.audit import AuditLog
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from tests.contract.conftest import RUNTIMES, state_dir
@@ -74,7 +73,7 @@ async def check_passing(folder: Path) -> None:
     async with BubblewrapRuntime(state_dir=folder) as runtime:
         box = await runtime.create(BoxSpec(owner="passing", deadman_s=60))
         try:
-            async with WardenClient(box) as warden:
+            async with box.agent() as warden:
                 await warden.ping()
             assert mode(folder) == 0o711
             assert open_to_others(folder) == {}

@@ -10,14 +10,13 @@ import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import Target
-from sandbox_server import worker as worker_module
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.pool import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.processes import Process
 from sandbox_server.runtime.bubblewrap.state import Record, StateFolder
-from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.sessions import adoption
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Record as SessionRecord
@@ -97,16 +96,16 @@ async def test_a_session_that_hangs_at_adoption_is_not_lost(
     async with make_worker(state_dir, "adopting", destroy_on_exit=False) as worker:
         life = SessionOptions(environment="other", idle_timeout_s=77)
         session, _ = await worker.table.open(SOLE_TENANT, "t", life)
-        await session.warden.run("x=kept")
+        await session.agent.run("x=kept")
     frozen = warden_of(state_dir, session)
     frozen.stop()
-    monkeypatch.setattr(worker_module, "ADOPT_S", 0.1)
+    monkeypatch.setattr(adoption, "ADOPT_S", 0.1)
     try:
         async with make_worker(state_dir, "adopting") as worker:
             (found,) = worker.table.sessions()
             assert found.record == replace(session.record, epoch=2)
             frozen.resume()
-            assert (await found.warden.run("echo $x")).stdout == "kept\n"
+            assert (await found.agent.run("echo $x")).stdout == "kept\n"
             again, _ = await worker.table.open(SOLE_TENANT, "t")
             assert (again.environment, again.idle_timeout_s) == ("other", 77)
     finally:
@@ -171,12 +170,12 @@ async def test_a_registry_that_hiccups_for_one_box_costs_no_other(state_dir: Pat
     async with make_worker(state_dir, "hiccup", destroy_on_exit=False) as worker:
         for name in ("lucky", "unlucky"):
             session, _ = await worker.table.open(SOLE_TENANT, name)
-            await session.warden.run("x=kept")
+            await session.agent.run("x=kept")
     registry = Hiccuping(state_dir / "hiccup.sqlite", worker="hiccup")
     async with make_worker(state_dir, "hiccup", registry=registry) as worker:
         assert len(worker.table) == 2
         lucky, state = await worker.table.open(SOLE_TENANT, "lucky")
-        assert (state, (await lucky.warden.run("echo $x")).stdout) == ("live", "kept\n")
+        assert (state, (await lucky.agent.run("echo $x")).stdout) == ("live", "kept\n")
         for served in (
             worker.table.open(SOLE_TENANT, "unlucky"),
             worker.table.find(SOLE_TENANT, Target(thread_id="unlucky")),
@@ -185,7 +184,7 @@ async def test_a_registry_that_hiccups_for_one_box_costs_no_other(state_dir: Pat
                 await served
         registry.silent = False
         unlucky, state = await worker.table.open(SOLE_TENANT, "unlucky")
-        assert (state, (await unlucky.warden.run("echo $x")).stdout) == ("live", "kept\n")
+        assert (state, (await unlucky.agent.run("echo $x")).stdout) == ("live", "kept\n")
 
 
 async def test_an_end_that_could_not_be_told_is_told_later(state_dir: Path) -> None:
@@ -254,7 +253,7 @@ class Lapsed(LoneLease):
 async def test_a_box_that_another_process_has_is_not_destroyed(state_dir: Path) -> None:
     async with make_worker(state_dir, "fenced", destroy_on_exit=True) as worker:
         session, _ = await worker.table.open(SOLE_TENANT, "t")
-        async with WardenClient(session.box, epoch=1000):
+        async with session.box.agent(epoch=1000):
             pass
     assert await session.box.is_alive()
     await session.box.destroy()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_server.runtime.warden.answers import BoxState, CommandSummary
-from sandbox_server.sessions.adoption import Discard, Resume, Warm, decide
+from sandbox_server.runtime.agent import BoxState, CommandSummary
+from sandbox_server.sessions.found import Discard, Resume, Warm, decide
 from sandbox_server.sessions.ledger import Entry, Ledger
 from sandbox_server.sessions.live import state_of
 from sandbox_server.sessions.registry import Record, Status

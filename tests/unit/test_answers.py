@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent
-from sandbox_server.runtime.warden import Exited, Gap, Output
-from sandbox_server.runtime.warden.answers import CommandExit
+from sandbox_server.runtime.agent import CommandExit, Exited, Gap, Output
 from sandbox_server.service.answers import LOOKBACK, EventAnswers
 
 TEXT = "aé€\U0001f600\n"

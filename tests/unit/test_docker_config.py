@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol.errors import SessionLost
-from sandbox_server.runtime.base import Box, BoxSpec, Limits
+from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.docker import prepare
 from sandbox_server.runtime.docker.config import (
     PYTHON,
     BoxImage,
     container_config,
     container_name,
-    own_labels,
     relay_command,
 )
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
 from sandbox_server.runtime.docker.stream import Demultiplexer, ExecStream
 from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
 IMAGE = BoxImage(name="sandbox-box:abc", hosts_file="/layer/usr/lib/sandbox/hosts")
@@ -159,12 +159,11 @@ def test_else_the_engine_sets_the_network_up(network, image):
 
 
 def test_labels_tell_all_that_is_needed_to_adopt_a_box():
-    labels = config(BoxSpec(owner="worker-1", labels={"pool": "warm", "owner": "x"}))["Labels"]
+    labels = config(BoxSpec(owner="worker-1"))["Labels"]
     assert labels["sandbox"] == "1"
     assert labels["sandbox.owner"] == "worker-1"
     assert labels["sandbox.box"] == "b1"
     assert labels["sandbox.created"] == "12.500"
-    assert own_labels(labels) == {"pool": "warm", "owner": "x"}
     assert container_name("b1") == "sandbox-b1"
 
 
@@ -207,9 +206,9 @@ async def test_what_an_engine_says_in_place_of_the_relay_ends_the_stream(text, f
         await client.run("true")
 
 
-class DyingBox(Box):
+class DyingBox(WardenBox):
     def __init__(self, stream):
-        super().__init__("b", runtime="docker", labels={}, created_at=0.0)
+        super().__init__("b")
         self._stream = stream
 
     async def open_stream(self):

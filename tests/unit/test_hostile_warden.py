@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import Limits
 from sandbox_server.api.files import _headers
-from sandbox_server.runtime.base import Box, ByteStream
-from sandbox_server.runtime.streams import SocketStream
+from sandbox_server.runtime.streams import ByteStream, SocketStream
 from sandbox_server.runtime.warden import client, commands, files, link, reconnecting_link
+from sandbox_server.runtime.warden.box import WardenBox
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_server.runtime.warden.link import Channel
 from sandbox_server.service.answers import (
@@ -165,11 +165,11 @@ scripts = st.lists(
 )
 
 
-class HostileBox(Box):
+class HostileBox(WardenBox):
     """Greets as it should, or nearly; then answers each request by the next script."""
 
     def __init__(self, hello: bytes, scripts: list[tuple[list[Said], str]]) -> None:
-        super().__init__("hostile", runtime="lies", labels={}, created_at=0.0)
+        super().__init__("hostile")
         self._hello = hello
         self._scripts = scripts
         self._next = 0

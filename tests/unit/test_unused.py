@@ -6,6 +6,7 @@ import pytest
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_server.runtime.choose import choose
+from sandbox_server.runtime.registry import RuntimeOptions
 from sandbox_server.settings import Settings, load
 from sandbox_server.unused import _BOXES, _COORDINATOR, _FLEET, refuse_impossible, unknown, unused
 
@@ -72,8 +73,11 @@ def test_a_network_needs_docker() -> None:
         refuse_impossible(bridge, runtime="bubblewrap", why="bubblewrap, as configured")
 
 
+NOWHERE = "unix:///no/engine.sock"
+
+
 async def test_a_sandboxed_runtime_is_not_replaced_by_less() -> None:
     with pytest.raises(RuntimeUnavailable, match="SANDBOX_DOCKER_RUNTIME=runsc needs docker"):
-        await choose("auto", docker_url="unix:///no/engine.sock", engine_runtime="runsc")
-    _, why = await choose("auto", docker_url="unix:///no/engine.sock")
+        await choose("auto", RuntimeOptions(docker_url=NOWHERE, engine_runtime="runsc"))
+    _, why = await choose("auto", RuntimeOptions(docker_url=NOWHERE))
     assert why.startswith("bubblewrap, because")

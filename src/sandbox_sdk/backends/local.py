@@ -15,7 +15,7 @@ from sandbox_sdk.protocol.sandboxes import Sandboxes
 class LocalSettings(TypedDict, total=False):
     """What a local service can be told; the rest comes from SANDBOX_… in the environment."""
 
-    runtime: Literal["auto", "docker", "bubblewrap"]
+    runtime: str
     docker_runtime: str
     state_dir: str | Path
     image: str
@@ -105,8 +105,8 @@ class LocalBackend(Crossing):
 def _service(settings: LocalSettings) -> LocalService:
     """The one of this process with such settings. Raises RuntimeUnavailable, InvalidRequest."""
     try:
-        host = plugins.plugin(plugins.LOCAL, "host")
-    except ImportError as exc:
+        host = plugins.load(plugins.LOCAL, "host")
+    except (ImportError, LookupError) as exc:
         raise RuntimeUnavailable(
             f"local sandboxes need `pip install agent-sandbox[server]` ({exc}); or set SANDBOX_URL"
             " to use a server"

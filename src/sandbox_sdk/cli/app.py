@@ -35,7 +35,7 @@ _COMMANDS: list[Callable[..., None]] = [
 ]
 for _command in _COMMANDS:
     app.command()(_command)
-for _plugin in plugins.plugins(plugins.COMMANDS):
+for _plugin in plugins.own(plugins.COMMANDS):
     _plugin.load()(app)
 
 

@@ -116,7 +116,10 @@ class FakeSessions:
         if before is not None and before.live:
             return before, "live"
         if len(self.live()) >= self._capacity:
-            raise Capacity(f"this server has its {self._capacity} sessions", retry_after_s=5)
+            raise Capacity(
+                f"at capacity: {self._capacity} of {self._capacity} sessions; retry in 5 s",
+                retry_after_s=5,
+            )
         session = FakeSession(
             thread_id=target.thread_id,
             session_id=str(uuid.uuid4()),

@@ -69,8 +69,14 @@ def invalid_request(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """For what no route of ours answers."""
+    """For what no route of ours answers: other apps in this one, and what nobody serves."""
+    app.add_exception_handler(SandboxError, _sandbox_error)
     app.add_exception_handler(HTTPException, _http_error)
+
+
+async def _sandbox_error(request: Request, error: Exception) -> ErrorResponse:
+    assert isinstance(error, SandboxError)
+    return error_response(error, request.state.request_id)
 
 
 async def _http_error(request: Request, error: Exception) -> ErrorResponse:

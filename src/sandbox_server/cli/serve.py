@@ -37,7 +37,7 @@ def serve(
         int | None, typer.Option(help="0: a free one [default: 8000, a worker's 5000].")
     ] = None,
     runtime: Annotated[
-        Literal["auto", "docker", "bubblewrap"] | None,
+        str | None,
         typer.Option(help="What makes boxes [default: auto: docker where an engine answers]."),
     ] = None,
     insecure: Annotated[

@@ -28,11 +28,11 @@ from sandbox_server.doctor.versions import (
     examine_gvisor,
     examine_version,
 )
+from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import host
 from sandbox_server.runtime.bubblewrap.mounts import PLACES
 from sandbox_server.runtime.choose import choose
-from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ _NAMESPACES = {"mount": "mnt", "cgroup": "cgroup", "uts": "uts", "ipc": "ipc", "
 async def examine_security(settings: Settings) -> AsyncGenerator[Finding]:
     """Make a box as the server would, look at it from inside, and end it."""
     try:
-        runtime, why = await choose(
-            settings.runtime,
-            engine_runtime=settings.docker_runtime,
-            state_dir=settings.state_folder(),
-        )
+        runtime, why = await choose(settings.runtime, settings.runtime_options())
     except SandboxError as exc:
         yield _no_box(exc)
         return
@@ -90,29 +86,29 @@ async def _examine(runtime: Runtime, settings: Settings) -> AsyncGenerator[Findi
         lacking=(await runtime.enforcement()).missing(),
         host_namespaces=dict(_own_namespaces()),
     )
-    async with _fresh_box(runtime, spec) as warden:
-        for finding in judge(await _facts(warden, promised), promised):
+    async with _fresh_box(runtime, spec) as agent:
+        for finding in judge(await _facts(agent, promised), promised):
             yield finding
-        yield judge_memory(await _memory(warden, promised.limits.memory_bytes), promised)
+        yield judge_memory(await _memory(agent, promised.limits.memory_bytes), promised)
 
 
 @contextlib.asynccontextmanager
-async def _fresh_box(runtime: Runtime, spec: BoxSpec) -> AsyncIterator[WardenClient]:
+async def _fresh_box(runtime: Runtime, spec: BoxSpec) -> AsyncIterator[BoxAgent]:
     box = await runtime.create(spec)
     try:
-        async with WardenClient(box) as warden:
-            yield warden
+        async with box.agent() as agent:
+            yield agent
     finally:
         await asyncio.shield(box.destroy())
 
 
-async def _facts(warden: WardenClient, promised: Promised) -> dict[str, Any]:
+async def _facts(agent: BoxAgent, promised: Promised) -> dict[str, Any]:
     """Raises RuntimeUnavailable where the box does not tell."""
     limits = promised.limits
     # Where nothing counts processes, counting them would end the box.
     pids = 0 if "pids" in promised.lacking else limits.pids
     words = [str(pids), str(limits.cpus), str(limits.disk_bytes), *PLACES.values()]
-    result = await warden.run(_command("facts", *words), stdin=_program(), timeout_s=_PROBE_S)
+    result = await agent.run(_command("facts", *words), stdin=_program(), timeout_s=_PROBE_S)
     try:
         told: dict[str, Any] = json.loads(result.stdout)
         return told
@@ -121,10 +117,10 @@ async def _facts(warden: WardenClient, promised: Promised) -> dict[str, Any]:
         raise RuntimeUnavailable(f"the box could not be examined: {said}") from None
 
 
-async def _memory(warden: WardenClient, limit: int) -> int | None:
+async def _memory(agent: BoxAgent, limit: int) -> int | None:
     """How much a process got. None where the box, or the whole command, ended with it."""
     try:
-        result = await warden.run(
+        result = await agent.run(
             _command("memory", str(limit)), stdin=_program(), timeout_s=_PROBE_S
         )
         return int(json.loads(result.stdout)["memory"])

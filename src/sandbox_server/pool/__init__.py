@@ -2,6 +2,7 @@
 
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import Pool
+from sandbox_server.pool.source import PooledBoxes
 from sandbox_server.pool.warm import WarmBox
 
-__all__ = ["Pool", "PoolSettings", "WarmBox"]
+__all__ = ["Pool", "PoolSettings", "PooledBoxes", "WarmBox"]

@@ -22,9 +22,8 @@ from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxErr
 from sandbox_server.pool.backoff import Health
 from sandbox_server.pool.plan import PoolSettings, plan
 from sandbox_server.pool.warm import WarmBox, let_go, make
+from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
-from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.zipapp import warden_version
 from sandbox_server.tasks import TaskSet, stop
 
 CLOSE_ANSWER_S = 1.0
@@ -58,7 +57,7 @@ class Pool:
         spec: BoxSpec,
         settings: PoolSettings,
         *,
-        connect: Callable[[Box], WardenClient],
+        connect: Callable[[Box], BoxAgent],
         room: Callable[[], int],
         notes: BoxNotes | None = None,
         slots: asyncio.Semaphore | None = None,
@@ -115,10 +114,10 @@ class Pool:
         """Why boxes cannot be started at the moment, or None."""
         return self._health.failure
 
-    def adopt(self, box: Box, warden: WardenClient) -> None:
+    def adopt(self, box: Box, agent: BoxAgent) -> None:
         """Take in a warm box of a process before this one, also before the pool is opened. It is
         asked for a sign of life at once, and again before it is handed out."""
-        self._keep(WarmBox(box, warden), check_in_s=0)
+        self._keep(WarmBox(box, agent), check_in_s=0)
         self._wake.set()
 
     async def claim(self, state: Mapping[str, Any]) -> WarmBox:
@@ -158,7 +157,7 @@ class Pool:
             for warm in left:
                 self._discard(warm, reason="closed")
         else:
-            await asyncio.gather(*(let_go(warm.warden) for warm in left))
+            await asyncio.gather(*(let_go(warm.agent) for warm in left))
         await self._ends.stop(after_s=CLOSE_S)
 
     def _require_open(self) -> None:
@@ -186,7 +185,7 @@ class Pool:
         handed out goes: it would be found as a session that never was."""
         try:
             if self._notes is not None:
-                self._notes.give(warm.box.id, state, build=warden_version())
+                self._notes.give(warm.box.id, state, build=self._runtime.build)
             taken = await warm.answers(within_s=within_s, state=state)
         except BaseException:
             self._discard(warm, reason="claim cancelled")
@@ -232,7 +231,7 @@ class Pool:
     def _keep(self, warm: WarmBox, *, check_in_s: float) -> None:
         try:
             if self._notes is not None:
-                self._notes.keep_warm(warm.box.id, build=warden_version())
+                self._notes.keep_warm(warm.box.id, build=self._runtime.build)
         except SandboxError as exc:
             self._discard(warm, reason="not written down")
             self._start_failed(exc)

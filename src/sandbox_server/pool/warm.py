@@ -13,9 +13,8 @@ import structlog
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, Unavailable
 from sandbox_server.pool.backoff import backoff
+from sandbox_server.runtime.agent import BoxAgent, Fenced
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
-from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.answers import Fenced
 
 DESTROY_ATTEMPTS = 10
 """Together about two minutes: an engine may be restarted meanwhile."""
@@ -28,7 +27,7 @@ class WarmBox:
     """Who holds it answers for it: closes the warden's link and destroys the box in the end."""
 
     box: Box
-    warden: WardenClient
+    agent: BoxAgent
     fenced: bool = False
     """Somebody with a higher epoch has taken the box over, so it is no longer ours to destroy."""
 
@@ -38,9 +37,9 @@ class WarmBox:
         try:
             async with asyncio.timeout(within_s):
                 if state is None:
-                    await self.warden.ping()
+                    await self.agent.ping()
                 else:
-                    await self.warden.set_state(state)
+                    await self.agent.set_state(state)
         except Fenced:
             self.fenced = True
             return False
@@ -63,7 +62,7 @@ class WarmBox:
     async def destroy(self) -> None:
         """Destroy the box, if it is ours. An engine that fails is asked again; a box that stays all
         the same ends by its dead-man's switch."""
-        await let_go(self.warden)
+        await let_go(self.agent)
         if self.fenced:
             log.warning("box.fenced", box=self.box.id)
             return
@@ -82,7 +81,7 @@ async def make(
     spec: BoxSpec,
     *,
     slots: asyncio.Semaphore,
-    connect: Callable[[Box], WardenClient],
+    connect: Callable[[Box], BoxAgent],
     discard: Callable[[WarmBox], None],
     within_s: float,
 ) -> WarmBox:
@@ -98,7 +97,7 @@ async def make(
         warm = WarmBox(box, connect(box))
         try:
             async with asyncio.timeout(within_s):
-                await warm.warden.connect()
+                await warm.agent.connect()
         except BaseException:
             discard(warm)
             raise
@@ -111,7 +110,7 @@ async def make(
         raise RuntimeUnavailable(f"a new box did not answer ({exc}); try again") from exc
 
 
-async def let_go(warden: WardenClient) -> None:
+async def let_go(agent: BoxAgent) -> None:
     """Close a link that may be broken already."""
     with contextlib.suppress(OSError, SandboxError):
-        await warden.close()
+        await agent.close()

@@ -1,10 +1,12 @@
-"""The interfaces every runtime implements: Runtime makes boxes, Box leads to a warden."""
+"""The interfaces every runtime implements: Runtime makes boxes, Box leads to its agent."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
+
+from sandbox_server.runtime.agent import BoxAgent
 
 Network = Literal["none", "bridge"]
 
@@ -46,7 +48,6 @@ class BoxSpec:
     limits: Limits = field(default_factory=Limits)
     network: Network = "none"
     env: dict[str, str] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
     deadman_s: float = 2100.0
     """The box ends by itself when nobody has spoken to its warden for this long."""
 
@@ -66,40 +67,19 @@ class Enforcement:
         return {name: why for name, why in vars(self).items() if why}
 
 
-class ByteStream(Protocol):
-    """A stream of bytes to one warden. Errors of any kind are an end of the stream: b"" or
-    ConnectionError, nothing else."""
-
-    async def read(self) -> bytes:
-        """The next bytes, b"" at the end."""
-
-    async def write(self, data: bytes) -> None:
-        """Send all of data; returns when there is room for more. Raises ConnectionError."""
-
-    async def close(self) -> None:
-        """Closing twice is harmless."""
-
-
 class Box(ABC):
-    """One isolated place. Who made or adopted it may open streams to its warden and destroy it."""
+    """One isolated place. Who made or adopted it may speak to its agent and destroy it."""
 
-    def __init__(
-        self, box_id: str, *, runtime: str, labels: dict[str, str], created_at: float
-    ) -> None:
+    def __init__(self, box_id: str) -> None:
         self.id = box_id
-        self.runtime = runtime
-        self.labels = labels
-        self.created_at = created_at
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
     @abstractmethod
-    async def open_stream(self) -> ByteStream:
-        """A new stream to the warden. Several may be open at once.
-
-        Raises SessionLost where the box is gone, RuntimeUnavailable where that cannot be told.
-        """
+    def agent(self, *, epoch: int = 1, deadman_s: float | None = None) -> BoxAgent:
+        """Who answers in this box, to an owner of this epoch. deadman_s: after how long without a
+        word from its owner the box is to end by itself."""
 
     @abstractmethod
     async def is_alive(self) -> bool:
@@ -117,6 +97,16 @@ class Runtime(ABC):
     name: str
     has_images: bool = True
     """Whether boxes are made from images: else they have the programs of the machine."""
+
+    @property
+    def build(self) -> str:
+        """Which agent new boxes get. A warm box that has another is not handed out."""
+        return ""
+
+    async def about(self) -> str:
+        """What makes the boxes and where, in a few words. Raises RuntimeUnavailable where it does
+        not answer."""
+        return self.name
 
     @abstractmethod
     async def create(self, spec: BoxSpec) -> Box:

@@ -6,9 +6,24 @@ import asyncio
 import contextlib
 import os
 from pathlib import Path
+from typing import Protocol
 
 _READ_SIZE = 256 * 1024
 BUFFER = 1 << 20
+
+
+class ByteStream(Protocol):
+    """A stream of bytes to one warden. Errors of any kind are an end of the stream: b"" or
+    ConnectionError, nothing else."""
+
+    async def read(self) -> bytes:
+        """The next bytes, b"" at the end."""
+
+    async def write(self, data: bytes) -> None:
+        """Send all of data; returns when there is room for more. Raises ConnectionError."""
+
+    async def close(self) -> None:
+        """Closing twice is harmless."""
 
 
 class SocketStream:

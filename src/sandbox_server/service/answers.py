@@ -29,15 +29,20 @@ from sandbox_sdk.protocol.models import (
     SessionSummary,
     SessionUsage,
 )
-from sandbox_server.runtime.warden import CommandResult, Event, Exited, Gap, Output, Started
-from sandbox_server.runtime.warden.answers import (
+from sandbox_server.runtime.agent import (
     BoxState,
+    CommandResult,
     CommandSummary,
     DownloadAbout,
+    Event,
+    Exited,
+    Gap,
+    Output,
+    Started,
     StreamName,
     Usage,
 )
-from sandbox_server.runtime.warden.answers import FileEntry as BoxFileEntry
+from sandbox_server.runtime.agent import FileEntry as BoxFileEntry
 from sandbox_server.sessions.live import LiveSession
 
 LOOKBACK = 64 * 1024

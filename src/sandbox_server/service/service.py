@@ -53,9 +53,7 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants, to_run
-from sandbox_server.runtime.warden import Event, Exited
-from sandbox_server.runtime.warden.answers import ListEnd
-from sandbox_server.runtime.warden.commands import RunOptions
+from sandbox_server.runtime.agent import Event, Exited, ListEnd, RunOptions
 from sandbox_server.service.answers import (
     LOOKBACK,
     EventAnswers,
@@ -141,7 +139,7 @@ class SandboxService(Tenants):
     async def _session(self, tenant: str, target: Target) -> SessionInfo:
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
-            state, usage = await session.warden.state(), await session.warden.usage()
+            state, usage = await session.agent.state(), await session.agent.usage()
         return session_info(session, self._facts, state, usage, now=self._clock())
 
     async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
@@ -164,16 +162,16 @@ class SandboxService(Tenants):
         async with self._using(session, for_s=self._timeout_s(request)):
             if request.background:
                 return await self._start(session, state, request)
-            result = await session.warden.run(request.command, **self._options(request))
+            result = await session.agent.run(request.command, **self._options(request))
             session.cwd = result.exit.cwd
         return execute_result(result, session, state)
 
     async def _start(
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
-        command_id = await session.warden.start(request.command, **self._options(request))
+        command_id = await session.agent.start(request.command, **self._options(request))
         session.watch(command_id, clock=self._clock, for_s=self._timeout_s(request))
-        about = session.warden.about
+        about = session.agent.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
             duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
@@ -182,7 +180,7 @@ class SandboxService(Tenants):
 
     async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
-        events = session.warden.stream(request.command, **self._options(request))
+        events = session.agent.stream(request.command, **self._options(request))
         for_s = self._timeout_s(request)
         async for event in self._told(session, state, events, for_s=for_s):
             yield event
@@ -211,7 +209,7 @@ class SandboxService(Tenants):
     async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
         session = await self._table.find(tenant, request)
         start = max(request.offset - LOOKBACK, 0)
-        events = session.warden.attach(request.command_id, offset=start)
+        events = session.agent.attach(request.command_id, offset=start)
         async for event in self._told(session, "live", events, offset=request.offset):
             yield event
 
@@ -237,13 +235,13 @@ class SandboxService(Tenants):
         session = await self._table.find(tenant, request)
         async with self._told_if_lost(session):
             limit = self._facts.limits.output_limit_bytes
-            found = await session.warden.result(request.command_id, output_limit=limit)
+            found = await session.agent.result(request.command_id, output_limit=limit)
         return execute_result(found, session, "live")
 
     async def _commands(self, tenant: str, target: Target) -> CommandList:
         session = await self._table.find(tenant, target)
         async with self._told_if_lost(session):
-            state = await session.warden.state()
+            state = await session.agent.state()
         return CommandList(
             commands=[command_info(summary) for summary in state.commands],
             truncated=state.commands_truncated,
@@ -253,12 +251,12 @@ class SandboxService(Tenants):
         session = await self._table.find(tenant, request)
         number = signals.Signals[f"SIG{request.signal}"]
         async with self._using(session):
-            return command_info(await session.warden.signal(request.command_id, number))
+            return command_info(await session.agent.signal(request.command_id, number))
 
     async def _stdin(self, tenant: str, request: StdinRequest) -> StdinReceipt:
         session = await self._table.find(tenant, request)
         async with self._using(session):
-            received = await session.warden.send_stdin(
+            received = await session.agent.send_stdin(
                 request.command_id, request.data_bytes(), end=request.eof, offset=request.offset
             )
         return StdinReceipt(received=received)
@@ -278,7 +276,7 @@ class SandboxService(Tenants):
 
         limit = self._facts.limits.upload_limit_bytes
         async with self._using(session):
-            stored = await session.warden.put(request.path, hashed(), limit=limit)
+            stored = await session.agent.put(request.path, hashed(), limit=limit)
         return UploadResult(
             filename=PurePosixPath(stored.path).name,
             path=stored.path,
@@ -289,13 +287,13 @@ class SandboxService(Tenants):
     @contextlib.asynccontextmanager
     async def download(self, tenant: str, request: DownloadRequest) -> AsyncIterator[Download]:
         session = await self._table.find(tenant, request)
-        async with self._using(session), session.warden.get(request.path, digest=True) as file:
+        async with self._using(session), session.agent.get(request.path, digest=True) as file:
             yield Download(download_info(file.about), aiter(file))
 
     async def _list_files(self, tenant: str, request: ListRequest) -> ListResult:
         session, _ = await self._open(tenant, request)
         entries: list[FileEntry] = []
-        batches = session.warden.batches(
+        batches = session.agent.batches(
             request.path, recursive=request.recursive, limit=request.limit
         )
         async with self._using(session), contextlib.aclosing(batches):

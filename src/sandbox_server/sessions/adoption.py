@@ -1,81 +1,168 @@
-"""What becomes of a box that a server finds after a restart. Pure."""
+"""Taking over what a worker before this one has left: sessions and warm boxes."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from sandbox_sdk.protocol.models import MAX_IDLE_TIMEOUT_S
-from sandbox_server.runtime.warden.answers import BoxState
+import structlog
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
+from sandbox_server.runtime.agent import BoxAgent, BoxState
+from sandbox_server.runtime.base import Box
+from sandbox_server.sessions.found import Discard, Resume, Warm, decide
+from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry
-from sandbox_server.sessions.live import identity, state_of
-from sandbox_server.sessions.registry import Record
+from sandbox_server.sessions.live import LiveSession, record_from_state
+from sandbox_server.sessions.registry import Record, Registry
+from sandbox_server.sessions.table import SessionTable
+
+log = structlog.get_logger()
+
+ADOPT_S = 15.0
+WATCHED = 64
+"""Of how many commands at most that a box says are running the end is waited for."""
+AT_ONCE = 16
+"""How many boxes are asked at a time: an engine asked for more gets slower."""
 
 
-@dataclass(frozen=True)
-class Warm:
-    """Nobody has had it."""
+class FoundBoxes(Protocol):
+    """The boxes of this worker, whoever made them."""
+
+    @property
+    def build(self) -> str:
+        """Which agent a warm box has to have."""
+
+    async def found(self) -> list[Box]: ...
+
+    def connect(self, box: Box) -> BoxAgent: ...
+
+    def adopt(self, box: Box, agent: BoxAgent) -> None:
+        """Keep one as warm."""
 
 
-@dataclass(frozen=True)
-class Resume:
-    """It is a session's."""
+class Adoption:
+    """A box is a session's, or warm, or it goes. A session that cannot be reached is not lost."""
 
-    state: Mapping[str, Any]
-    """What its server wrote down when the session began."""
-    met: bool
-    """Whether the box has confirmed that."""
+    def __init__(
+        self,
+        table: SessionTable,
+        registry: Registry,
+        lease: Lease,
+        source: FoundBoxes,
+        *,
+        idle_timeout_s: float,
+    ) -> None:
+        self._table = table
+        self._registry = registry
+        self._lease = lease
+        self._source = source
+        self._idle_timeout_s = idle_timeout_s
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
+    async def run(self) -> None:
+        """Take over all there is."""
+        await self._adopt({record.box_id: record for record in await self._known()})
 
-@dataclass(frozen=True)
-class Discard:
-    """It is destroyed. A session it was given to is lost."""
+    async def _known(self) -> list[Record]:
+        """The sessions that the registry knows as this worker's. Its hiccups are waited out."""
+        deadline = time.monotonic() + ADOPT_S
+        while True:
+            try:
+                return await self._registry.live()
+            except RuntimeUnavailable as exc:
+                if time.monotonic() > deadline:
+                    raise
+                log.warning("registry.silent", why=exc.message)
+            await asyncio.sleep(0.2)
 
-    why: str
+    async def _adopt(self, known: dict[str, Record]) -> None:
+        """known: the sessions that were live when the worker before this one ended, by box, as far
+        as the registry knows them."""
+        boxes = await self._source.found()
+        entries = self._registry.ledger.entries()
+        await asyncio.gather(
+            *(self._take_over(box, entries.get(box.id), known.get(box.id)) for box in boxes)
+        )
+        begun = {box_id: self._record(box_id, e.state) for box_id, e in entries.items() if e.begun}
+        for box_id, record in {**begun, **known}.items():
+            if box_id not in {box.id for box in boxes}:
+                await self._table.abandon(record)
+        self._registry.ledger.keep_only(box.id for box in boxes)
+        if boxes or known:
+            log.info("worker.adopted", boxes=len(boxes), sessions=len(self._table), of=len(known))
 
+    async def _take_over(self, box: Box, entry: Entry | None, known: Record | None) -> None:
+        """A box is a session's, or warm, or it goes. A session that cannot be reached is not lost,
+        and whatever goes wrong with one box costs no other."""
+        try:
+            await self._decide(box, entry, known)
+        except Exception:
+            log.exception("box.adoption_failed", box=box.id)
 
-def decide(
-    entry: Entry | None,
-    known: Record | None,
-    told: BoxState | None,
-    *,
-    build: str,
-    idle_timeout_s: float,
-) -> Warm | Resume | Discard:
-    """By the ledger's entry and by the session the registry knows for the box. What the box says
-    (`told`, None where it does not answer) can only cost it its place, never give it one."""
-    if entry is not None and entry.state is None:
-        return Discard(why) if (why := _unfit(entry, known, told, build)) else Warm()
-    if entry is not None and (entry.begun or known is not None):
-        assert entry.state is not None
-        state = entry.state
-    elif entry is None and known is not None:
-        state = _of_older_server(known, told, idle_timeout_s)
-    else:
-        return Discard("it is no session's")
-    if told is not None and identity(told.state) != identity(state):
-        return Discard("it says that it is another session's")
-    return Resume(state, met=told is not None)
+    async def _decide(self, box: Box, entry: Entry | None, known: Record | None) -> None:
+        agent = self._source.connect(box)
+        told, why = await self._asked(agent)
+        becomes = decide(
+            entry, known, told, build=self._source.build, idle_timeout_s=self._idle_timeout_s
+        )
+        match becomes:
+            case Warm():
+                self._source.adopt(box, agent)
+            case Resume():
+                if why:
+                    log.warning("session.unreachable", box=box.id, why=why)
+                await self._resume(box, agent, becomes, told)
+            case Discard():
+                log.warning("box.not_adopted", box=box.id, why=why or becomes.why)
+                if known is not None:
+                    await self._table.abandon(known)
+                elif entry is not None and entry.begun:
+                    await self._table.abandon(self._record(box.id, entry.state))
+                await self._table.discard(box, agent)
 
+    async def _asked(self, agent: BoxAgent) -> tuple[BoxState | None, str]:
+        """What a box says of itself, or None and why it says nothing."""
+        try:
+            async with self._slots, asyncio.timeout(ADOPT_S):
+                return await agent.state(), ""
+        except TimeoutError:
+            return None, f"no answer within {ADOPT_S:g} s"
+        except SandboxError as exc:
+            return None, exc.message
+        except (
+            Exception
+        ) as exc:  # Whatever a hostile box may trigger, the others are not its fault.
+            log.exception("box.state_broke")
+            return None, repr(exc)
 
-def _unfit(entry: Entry, known: Record | None, told: BoxState | None, build: str) -> str:
-    """Why a box that was made ahead of need cannot be handed out."""
-    if told is None:
-        return "it does not answer"
-    if known is not None or told.state or told.ran or told.commands:
-        return "it was used"
-    return "" if entry.build == build else "its warden is of another version"
+    async def _resume(
+        self, box: Box, agent: BoxAgent, becomes: Resume, told: BoxState | None
+    ) -> None:
+        state, now = becomes.state, time.monotonic()
+        record = self._record(box.id, state)
+        session = LiveSession(
+            record,
+            box,
+            agent,
+            idle_timeout_s=state["idle_timeout_s"],
+            last_used=now,
+            environment=state["environment"],
+            met=becomes.met,
+        )
+        if told is None:
+            session.may_run_until = now + MAX_TIMEOUT_S
+        else:
+            session.last_used -= min(told.idle_s, max(time.time() - record.created_at, 0.0))
+        await self._table.adopt(session)
+        if session.ended is None and told is not None:
+            running = [command.command_id for command in told.commands if command.running]
+            for command_id in running[-WATCHED:]:
+                session.watch(command_id, clock=time.monotonic, for_s=MAX_TIMEOUT_S)
 
-
-def _of_older_server(
-    known: Record, told: BoxState | None, idle_timeout_s: float
-) -> Mapping[str, Any]:
-    """Versions before the ledger have left environment and idle timeout in the box alone."""
-    environment = None
-    if told is not None and identity(told.state) == identity(vars(known)):
-        kept, environment = told.state.get("idle_timeout_s"), told.state.get("environment")
-        if isinstance(kept, int | float) and 0 < kept <= MAX_IDLE_TIMEOUT_S:
-            idle_timeout_s = kept
-        environment = None if environment is None else str(environment)
-    return state_of(known, idle_timeout_s=idle_timeout_s, environment=environment)
+    def _record(self, box_id: str, state: Mapping[str, Any] | None) -> Record:
+        """Of a session of a server before this one, not yet vouched for."""
+        return record_from_state(state or {}, box_id, worker=self._lease.worker, epoch=-1)

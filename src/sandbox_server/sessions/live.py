@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
+from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box
-from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.registry import Record, Status
 
 SETTLE_S = 30.0
@@ -22,7 +22,7 @@ SETTLE_S = 30.0
 class LiveSession:
     record: Record
     box: Box
-    warden: WardenClient
+    agent: BoxAgent
     idle_timeout_s: float
     last_used: float
     """On the monotonic clock."""
@@ -46,8 +46,8 @@ class LiveSession:
     async def meet(self) -> None:
         """Make sure that the box is there and is this session's. Raises SessionLost,
         RuntimeUnavailable."""
-        await self.warden.connect()
-        if not self.met and (about := self.warden.about) is not None:
+        await self.agent.connect()
+        if not self.met and (about := self.agent.about) is not None:
             if identity(about.state) != identity(vars(self.record)):
                 raise SessionLost(f"box {self.box.id} says that it is another session's")
             self.met = True
@@ -82,7 +82,7 @@ class LiveSession:
         async def until_it_ends() -> None:
             with suppress(SandboxError, TimeoutError):
                 async with asyncio.timeout(for_s + SETTLE_S):
-                    await self.warden.ended(command_id)
+                    await self.agent.ended(command_id)
 
         def ended(task: asyncio.Task[None]) -> None:
             self.watches.discard(task)
@@ -99,7 +99,7 @@ class LiveSession:
         for task in self.watches:
             task.cancel()
         await asyncio.gather(*self.watches, return_exceptions=True)
-        await self.warden.close()
+        await self.agent.close()
 
     def idle_s(self, now: float) -> float:
         return 0.0 if self.busy else max(now - self.last_used, 0.0)

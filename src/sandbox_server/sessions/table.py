@@ -20,8 +20,8 @@ from sandbox_sdk.protocol.errors import (
     SessionLost,
 )
 from sandbox_sdk.protocol.models import WORKSPACE, SessionState, Target
+from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box
-from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import LiveSession, state_of
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
@@ -32,6 +32,8 @@ log = structlog.get_logger()
 Key = tuple[str, str]
 """Tenant and thread_id."""
 END_AT_ONCE = 16
+FULL_S = 5.0
+"""When somebody may ask again who found no room."""
 
 
 class BoxSource(Protocol):
@@ -39,7 +41,7 @@ class BoxSource(Protocol):
 
     async def claim(
         self, environment: str | None, state: Mapping[str, Any]
-    ) -> tuple[Box, WardenClient]:
+    ) -> tuple[Box, BoxAgent]:
         """A box nobody has used, whose warden has taken this state. Raises Capacity."""
 
 
@@ -53,6 +55,19 @@ class SessionOptions:
     session_id: str | None = None
 
 
+@dataclass
+class Occupancy:
+    """How many sessions a machine has, and may have. The table counts them, the pool looks."""
+
+    capacity: int
+    live: int = 0
+    making: int = 0
+
+    @property
+    def room(self) -> int:
+        return max(self.capacity - self.live, 0)
+
+
 class SessionTable:
     """At most one live session a thread. All waiting happens under the thread's own lock."""
 
@@ -63,7 +78,7 @@ class SessionTable:
         source: BoxSource,
         *,
         idle_timeout_s: float,
-        capacity: int,
+        occupancy: Occupancy,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -71,16 +86,15 @@ class SessionTable:
         self._lease = lease
         self._source = source
         self._idle_timeout_s = idle_timeout_s
-        self._capacity = capacity
+        self._occupancy = occupancy
         self._clock = clock
         self._wall = wall
         self._live: dict[Key, LiveSession] = {}
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
-        self._making = 0
         self._teller = Teller(registry, lease)
 
     def __repr__(self) -> str:
-        return f"<SessionTable {len(self._live)} live of {self._capacity}>"
+        return f"<SessionTable {len(self._live)} live of {self._occupancy.capacity}>"
 
     def __len__(self) -> int:
         return len(self._live)
@@ -88,7 +102,7 @@ class SessionTable:
     @property
     def room(self) -> int:
         """How many more sessions may begin."""
-        return max(self._capacity - len(self._live) - self._making, 0)
+        return max(self._occupancy.room - self._occupancy.making, 0)
 
     @property
     def behind(self) -> bool:
@@ -155,7 +169,7 @@ class SessionTable:
                 return
             if self._clock() - session.may_run_until <= session.idle_timeout_s:
                 try:
-                    idle_s = (await session.warden.state()).idle_s
+                    idle_s = (await session.agent.state()).idle_s
                 except RuntimeUnavailable:
                     return
                 except SessionLost:
@@ -169,7 +183,7 @@ class SessionTable:
         """Take a session over that a server before this one has made, or end it: while that server
         was away, its thread may have begun anew elsewhere. Where the registry cannot be asked, the
         session is vouched for later, before it is used."""
-        self._live[_key(session)] = session
+        self._enter(session)
         with contextlib.suppress(RuntimeUnavailable):
             await self._is_ours(session)
 
@@ -237,21 +251,23 @@ class SessionTable:
 
     async def _begin(self, key: Key, options: SessionOptions) -> tuple[LiveSession, SessionState]:
         if self.room <= 0:
+            capacity = self._occupancy.capacity
             raise Capacity(
-                f"this server has its {self._capacity} sessions; try again later", retry_after_s=5
+                f"at capacity: {capacity} of {capacity} sessions; retry in {FULL_S:g} s",
+                retry_after_s=FULL_S,
             )
         if self._lease.draining:
             raise Capacity("this server takes no new sessions; try again", retry_after_s=1)
         # Nobody can have had a thread before that is named by its session.
         named_here = options.session_id == key[1]
         before = None if named_here else await self._registry.predecessor(*key)
-        self._making += 1
+        self._occupancy.making += 1
         try:
             session = await self._make(self._record_of(key, options, before), options)
             await self._announce(session, before)
-            self._live[key] = session
+            self._enter(session)
         finally:
-            self._making -= 1
+            self._occupancy.making -= 1
         again = before is not None and before.status != Status.CLEANED
         log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
                  generation=session.record.generation)  # fmt: skip
@@ -262,7 +278,7 @@ class SessionTable:
         try:
             await self._teller.begin(session.record, before=before)
         except BaseException:
-            await asyncio.shield(self.discard(session.box, session.warden))
+            await asyncio.shield(self.discard(session.box, session.agent))
             raise
 
     def _record_of(self, key: Key, options: SessionOptions, before: Record | None) -> Record:
@@ -283,18 +299,18 @@ class SessionTable:
         """A box that is this session's, with what its caller wants in it."""
         idle_timeout_s = options.idle_timeout_s or self._idle_timeout_s
         state = state_of(record, idle_timeout_s=idle_timeout_s, environment=options.environment)
-        box, warden = await self._source.claim(options.environment, state)
+        box, agent = await self._source.claim(options.environment, state)
         if options.env:
             exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
             try:
-                await warden.run(exports)
+                await agent.run(exports)
             except BaseException:
-                await asyncio.shield(self.discard(box, warden))
+                await asyncio.shield(self.discard(box, agent))
                 raise
         return LiveSession(
             replace(record, box_id=box.id),
             box,
-            warden,
+            agent,
             idle_timeout_s,
             self._clock(),
             environment=options.environment,
@@ -309,17 +325,25 @@ class SessionTable:
             try:
                 await self._teller.end(replace(session.record, status=status))
             finally:
-                if self._live.get(_key(session)) is session:
-                    del self._live[_key(session)]
+                self._leave(session)
         await asyncio.shield(self._end_box(session))
+
+    def _enter(self, session: LiveSession) -> None:
+        self._live[_key(session)] = session
+        self._occupancy.live = len(self._live)
+
+    def _leave(self, session: LiveSession) -> None:
+        if self._live.get(_key(session)) is session:
+            del self._live[_key(session)]
+        self._occupancy.live = len(self._live)
 
     async def _end_box(self, session: LiveSession) -> None:
         await session.let_go()
-        await self.discard(session.box, session.warden)
+        await self.discard(session.box, session.agent)
 
-    async def discard(self, box: Box, warden: WardenClient) -> None:
+    async def discard(self, box: Box, agent: BoxAgent) -> None:
         """A box is used by one session and then destroyed. What cannot be reached ends itself."""
-        await warden.close()
+        await agent.close()
         with contextlib.suppress(SandboxError):
             await box.destroy()
         with contextlib.suppress(RuntimeUnavailable):

@@ -138,7 +138,6 @@ def _record(spec: BoxSpec, making: Making) -> str:
         {
             "id": making.folder.name,
             "owner": spec.owner,
-            "labels": spec.labels,
             "created_at": time.time(),
             "boot": boot_id(),
             "limits": asdict(spec.limits),

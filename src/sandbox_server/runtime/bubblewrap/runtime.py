@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
-from sandbox_server.runtime.base import Box, BoxSpec, ByteStream, Enforcement, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.bubblewrap import host, keeper
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.setup import Setup
@@ -27,7 +27,9 @@ from sandbox_server.runtime.bubblewrap.state import (
     default_path,
     kill,
 )
-from sandbox_server.runtime.streams import SocketStream
+from sandbox_server.runtime.streams import ByteStream, SocketStream
+from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.zipapp import warden_version
 from sandbox_warden import frames
 
 START_S = 20.0
@@ -38,13 +40,11 @@ END_S = 5.0
 _Result = TypeVar("_Result")
 
 
-class BubblewrapBox(Box):
+class BubblewrapBox(WardenBox):
     """A box found by its record."""
 
     def __init__(self, record: Record, folder: Path) -> None:
-        super().__init__(
-            record.id, runtime="bubblewrap", labels=record.labels, created_at=record.created_at
-        )
+        super().__init__(record.id)
         self._record = record
         self._folder = folder
 
@@ -86,6 +86,10 @@ class BubblewrapRuntime(Runtime):
     def __repr__(self) -> str:
         way = "not yet tried" if self._setup is None else self._setup.namespace or "plain"
         return f"<BubblewrapRuntime {self._state.path}, {way}>"
+
+    @property
+    def build(self) -> str:
+        return warden_version()
 
     async def create(self, spec: BoxSpec) -> Box:
         """See Runtime. The host's programs are the box's, so `spec.image` means nothing here."""

@@ -48,7 +48,6 @@ class Record:
     """The boot of the machine: numbers of processes mean nothing after another one."""
     keeper: Process
     monitor: Process
-    labels: dict[str, str] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     claim: str = ""

@@ -1,5 +1,15 @@
 """Boxes as containers of a Docker engine, run by runc or by gVisor."""
 
-from sandbox_server.runtime.docker.runtime import DockerBox, DockerRuntime
+from sandbox_server.runtime.docker.runtime import DISK_FOLDER, DockerBox, DockerRuntime
+from sandbox_server.runtime.registry import RuntimeOptions
 
-__all__ = ["DockerBox", "DockerRuntime"]
+__all__ = ["DockerBox", "DockerRuntime", "make"]
+
+
+def make(options: RuntimeOptions) -> DockerRuntime:
+    """An entry point of the package."""
+    return DockerRuntime(
+        options.docker_url,
+        engine_runtime=options.engine_runtime,
+        disk_folder=options.disk_folder or DISK_FOLDER,
+    )

@@ -29,7 +29,6 @@ LABEL_OWNER = "sandbox.owner"
 LABEL_BOX = "sandbox.box"
 LABEL_CREATED = "sandbox.created"
 LABEL_PYTHON = "sandbox.python"
-_LABEL_PREFIX = "sandbox.label."
 
 _ENVIRONMENT = {
     "HOME": HOME,
@@ -68,12 +67,6 @@ def relay_command(python: str) -> list[str]:
 
 def _warden(python: str) -> list[str]:
     return [python, "-I", "-S", f"{FOLDER}/warden.pyz"]
-
-
-def own_labels(labels: dict[str, str]) -> dict[str, str]:
-    """The labels of a box's spec, out of all the labels of its container."""
-    start = len(_LABEL_PREFIX)
-    return {k[start:]: v for k, v in labels.items() if k.startswith(_LABEL_PREFIX)}
 
 
 def container_config(
@@ -152,7 +145,6 @@ def _mounts(spec: BoxSpec, image: BoxImage, device: str | None) -> list[dict[str
 
 def _labels(spec: BoxSpec, box_id: str, created_at: float) -> dict[str, str]:
     return {
-        **{_LABEL_PREFIX + name: value for name, value in spec.labels.items()},
         LABEL_MARK: "1",
         LABEL_OWNER: spec.owner,
         LABEL_BOX: box_id,

@@ -18,7 +18,7 @@ from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
 from sandbox_server.runtime import loop_disk
-from sandbox_server.runtime.base import Box, BoxSpec, ByteStream, Enforcement, Limits, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Limits, Runtime
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
@@ -27,6 +27,9 @@ from sandbox_server.runtime.docker.image import BoxImages
 from sandbox_server.runtime.docker.netns_stream import NoNetnsStream, open_netns_stream
 from sandbox_server.runtime.docker.stream import open_exec
 from sandbox_server.runtime.loop_disk import LoopDisk
+from sandbox_server.runtime.streams import ByteStream
+from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.zipapp import warden_version
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +40,7 @@ _STALE_S = 600.0
 _T = TypeVar("_T")
 
 
-class DockerBox(Box):
+class DockerBox(WardenBox):
     """A container. Its name follows from the box's id, so it can be found without its own id."""
 
     def __init__(
@@ -46,12 +49,10 @@ class DockerBox(Box):
         box_id: str,
         *,
         python: str,
-        labels: dict[str, str],
-        created_at: float,
         same_machine: bool,
     ) -> None:
         """same_machine: whether its processes may be on this machine, with its own kernel."""
-        super().__init__(box_id, runtime="docker", labels=labels, created_at=created_at)
+        super().__init__(box_id)
         self._engine = engine
         self._relay = config.relay_command(python)
         self._gone = f"box {box_id} is gone"
@@ -157,9 +158,12 @@ class DockerRuntime(Runtime):
         name = self._engine_runtime or ""
         return "runsc" in name or "gvisor" in name
 
-    async def version(self) -> str:
-        """The engine's version. Raises RuntimeUnavailable."""
-        return await self._engine.version()
+    async def about(self) -> str:
+        return f"{await self._engine.version()} at {self.url}"
+
+    @property
+    def build(self) -> str:
+        return warden_version()
 
     async def create(self, spec: BoxSpec) -> DockerBox:
         image = await self._images.derived(spec.image)
@@ -187,8 +191,7 @@ class DockerRuntime(Runtime):
                 python=python,
             )
             await self._start(box_id, made)
-        labels = dict(spec.labels)
-        return self._box(box_id, python=python, labels=labels, created_at=created_at)
+        return self._box(box_id, python=python)
 
     async def _start(self, box_id: str, made: dict[str, Any]) -> None:
         name = config.container_name(box_id)
@@ -235,32 +238,16 @@ class DockerRuntime(Runtime):
             box_id = labels.get(config.LABEL_BOX, "")
             mine = labels.get(config.LABEL_OWNER) == owner
             if mine and state in ("running", "paused"):
-                found.append(self._adopted(box_id, labels))
+                python = labels.get(config.LABEL_PYTHON, config.PYTHON)
+                found.append(self._box(box_id, python=python))
             elif box_id not in self._making and (mine or _is_stale(state, about["Created"])):
                 with contextlib.suppress(SandboxError):
                     await remove_container(self._engine, about["Id"])
         return found
 
-    def _adopted(self, box_id: str, labels: dict[str, str]) -> DockerBox:
-        return self._box(
-            box_id,
-            python=labels.get(config.LABEL_PYTHON, config.PYTHON),
-            labels=config.own_labels(labels),
-            created_at=float(labels.get(config.LABEL_CREATED, "0")),
-        )
-
-    def _box(
-        self, box_id: str, *, python: str, labels: dict[str, str], created_at: float
-    ) -> DockerBox:
+    def _box(self, box_id: str, *, python: str) -> DockerBox:
         same_machine = bool(self._engine.endpoint.path) and os.geteuid() == 0 and not self.gvisor
-        return DockerBox(
-            self._engine,
-            box_id,
-            python=python,
-            labels=labels,
-            created_at=created_at,
-            same_machine=same_machine,
-        )
+        return DockerBox(self._engine, box_id, python=python, same_machine=same_machine)
 
     async def _remove_volumes(self) -> None:
         """Volumes whose box was removed by hand: `docker rm` leaves them where -v is not given."""

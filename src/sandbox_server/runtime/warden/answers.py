@@ -4,146 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
     TypeAdapter,
     ValidationError,
 )
 
 from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.agent import Count, Fenced, FileEntry, Ident, Said
 from sandbox_warden import frames
 
-Short = Annotated[str, StringConstraints(max_length=200)]
-Ident = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
-"""Goes into lines of logs and of streams of events."""
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-"""Goes into a header."""
-PathText = Annotated[str, StringConstraints(max_length=8192)]
-Count = Annotated[int, Field(ge=0, le=1 << 62)]
-ExitCode = Annotated[int, Field(ge=0, le=255)]
-StreamName = Literal["stdout", "stderr"]
 
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-class CommandStanding(_Answer):
-    """How a command stands; exit_code is None while it runs."""
-
-    command_id: Ident
-    exit_code: ExitCode | None
-    signal: Short | None
-    reason: Short | None
-    timed_out: bool
-    duration_ms: Annotated[float, Field(ge=0)]
-    output_bytes: Count
-    cwd: PathText
-    state_saved: bool
-    """False where the shell could not hand on its state (killed, exec, too large): the state from
-    before the command is in force."""
-
-
-class CommandExit(CommandStanding):
-    """How a command ended."""
-
-    exit_code: ExitCode
-
-
-class CommandStarted(_Answer):
+class CommandStarted(Said):
     command_id: Ident
     stdin_received: Count
 
 
-class CommandSummary(_Answer):
-    command_id: Ident
-    idempotency_key: Short | None
-    running: bool
-    exit_code: ExitCode | None
-    age_s: float
-    output_bytes: Count
-    late_bytes: Count
-
-
-class BoxAbout(_Answer):
-    version: int
-    """Of the protocol, as both ends speak it."""
-    build: Short = ""
-    """Which warden it is, by zipapp.warden_version() of the server that made the box. The first
-    ones did not tell."""
-    box: Short
-    boot: Short
-    epoch: Count
-    uptime_s: float
-    idle_s: Annotated[float, Field(ge=0)]
-    ran: Count
-    cwd: PathText
-    state: dict[str, Any]
-
-
-class BoxState(BoxAbout):
-    commands: list[CommandSummary]
-    commands_truncated: bool = False
-    """Whether more are remembered than are told."""
-
-
-class OutputGap(_Answer):
+class OutputGap(Said):
     start: Count
     end: Count
 
 
-class StdinReceived(_Answer):
+class StdinReceived(Said):
     received: Count
-
-
-class FileEntry(_Answer):
-    name: PathText
-    path: PathText
-    type: Literal["file", "directory", "symlink", "other"]
-    size: Count
-    mode: Short
-    modified_at: float
-
-
-class ListEnd(_Answer):
-    truncated: bool
-
-
-class Uploaded(_Answer):
-    path: PathText
-    size: Count
-
-
-class DownloadAbout(_Answer):
-    path: PathText
-    type: Literal["file", "directory"]
-    size: Count | None
-    modified_at: float
-    mode: Short
-    sha256: Sha256 | None
-
-
-class Usage(_Answer):
-    cpu_s: Annotated[float, Field(ge=0)]
-    memory_bytes: Count | None
-    disk_bytes: Count | None
-    pids: Count
-
-
-@dataclass(frozen=True)
-class Listing:
-    entries: list[FileEntry]
-    truncated: bool
-
-
-class Fenced(errors.RuntimeUnavailable):
-    """Another owner with a higher epoch has taken this box over."""
 
 
 _ERRORS: dict[str, type[errors.SandboxError]] = {

@@ -7,27 +7,21 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from sandbox_server.runtime.agent import BoxAgent, BoxState, Usage
 from sandbox_warden import frames
 
-from .answers import BoxState, Usage, checked
+from .answers import checked
 from .commands import CommandCalls
 from .files import FileCalls
 from .link import LinkLost
 from .reconnecting_link import ANSWER_S
 
 
-class WardenClient(CommandCalls, FileCalls):
+class WardenClient(CommandCalls, FileCalls, BoxAgent):
     """Speaks to the warden of one box in the name of one epoch.
 
     It keeps one link and replaces it when it breaks.
     """
-
-    async def __aenter__(self) -> WardenClient:
-        await self.connect()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
 
     async def usage(self) -> Usage:
         return checked(Usage, await self._ask(frames.USAGE, {}))

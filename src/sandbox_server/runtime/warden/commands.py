@@ -11,35 +11,28 @@ import contextlib
 import hashlib
 import json
 import uuid
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, TypedDict, Unpack
+from collections.abc import AsyncGenerator
+from typing import Any, Unpack
 
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
-from sandbox_server.runtime.base import Box
-from sandbox_warden import frames
-
-from .answers import (
+from sandbox_server.runtime.agent import (
+    OUTPUT_LIMIT,
+    CommandResult,
     CommandStanding,
     CommandSummary,
-    StdinReceived,
-    checked,
-    invalid,
-    reply_body,
-)
-from .events import (
-    CommandResult,
     Event,
     Exited,
-    Order,
-    Pieces,
+    RunOptions,
     Started,
-    event_of,
 )
-from .link import Channel, LinkLost
-from .reconnecting_link import ANSWER_S, Breaks, ReconnectingLink
+from sandbox_warden import frames
 
-OUTPUT_LIMIT = 1 << 20
+from .answers import StdinReceived, checked, invalid, reply_body
+from .events import Order, Pieces, event_of
+from .link import Channel, LinkLost
+from .reconnecting_link import ANSWER_S, Breaks, Reachable, ReconnectingLink
+
 BEYOND = 1 << 62
 """An offset no output reaches."""
 STDIN_PIECE = 256 * 1024
@@ -47,26 +40,10 @@ UNREAD_S = 10.0
 """How long input may wait for a command that does not read, before its sender is told."""
 
 
-class RunOptions(TypedDict, total=False):
-    """How a command is run."""
-
-    timeout_s: float | None
-    """30 s unless told; None for no limit."""
-    cwd: str | None
-    env: Mapping[str, str] | None
-    stdin: bytes | None
-    stdin_open: bool
-    """Whether more input may be sent later, until its end is."""
-    key: str | None
-    """A second run under the same key joins the first instead."""
-    command_id: str | None
-    output_limit: int
-
-
 class CommandCalls(ReconnectingLink):
     """What can be done with commands in a box."""
 
-    def __init__(self, box: Box, *, epoch: int = 1, deadman_s: float | None = None) -> None:
+    def __init__(self, box: Reachable, *, epoch: int = 1, deadman_s: float | None = None) -> None:
         super().__init__(box, epoch=epoch, deadman_s=deadman_s)
         self._feeding: set[asyncio.Task[None]] = set()
 

@@ -3,59 +3,27 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 
 from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.agent import (
+    OF_BOTH,
+    OF_STREAM,
+    CommandExit,
+    CommandResult,
+    CommandStanding,
+    Event,
+    Exited,
+    Gap,
+    Output,
+    Started,
+)
 from sandbox_warden import frames
 from sandbox_warden.frames import FrameError
 
-from .answers import (
-    CommandExit,
-    CommandStanding,
-    CommandStarted,
-    OutputGap,
-    StreamName,
-    body_of,
-    checked,
-    invalid,
-    reply_body,
-)
+from .answers import CommandStarted, OutputGap, body_of, checked, invalid, reply_body
 
 _NOTHING_COSTS = 64
 """What a frame without output counts for."""
-_OF: dict[StreamName, int] = {"stdout": 0, "stderr": 1}
-_OF_BOTH = 2
-
-
-@dataclass(frozen=True)
-class Started:
-    command_id: str
-    stdin_received: int = 0
-
-
-@dataclass(frozen=True)
-class Output:
-    """Bytes of a command's output; `offset` counts both streams together."""
-
-    stream: StreamName
-    offset: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Output that is no longer kept: the bytes from start up to end."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class Exited:
-    result: CommandExit
-
-
-Event = Started | Output | Gap | Exited
 
 
 class Pieces:
@@ -72,12 +40,12 @@ class Pieces:
         """Raises RuntimeUnavailable."""
         if isinstance(event, Output):
             self._take(len(event.data) or _NOTHING_COSTS)
-            self._append(event.data, _OF[event.stream])
+            self._append(event.data, OF_STREAM[event.stream])
         elif isinstance(event, Gap):
             self._take(_NOTHING_COSTS)
             self._truncated = True
             left_out = b"\n[%d bytes of output left out]\n" % (event.end - event.start)
-            self._append(left_out, _OF_BOTH)
+            self._append(left_out, OF_BOTH)
 
     def _append(self, data: bytes, of: int) -> None:
         self._kept += data
@@ -94,39 +62,6 @@ class Pieces:
 
     def of(self, exit: CommandStanding) -> CommandResult:
         return CommandResult(exit, self._truncated, self._kept, self._ends)
-
-
-@dataclass(frozen=True)
-class CommandResult:
-    """A command with the output kept of it. Texts are made when they are asked for: together they
-    take three times as much as the bytes."""
-
-    exit: CommandStanding
-    truncated: bool
-    _kept: bytearray
-    _ends: array[int]
-    """Where each run of one stream ends in what is kept, and of which it is: end * 4 + of."""
-
-    @property
-    def output(self) -> str:
-        """Both streams as they came."""
-        return self._kept.decode("utf-8", "replace")
-
-    @property
-    def stdout(self) -> str:
-        return self._text(_OF["stdout"])
-
-    @property
-    def stderr(self) -> str:
-        return self._text(_OF["stderr"])
-
-    def _text(self, wanted: int) -> str:
-        parts, start = [], 0
-        for end in self._ends:
-            if end & 3 in (wanted, _OF_BOTH):
-                parts.append(self._kept[start : end >> 2])
-            start = end >> 2
-        return b"".join(parts).decode("utf-8", "replace")
 
 
 class Order:

@@ -9,21 +9,18 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from sandbox_sdk.protocol import errors
-from sandbox_warden import frames
-
-from .answers import (
+from sandbox_server.runtime.agent import (
+    Batch,
+    Download,
     DownloadAbout,
     FileEntry,
     ListEnd,
     Listing,
     Uploaded,
-    body_of,
-    checked,
-    checked_entries,
-    invalid,
-    raise_answer,
-    reply_body,
 )
+from sandbox_warden import frames
+
+from .answers import body_of, checked, checked_entries, invalid, raise_answer, reply_body
 from .link import Channel, LinkLost
 from .reconnecting_link import ANSWER_S, ReconnectingLink
 
@@ -36,12 +33,8 @@ LIST_S = 60.0
 """How long a listing may take, all of it."""
 _MAX_EMPTY = 1_000_000
 
-Batch = list[FileEntry]
 
-
-class Download:
-    """A file on its way out: what it is, then its bytes. A folder comes as a tar."""
-
+class WardenDownload(Download):
     def __init__(self, about: DownloadAbout, channel: Channel) -> None:
         self.about = about
         self._channel = channel
@@ -120,7 +113,7 @@ class FileCalls(ReconnectingLink):
                     kind, _, payload = await self._answer(link, channel)
                 if kind != frames.STARTED:
                     raise_answer(kind, payload)
-                yield Download(checked(DownloadAbout, body_of(payload)), channel)
+                yield WardenDownload(checked(DownloadAbout, body_of(payload)), channel)
         except (LinkLost, TimeoutError) as exc:
             raise errors.RuntimeUnavailable("the download was cut off; try again") from exc
 

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_server.runtime.base import ByteStream
+from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 from sandbox_warden.frames import Frame, FrameError
 

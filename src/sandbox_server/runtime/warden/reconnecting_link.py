@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Box, ByteStream
+from sandbox_server.runtime.agent import BoxAbout
+from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 
-from .answers import BoxAbout, checked, reply_body
+from .answers import checked, reply_body
 from .link import Channel, Link, LinkLost
 
 ANSWER_S = 30.0
@@ -46,10 +47,20 @@ class Breaks:
         self._last = time.monotonic()
 
 
+class Reachable(Protocol):
+    """A box, as far as a link needs it."""
+
+    id: str
+
+    async def open_stream(self) -> ByteStream: ...
+
+    async def is_alive(self) -> bool: ...
+
+
 class ReconnectingLink:
     """Speaks to the warden of one box in the name of one epoch."""
 
-    def __init__(self, box: Box, *, epoch: int = 1, deadman_s: float | None = None) -> None:
+    def __init__(self, box: Reachable, *, epoch: int = 1, deadman_s: float | None = None) -> None:
         self._box = box
         self._epoch = epoch
         self._deadman_s = deadman_s
