@@ -27,14 +27,18 @@ from sandbox_sdk.protocol.models import (
     CleanupResult,
     CommandList,
     ExecuteResult,
+    FileEntry,
     Health,
     ListResult,
+    RenameRequest,
     Session,
     SessionInfo,
     SessionList,
     UploadResult,
     Verdict,
+    checked,
 )
+from sandbox_sdk.protocol.operations import RENAME
 from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
 from sandbox_sdk.transfer import ByteChunks, FileChunks
 
@@ -238,6 +242,12 @@ class AsyncSandboxClient:
         """What is in a folder; of a file, the file itself."""
         sandboxes, target = await self._connection.ready()
         return await sandboxes.list_files(target, path=path, recursive=recursive, limit=limit)
+
+    async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
+        """Move a file or a folder; what it is where it is then. Folders on the way are made."""
+        sandboxes, target = await self._connection.ready()
+        request = checked(RenameRequest, **dict(target), path=path, to=to, replace=replace)
+        return await sandboxes.call(RENAME, request)
 
     async def read_text(self, path: str, *, encoding: str = "utf-8") -> str:
         """The content of a text file."""

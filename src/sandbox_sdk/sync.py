@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.models import (
     CleanupResult,
     CommandList,
     ExecuteResult,
+    FileEntry,
     Health,
     ListResult,
     Session,
@@ -160,6 +161,9 @@ class SandboxClient:
         self, path: str = WORKSPACE, *, recursive: bool = False, limit: int = 1000
     ) -> ListResult:
         return self._run(lambda: self._client.list_files(path, recursive=recursive, limit=limit))
+
+    def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
+        return self._run(lambda: self._client.rename(path, to, replace=replace))
 
     def read_text(self, path: str, *, encoding: str = "utf-8") -> str:
         return self._run(lambda: self._client.read_text(path, encoding=encoding))

@@ -1,12 +1,13 @@
 """Files of the box, as its user sees them."""
 
+import errno
 import os
 import stat
 from typing import Any, Dict, Iterator, Tuple
 
 from .errors import Refused, refusal
 from .frames import CHUNK
-from .paths import find
+from .paths import Found, find
 
 FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _TYPES = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -47,6 +48,42 @@ def describe(path: str) -> Dict[str, Any]:
     finally:
         os.close(found.folder)
     return entry(found.path, info)
+
+
+def rename(path: str, to: str, *, replace: bool) -> Dict[str, Any]:
+    """Move a file, a folder or a link, and describe it where it is then. Folders on the way are
+    made. What is there already is replaced only if told, and a folder never."""
+    source = find(path, follow=False)
+    try:
+        if not source.name:
+            raise Refused("invalid_path", "%s cannot be moved" % source.path)
+        os.lstat(source.name, dir_fd=source.folder)
+        # The kernel refuses to move a folder into itself, but only after folders were made there.
+        target = find(to, follow=False, create=True, not_below=source.path)
+        try:
+            _check_target(target, replace=replace)
+            os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
+            return entry(target.path, os.lstat(target.name, dir_fd=target.folder))
+        finally:
+            os.close(target.folder)
+    except OSError as exc:
+        if exc.errno == errno.EXDEV:
+            raise Refused("invalid_path", "%s and %s are on different disks" % (path, to)) from None
+        raise refusal(exc) from None
+    finally:
+        os.close(source.folder)
+
+
+def _check_target(target: Found, *, replace: bool) -> None:
+    """Raises Refused."""
+    try:
+        there = os.lstat(target.name, dir_fd=target.folder) if target.name else None
+    except FileNotFoundError:
+        return
+    if there is None or stat.S_ISDIR(there.st_mode):
+        raise Refused("is_directory", "%s is a folder; name what is to be in it" % target.path)
+    if not replace:
+        raise Refused("invalid_path", "%s exists; ask to replace it" % target.path)
 
 
 def entry(path: str, status: os.stat_result) -> Dict[str, Any]:

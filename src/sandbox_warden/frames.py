@@ -22,7 +22,9 @@ WINDOW = 1 << 20
 """How much a channel may send before its reader has granted more with CREDIT."""
 
 # Requests, answered on their channel by one REPLY or ERROR.
-HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, END, PING, STDIN = range(1, 14)
+HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, _END, PING, STDIN, RENAME = range(
+    1, 15
+)
 # Parts of a request, in either direction.
 DATA, EOF, CREDIT, CANCEL = range(32, 36)
 # Answers.
@@ -30,7 +32,7 @@ REPLY, ERROR, STARTED, STDOUT, STDERR, GAP = range(64, 70)
 
 REQUEST_KINDS = range(1, 32)
 """Where requests of later versions will be."""
-KINDS = frozenset([*range(1, 14), *range(32, 36), *range(64, 70)])
+KINDS = frozenset([*range(1, 15), *range(32, 36), *range(64, 70)])
 
 Frame = Tuple[int, int, bytes]
 """Kind, channel, payload."""

@@ -33,17 +33,19 @@ class Found(NamedTuple):
     path: str
 
 
-def find(path: str, *, follow: bool, create: bool = False) -> Found:
+def find(path: str, *, follow: bool, create: bool = False, not_below: str = "") -> Found:
     """Where a path leads, relative to /workspace. There need not be anything of that name.
 
     follow: whether a link in the last step is followed too. create: make the folders on the way.
-    Raises Refused, also for what lies outside of the writable places.
+    not_below: a real path that it must not lead into. Raises Refused, also for what lies outside of
+    the writable places.
     """
     if not path or "\0" in path or _size(path) > MAX_PATH:
         raise Refused("invalid_path", "a path has 1 to %d bytes and no NUL" % MAX_PATH)
     search = _Search(path)
     try:
         search.go(follow=follow)
+        search.check_not_below(not_below)
         return search.found(create=create)
     except BaseException:
         search.close()
@@ -82,6 +84,12 @@ class _Search:
                 self._down(step, last=not self._todo)
             else:
                 self._name = step
+
+    def check_not_below(self, path: str) -> None:
+        """Before a folder is made."""
+        steps = [*self._real, *self._missing, self._name]
+        if path and ("/" + "/".join(steps) + "/").startswith(path + "/"):
+            raise Refused("invalid_path", "%s leads into %s" % (self._asked[:200], path))
 
     def found(self, *, create: bool) -> Found:
         if self._place is None:

@@ -26,7 +26,7 @@ MAX_STATE = 64 * 1024
 MAX_OUTPUT_LIMIT = 64 << 20
 MIN_OUTPUT_LIMIT = 4096
 _PR_SET_DUMPABLE = 4
-_USES = (frames.RUN, frames.PUT, frames.GET, frames.LIST)
+_USES = (frames.RUN, frames.PUT, frames.GET, frames.LIST, frames.RENAME)
 """What counts as use of the box; looking after it does not."""
 _HELLO_S = 10.0
 _DEADMAN_TICK_S = 5.0
@@ -59,9 +59,9 @@ class Warden:
             frames.GET: self._get,
             frames.LIST: self._list,
             frames.STAT: self._stat,
+            frames.RENAME: self._rename,
             frames.USAGE: self._usage,
             frames.STATE: self._set_state,
-            frames.END: self._end,
             frames.PING: self._ping,
         }
 
@@ -334,6 +334,11 @@ class Warden:
     def _stat(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
         connection.reply(channel, files.describe(_text(body, "path")))
 
+    def _rename(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        replace = body.get("replace") is True
+        moved = files.rename(_text(body, "path"), _text(body, "to"), replace=replace)
+        connection.reply(channel, moved)
+
     def _usage(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
         connection.send(encode_json(frames.REPLY, channel, self._meter.usage()))
 
@@ -352,11 +357,6 @@ class Warden:
 
     def _ping(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
         connection.send(encode_json(frames.REPLY, channel, {}))
-
-    def _end(self, connection: Connection, channel: int, _body: Dict[str, Any]) -> None:
-        connection.send(encode_json(frames.REPLY, channel, {}))
-        connection.pump()
-        os._exit(0)
 
 
 def _text(body: Dict[str, Any], name: str) -> str:

@@ -34,6 +34,7 @@ from sandbox_sdk.protocol.models import (
     Limits,
     ListRequest,
     ListResult,
+    RenameRequest,
     Session,
     SessionInfo,
     SessionList,
@@ -308,6 +309,20 @@ class FakeTenants(Tenants):
             if request.recursive or "/" not in name
         ]
         return ListResult(path=path, entries=entries[:limit], truncated=len(entries) > limit)
+
+    async def rename(self, tenant: str, request: RenameRequest) -> FileEntry:
+        session = self.find(request, tenant)
+        if request.path not in session.files:
+            raise FileMissing(f"there is no file {request.path}")
+        session.files[request.to] = content = session.files.pop(request.path)
+        return FileEntry(
+            name=request.to.rpartition("/")[2],
+            path=f"{WORKSPACE}/{request.to}",
+            type="file",
+            size=len(content),
+            mode="0644",
+            modified_at=NOW,
+        )
 
     async def session(self, tenant: str, target: Target) -> SessionInfo:
         found = self.find(target, tenant)

@@ -23,10 +23,12 @@ from sandbox_sdk.protocol.models import (
     EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
+    FileEntry,
     FollowRequest,
     Health,
     ListRequest,
     ListResult,
+    RenameRequest,
     Session,
     SessionInfo,
     SessionList,
@@ -132,6 +134,10 @@ class ThroughClient(Sandboxes):
         options = request.model_dump(include={"recursive", "limit"})
         listing = self.client(request).list_files(request.path, **options)
         return await listing  # type: ignore[no-any-return]
+
+    async def _rename(self, request: RenameRequest) -> FileEntry:
+        moved = self.client(request).rename(request.path, request.to, replace=request.replace)
+        return await moved  # type: ignore[no-any-return]
 
     async def _session(self, target: Target) -> SessionInfo:
         return await self.client(target).session()  # type: ignore[no-any-return]

@@ -32,6 +32,28 @@ async def download(warden: WardenClient, path: str) -> bytes:
         return b"".join([chunk async for chunk in file])
 
 
+async def test_what_is_moved_stays_inside(warden: WardenClient) -> None:
+    """By links, to other disks, into itself, and what is no file."""
+    await warden.run("mkdir -p d/e; ln -s /etc out; ln -s d in; echo x > f; mkfifo p; ln -s f l")
+    for path, to in (
+        ("out/passwd", "f2"),
+        ("f", "out/f"),
+        ("f", "/tmp/f"),
+        ("d", "d/e/d"),
+        ("d", "d/new/d"),
+    ):
+        with pytest.raises(errors.InvalidPath):
+            await warden.rename(path, to)
+    assert (await warden.rename("f", "in/g")).path == "/workspace/d/g"
+    assert (await warden.rename("l", "l2")).type == "symlink"
+    assert (await warden.rename("p", "p2")).type == "other"
+    with pytest.raises(errors.InvalidPath):
+        await warden.rename("p2", "x" * 5000)
+    with pytest.raises(errors.InvalidPath):
+        await warden.rename("p2", "d/e")
+    assert (await warden.run("echo * d/*")).output == "d in l2 out p2 d/e d/g\n"
+
+
 @pytest.mark.parametrize("size", [0, 1, 65536, 100 * MIB])
 async def test_round_trip_with_checksums(warden: WardenClient, size: int) -> None:
     data = os.urandom(MIB) * (size // MIB) + os.urandom(size % MIB)

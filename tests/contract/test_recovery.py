@@ -217,15 +217,6 @@ async def test_a_running_command_keeps_the_box(make_box: MakeBox) -> None:
     assert result.output == "done\n"
 
 
-async def test_a_warden_can_end_its_box(box: WardenBox, warden: WardenClient) -> None:
-    await warden.end()
-    for _ in range(100):
-        if not await box.is_alive():
-            break
-        await asyncio.sleep(0.1)
-    assert not await box.is_alive()
-
-
 CREATOR = """
 import asyncio, sys
 from pathlib import Path

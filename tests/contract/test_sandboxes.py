@@ -10,7 +10,15 @@ import pytest
 
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, OutputEvent, StartEvent
-from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, ExecuteResult, Target
+from sandbox_sdk.protocol.models import (
+    CreateSessionRequest,
+    ExecuteRequest,
+    ExecuteResult,
+    FileEntry,
+    RenameRequest,
+    Target,
+)
+from sandbox_sdk.protocol.operations import RENAME
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 from .stand import Place
@@ -307,6 +315,36 @@ async def test_files(sandboxes: Sandboxes) -> None:
     async with sandboxes.download_file(thread("f"), "dir") as download:
         assert download.info.type == "directory"
         assert len(b"".join([chunk async for chunk in download.chunks])) > len(data)
+
+
+async def test_renaming(sandboxes: Sandboxes) -> None:
+    await sandboxes.upload_file(thread("rn"), "a.txt", chunks(b"one"))
+    await sandboxes.upload_file(thread("rn"), "b.txt", chunks(b"two"))
+
+    async def rename(path: str, to: str, *, replace: bool = False) -> FileEntry:
+        request = RenameRequest(thread_id="rn", path=path, to=to, replace=replace)
+        return await sandboxes.call(RENAME, request)
+
+    moved = await rename("a.txt", "new/c.txt")
+    assert (moved.path, moved.size, moved.type) == ("/workspace/new/c.txt", 3, "file")
+    with pytest.raises(errors.FileMissing):
+        await rename("a.txt", "d.txt")
+    with pytest.raises(errors.InvalidPath, match="exists"):
+        await rename("b.txt", "new/c.txt")
+    with pytest.raises(errors.InvalidPath):
+        await rename("b.txt", "new")
+    for path, to in (("b.txt", "/etc/x"), ("/etc/passwd", "x"), ("/workspace", "x")):
+        with pytest.raises(errors.InvalidPath):
+            await rename(path, to)
+    assert (await rename("b.txt", "new/c.txt", replace=True)).size == 3
+    assert (await rename("new", "newer")).type == "directory"
+    found = await sandboxes.list_files(thread("rn"), recursive=True)
+    assert [entry.path for entry in found.entries] == [
+        "/workspace/newer",
+        "/workspace/newer/c.txt",
+    ]
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.call(RENAME, RenameRequest(thread_id="nobody", path="a", to="b"))
 
 
 @pytest.mark.bash

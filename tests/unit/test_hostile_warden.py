@@ -318,7 +318,7 @@ CALLS: list[Callable[[WardenClient], Awaitable[object]]] = [
     lambda warden: warden.send_stdin("c", b"abc", offset=0),
     lambda warden: warden.set_state({}),
     lambda warden: warden.ping(),
-    lambda warden: warden.end(),
+    lambda warden: warden.rename("f", "g"),
 ]  # fmt: skip
 
 

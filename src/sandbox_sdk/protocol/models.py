@@ -223,6 +223,12 @@ class ListRequest(Target):
     limit: int = Field(1000, ge=1, le=100_000, description="The most entries.")
 
 
+class RenameRequest(Target):
+    path: str = Field(min_length=1, description="What to move.", examples=["draft.txt"])
+    to: str = Field(min_length=1, description="Where it is then.", examples=["out/report.txt"])
+    replace: bool = Field(False, description="Whether a file that is there already goes.")
+
+
 class UploadRequest(Target):
     path: str
 

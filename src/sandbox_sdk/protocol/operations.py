@@ -24,10 +24,12 @@ from sandbox_sdk.protocol.models import (
     EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
+    FileEntry,
     Health,
     ListRequest,
     ListResult,
     Model,
+    RenameRequest,
     Request,
     Session,
     SessionInfo,
@@ -43,7 +45,7 @@ Req = TypeVar("Req", bound=Request)
 Ans = TypeVar("Ans", bound=Model)
 
 Scope = Literal["use", "read", "public"]
-Tag = Literal["sandboxes", "commands", "sessions"]
+Tag = Literal["sandboxes", "commands", "sessions", "files"]
 
 OF_SESSION = (errors.SessionNotFound, errors.SessionLost)
 OF_COMMAND = (*OF_SESSION, errors.NotFound)
@@ -207,6 +209,20 @@ LIST_FILES = Operation(
     creates=True,
     errors=(*OF_SESSION, *OF_FILE, errors.Capacity),
 )
+RENAME = Operation(
+    name="rename",
+    method="POST",
+    path="/rename",
+    request=RenameRequest,
+    answer=FileEntry,
+    summary="Move a file or a folder",
+    description="Move a file or a folder inside the sandbox. Folders on the way are made; a file "
+    "that is there already is replaced only if told, a folder never.",
+    tag="files",
+    # The second time there is nothing left to move.
+    repeatable=never,
+    errors=(*OF_SESSION, *OF_FILE, errors.DiskFull),
+)
 SESSION = Operation(
     name="session",
     method="GET",
@@ -255,5 +271,5 @@ HEALTH = Operation(
 
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
-    RESULT, COMMANDS, SIGNAL, STDIN, SESSIONS,
+    RESULT, COMMANDS, SIGNAL, STDIN, SESSIONS, RENAME,
 )  # fmt: skip

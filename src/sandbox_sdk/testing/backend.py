@@ -34,11 +34,13 @@ from sandbox_sdk.protocol.models import (
     EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
+    FileEntry,
     FollowRequest,
     Health,
     Limits,
     ListRequest,
     ListResult,
+    RenameRequest,
     RunningCommand,
     Session,
     SessionInfo,
@@ -106,6 +108,7 @@ class FakeBackend(Sandboxes):
             op.SIGNAL: self._signal,
             op.STDIN: self._stdin,
             op.LIST_FILES: self._list_files,
+            op.RENAME: self._rename,
         }
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
@@ -286,6 +289,11 @@ class FakeBackend(Sandboxes):
             modified_at=entry.modified_at,
         )
         yield Download(info, _pieces(data))
+
+    async def _rename(self, request: RenameRequest) -> FileEntry:
+        session = self._sessions.find(request)
+        session.use()
+        return session.files.rename(request.path, request.to, replace=request.replace)
 
     async def _list_files(self, request: ListRequest) -> ListResult:
         session, _ = self._sessions.open(request)

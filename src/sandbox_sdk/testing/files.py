@@ -71,6 +71,20 @@ class FakeFiles(MutableMapping[str, bytes]):
                     names.add("/".join(parts[:depth]))
         return [self.entry(f"{top.path}/{name}") for name in sorted(names)]
 
+    def rename(self, path: str, to: str, *, replace: bool) -> FileEntry:
+        """Raises FileMissing, InvalidPath."""
+        source, target = self.entry(path).path, resolve(to)
+        if source in PLACES:
+            raise InvalidPath(f"{source} cannot be moved")
+        if self.is_folder(target):
+            raise InvalidPath(f"{target} is a folder; name what is to be in it")
+        if target in self._files and not replace:
+            raise InvalidPath(f"{target} exists; ask to replace it")
+        moving = [name for name in self._files if f"{name}/".startswith(f"{source}/")]
+        for name in moving:
+            self._files[target + name.removeprefix(source)] = self._files.pop(name)
+        return self.entry(target)
+
     def read(self, path: str) -> bytes:
         """A file, or a folder as a tar. Raises FileMissing."""
         top = self.entry(path)

@@ -199,5 +199,6 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
     op.COMMANDS: {200: answer("The commands.", COMMAND_LIST)},
     op.SIGNAL: {200: answer("Sent; how the command stands.", COMMAND_INFO)},
     op.STDIN: {200: answer("Received.", STDIN_RECEIPT)},
+    op.RENAME: {200: answer("Where it is now.", LIST_RESULT["entries"][0])},
     op.SESSIONS: {200: answer("The sessions.", SESSION_LIST)},
 }

@@ -323,6 +323,10 @@ class BoxAgent(ABC):
         """Read a file or a folder. With digest, its sha256 is known before the first byte."""
 
     @abstractmethod
+    async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
+        """Move a file, a folder or a link; what it is where it is then."""
+
+    @abstractmethod
     def batches(
         self, path: str, *, recursive: bool = False, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:

@@ -39,6 +39,7 @@ from sandbox_sdk.protocol.models import (
     Health,
     ListRequest,
     ListResult,
+    RenameRequest,
     Session,
     SessionInfo,
     SessionList,
@@ -107,6 +108,7 @@ class SandboxService(Tenants):
             op.SIGNAL: self._signal,
             op.STDIN: self._stdin,
             op.LIST_FILES: self._list_files,
+            op.RENAME: self._rename,
         }
 
     def __repr__(self) -> str:
@@ -302,6 +304,12 @@ class SandboxService(Tenants):
                     return ListResult(path=request.path, entries=entries, truncated=batch.truncated)
                 entries += map(file_entry, batch)
         raise AssertionError("a listing ends or raises")
+
+    async def _rename(self, tenant: str, request: RenameRequest) -> FileEntry:
+        session = await self._table.find(tenant, request)
+        async with self._using(session):
+            moved = await session.agent.rename(request.path, request.to, replace=request.replace)
+        return file_entry(moved)
 
     # Together
 

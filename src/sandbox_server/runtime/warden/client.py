@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +11,6 @@ from sandbox_warden import frames
 from .answers import checked
 from .commands import CommandCalls
 from .files import FileCalls
-from .link import LinkLost
-from .reconnecting_link import ANSWER_S
 
 
 class WardenClient(CommandCalls, FileCalls, BoxAgent):
@@ -37,10 +33,3 @@ class WardenClient(CommandCalls, FileCalls, BoxAgent):
     async def ping(self) -> None:
         """Tell the warden that its owner lives."""
         await self._ask(frames.PING, {})
-
-    async def end(self) -> None:
-        """Let the box end itself."""
-        link = await self._get_link()
-        with contextlib.suppress(LinkLost, TimeoutError):
-            async with asyncio.timeout(ANSWER_S), link.request(frames.END, {}) as channel:
-                await channel.receive()

@@ -142,6 +142,10 @@ class FileCalls(ReconnectingLink):
         except (LinkLost, TimeoutError) as exc:
             raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
 
+    async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
+        body = {"path": _bounded(path), "to": _bounded(to), "replace": replace}
+        return checked(FileEntry, await self._ask(frames.RENAME, body, repeatable=False))
+
     async def stat(self, path: str) -> FileEntry:
         return checked(FileEntry, await self._ask(frames.STAT, {"path": _bounded(path)}))
 

@@ -83,9 +83,12 @@ class ReconnectingLink:
         """
         await self._get_link()
 
-    async def _ask(self, kind: int, body: dict[str, Any]) -> dict[str, Any]:
-        """A request that may be asked again: one break of the link is not an error yet."""
-        for attempt in (1, 2):
+    async def _ask(
+        self, kind: int, body: dict[str, Any], *, repeatable: bool = True
+    ) -> dict[str, Any]:
+        """The answer to a question. Where it may be asked again, one break of the link is not an
+        error yet."""
+        for attempt in (1, 2) if repeatable else (2,):
             link = await self._get_link()
             try:
                 async with asyncio.timeout(ANSWER_S), link.request(kind, body) as channel:
