@@ -60,7 +60,7 @@ def _client(sync: type, awaited: type) -> str:
 
 
 def _call(kind: type) -> str:
-    return f"{kind.__name__}{_signature(kind.__init__, leave_out=('self',), returns=False)}"
+    return f"{kind.__name__}{_signature(kind, leave_out=(), returns=False)}"
 
 
 def _signature(function: Any, *, leave_out: tuple[str, ...], returns: bool = True) -> str:

@@ -17,11 +17,10 @@ import structlog
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.sandboxes import Tenants
-from sandbox_server import __version__, fleet, mcp
+from sandbox_server import mcp
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
@@ -69,7 +68,7 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
         url = url_of(listener)
         async with contextlib.AsyncExitStack() as stack:
             tenants: Tenants = await (
-                stack.enter_async_context(open_routing(settings))
+                stack.enter_async_context(_open_routing(settings))
                 if settings.role == "coordinator"
                 else stack.enter_async_context(open_service(settings, url=url, stop=stop))
             )
@@ -168,7 +167,10 @@ async def _open_service(
         for limit, lack in enforcement.missing().items():
             log.warning("limit.not_enforced", limit=limit, why=lack)
         if settings.role == "worker":
-            standing = _among_others(settings, state, url, runtime.name, stop or asyncio.Event())
+            from sandbox_server.fleet.opening import worker_standing
+
+            stop = stop or asyncio.Event()
+            standing = worker_standing(settings, state, url, runtime.name, stop)
         else:
             standing = _alone(settings, state)
         async with standing as (registry, lease):
@@ -222,58 +224,11 @@ async def _alone(settings: Settings, state: Path) -> AsyncIterator[Standing]:
             await registry.close()
 
 
-@contextlib.asynccontextmanager
-async def _among_others(
-    settings: Settings, state: Path, url: str, runtime: str, stop: asyncio.Event
-) -> AsyncIterator[Standing]:
-    card = fleet.Worker(
-        id=settings.name(),
-        url=settings.advertise or url,
-        capacity=settings.max_sessions,
-        phase=fleet.Phase.STARTING,
-        version=__version__,
-        runtime=runtime,
-    )
-    async with _opened(settings) as store:
-        lease = fleet.RedisLease(
-            store,
-            card,
-            lease_s=settings.lease,
-            state_dir=state,
-            stop=stop.set,
-            leaves=settings.destroy_on_exit,
-        )
-        index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
-        async with lease:
-            local = SqliteRegistry(state / f"{card.id}.sqlite", worker=card.id)
-            try:
-                yield fleet.RedisRegistry(index, lease, ledger=local.ledger), lease
-            finally:
-                await local.close()
+def _open_routing(settings: Settings) -> contextlib.AbstractAsyncContextManager[Tenants]:
+    from sandbox_server.fleet.opening import open_routing
 
-
-@contextlib.asynccontextmanager
-async def open_routing(settings: Settings) -> AsyncIterator[fleet.RoutedTenants]:
-    """What a coordinator serves: the sandboxes of all workers."""
     _tell_unused(settings)
-
-    def connect(url: str) -> RemoteTenants:
-        return RemoteTenants(url, fleet_key=settings.fleet_key.get_secret_value() or None)
-
-    async with _opened(settings) as store:
-        index = fleet.SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
-        directory = fleet.Directory(index, grace_s=settings.grace, only=settings.workers)
-        async with fleet.Router(directory, connect, patience_s=settings.patience) as router:
-            yield fleet.RoutedTenants(directory, router, coordinator_id=settings.name())
-
-
-@contextlib.asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[fleet.Store]:
-    store = fleet.Store.open(settings.redis(), namespace=settings.redis_namespace)
-    try:
-        yield store
-    finally:
-        await store.close()
+    return open_routing(settings)
 
 
 def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:

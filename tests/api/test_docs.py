@@ -28,6 +28,7 @@ FURTHER = [
     ("post", "/command/signal", "commands"),
     ("post", "/command/stdin", "commands"),
     ("get", "/sessions", "sessions"),
+    ("post", "/rename", "files"),
 ]
 
 
@@ -76,7 +77,12 @@ def test_further_routes_have_tags_of_their_own(document: dict[str, Any]) -> None
         assert operation["summary"]
         assert operation["description"]
         assert operation["security"]
-    assert [tag["name"] for tag in document["tags"]] == ["sandboxes", "commands", "sessions"]
+    assert [tag["name"] for tag in document["tags"]] == [
+        "sandboxes",
+        "commands",
+        "sessions",
+        "files",
+    ]
 
 
 def test_every_answer_has_an_example(document: dict[str, Any]) -> None:

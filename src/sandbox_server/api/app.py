@@ -11,7 +11,12 @@ from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.operations import OPERATIONS
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server.api.auth import ApiKeys
-from sandbox_server.api.docs import (
+from sandbox_server.api.errors import install_error_handlers
+from sandbox_server.api.execute import execute_route
+from sandbox_server.api.files import UPLOAD, download_route, upload_route
+from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.middleware import BodyLimit, RequestLog
+from sandbox_server.api.openapi import (
     DESCRIPTION,
     TAGS,
     TITLE,
@@ -19,11 +24,6 @@ from sandbox_server.api.docs import (
     app_version,
     install_docs,
 )
-from sandbox_server.api.errors import install_error_handlers
-from sandbox_server.api.execute import execute_route
-from sandbox_server.api.files import UPLOAD, download_route, upload_route
-from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.middleware import BodyLimit, RequestLog
 from sandbox_server.api.operations import operation_route
 from sandbox_server.api.origin import AllowedHosts, OriginGuard
 from sandbox_server.api.route import PublicRoute, Served

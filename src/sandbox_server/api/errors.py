@@ -1,13 +1,18 @@
-"""Every error of every route, in the one form of the wire contract."""
+"""Every error of every route, in the one form of the wire contract; and how the unexpected is
+logged: enough to find it, and nothing of what callers sent."""
 
 from __future__ import annotations
 
 import json
 import math
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import structlog
 from fastapi import FastAPI, Request
+from fastapi.exceptions import ResponseValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
@@ -22,7 +27,10 @@ from sandbox_sdk.protocol.errors import (
     Unavailable,
 )
 
+log = structlog.get_logger(__name__)
+
 MAX_ERRORS = 20
+MAX_MESSAGE = 200
 MAX_ECHO = 200
 
 
@@ -119,3 +127,23 @@ def _explained(error: Mapping[str, Any]) -> dict[str, str]:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= MAX_ECHO else f"{text[: MAX_ECHO - 1]}…"
+
+
+def log_failure(error: Exception, *, request_id: str) -> None:
+    """One line. Not as exc_info: some renderers print the locals of every frame, commands too."""
+    cause = error.__cause__
+    if isinstance(cause, SandboxError):
+        log.warning("request.cut_short", request_id=request_id, code=cause.code)
+        return
+    log.error(
+        "request.failed",
+        request_id=request_id,
+        error=_named(error),
+        cause=_named(cause) if cause else None,
+        traceback="".join(traceback.format_tb((cause or error).__traceback__)),
+    )
+
+
+def _named(error: BaseException) -> str:
+    quotes_its_input = isinstance(error, (ValidationError, ResponseValidationError))
+    return type(error).__name__ if quotes_its_input else repr(error)[:MAX_MESSAGE]

@@ -7,7 +7,7 @@ from typing import Any
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.models import Health, Session
 from sandbox_sdk.protocol.operations import Operation
-from sandbox_server.api.docs import answer
+from sandbox_server.api.openapi import answer
 
 SESSION: dict[str, Any] = {
     "session_id": "5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22",

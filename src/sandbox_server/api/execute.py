@@ -24,9 +24,9 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
-from sandbox_server.api.about import about_command, about_request_of
-from sandbox_server.api.docs import answer, error_answers
 from sandbox_server.api.errors import invalid_request
+from sandbox_server.api.log_context import bind_command, bind_target
+from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import (
     ALWAYS,
     WITH_BODY,
@@ -73,14 +73,14 @@ async def execute(asked: Asked) -> Response:
     wants_events = EVENT_STREAM in asked.http.headers.get("accept", "").lower()
     after = _resumed(asked.http)
     body = _parsed(await asked.http.body())
-    about_request_of(body)
+    bind_target(body)
     if isinstance(body, ExecuteRequest) and body.dry_run:
         request = CheckRequest(**{**dict(body), "dry_run": True})
         verdict = await asked.sandboxes.call(op.CHECK, request)
         return json_response(op.CHECK, verdict)
     if after is None and not wants_events:
         result = await asked.sandboxes.call(op.EXECUTE, _command(body))
-        about_command(result.command_id)
+        bind_command(result.command_id)
         return json_response(op.EXECUTE, result)
     if not wants_events:
         raise InvalidRequest(f"a command is followed as events; send Accept: {EVENT_STREAM}")
@@ -140,7 +140,7 @@ async def _streamed(asked: Asked, events: AsyncIterator[CommandEvent], after: Po
         feed = await stack.enter_async_context(Feed(events))
         first = await feed.next()
         if isinstance(first, StartEvent):
-            about_command(first.command_id)
+            bind_command(first.command_id)
         return EventResponse(
             feed,
             first,

@@ -26,13 +26,13 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
-from sandbox_server.api.about import about_request_of
-from sandbox_server.api.docs import answer, error_answers
 from sandbox_server.api.errors import invalid_request
-from sandbox_server.api.holding import HoldingResponse
+from sandbox_server.api.log_context import bind_target
 from sandbox_server.api.multipart import UploadForm, read_upload
+from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import ALWAYS, WITH_BODY, parse_query
 from sandbox_server.api.route import Asked, KeyedRoute, Served
+from sandbox_server.api.sse import HoldingResponse
 
 UPLOAD = "/upload_file"
 UPLOAD_FORM: dict[str, Any] = {
@@ -128,14 +128,14 @@ async def upload_file(asked: Asked) -> Response:
         request = UploadRequest(**fields)
     except ValidationError as error:
         raise invalid_request(error.errors(include_url=False)) from None
-    about_request_of(request)
+    bind_target(request)
     stored = await asked.sandboxes.upload(request, form.chunks)
     return Response(stored.model_dump_json(), media_type="application/json")
 
 
 async def download_file(asked: Asked) -> Response:
     request = parse_query(DownloadRequest, asked.http)
-    about_request_of(request)
+    bind_target(request)
     async with AsyncExitStack() as stack:
         download = await stack.enter_async_context(asked.sandboxes.download(request))
         headers = _headers(download.info)

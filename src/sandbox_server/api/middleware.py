@@ -19,10 +19,9 @@ from sandbox_sdk.protocol.errors import (
     RuntimeUnavailable,
     SandboxError,
 )
-from sandbox_server.api.about import about_request
-from sandbox_server.api.errors import error_response
-from sandbox_server.api.failures import log_failure
+from sandbox_server.api.errors import error_response, log_failure
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.log_context import request_context
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +41,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})["request_id"] = request_id(Headers(scope=scope))
-        with about_request(scope["state"]["request_id"]):
+        with request_context(scope["state"]["request_id"]):
             await self._logged(scope, receive, send)
 
     async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:

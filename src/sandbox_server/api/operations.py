@@ -19,9 +19,9 @@ from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.models import ListResult, Model
 from sandbox_sdk.protocol.operations import Operation
 from sandbox_server.api import examples
-from sandbox_server.api.about import about_request_of
-from sandbox_server.api.docs import error_answers
 from sandbox_server.api.errors import invalid_request
+from sandbox_server.api.log_context import bind_target
+from sandbox_server.api.openapi import error_answers
 from sandbox_server.api.route import Asked, Handler, KeyedRoute, PublicRoute, Served
 
 ALWAYS = (
@@ -52,7 +52,7 @@ def _keyed(operation: Operation[Any, Any]) -> Handler:
             request = parse_body(operation.request, await asked.http.body())
         else:
             request = parse_query(operation.request, asked.http)
-        about_request_of(request)
+        bind_target(request)
         return json_response(operation, await asked.sandboxes.call(operation, request))
 
     return handle

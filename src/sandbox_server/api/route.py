@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
-from sandbox_server.api.about import about_tenant
 from sandbox_server.api.auth import SCHEMES, ApiKeys
 from sandbox_server.api.errors import ClientGone, error_response
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.log_context import bind_tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,6 @@ class KeyedRoute(PublicRoute):
 
     async def _answer(self, http: Request) -> Response:
         tenant = self._served.keys.tenant(http.headers)
-        about_tenant(tenant)
+        bind_tenant(tenant)
         sandboxes = self._served.tenants.of(tenant)
         return await self._handler(Asked(http, sandboxes, self._served.limits))

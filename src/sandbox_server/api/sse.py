@@ -11,6 +11,9 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
 from sandbox_sdk.protocol.errors import Internal, SandboxError
 from sandbox_sdk.protocol.events import (
     CommandEvent,
@@ -19,9 +22,7 @@ from sandbox_sdk.protocol.events import (
     StartEvent,
     event_id,
 )
-from sandbox_server.api.errors import error_body
-from sandbox_server.api.failures import log_failure
-from sandbox_server.api.holding import HoldingResponse
+from sandbox_server.api.errors import error_body, log_failure
 
 EVENT_STREAM = "text/event-stream"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -93,6 +94,25 @@ class Feed:
             if isinstance(self._events, AsyncGenerator):
                 await self._events.aclose()
         await self._queue.put(end)
+
+
+class HoldingResponse(StreamingResponse):
+    """Leaves `held` when the answer has been sent, or could not be."""
+
+    def __init__(
+        self,
+        chunks: AsyncIterator[bytes],
+        *,
+        held: AsyncExitStack,
+        headers: dict[str, str],
+        media_type: str,
+    ) -> None:
+        super().__init__(chunks, headers=headers, media_type=media_type)
+        self._held = held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            await super().__call__(scope, receive, send)
 
 
 class EventResponse(HoldingResponse):

@@ -1,4 +1,4 @@
-"""What every line in the log of a request says about it, from where it is known on."""
+"""Log fields bound to the current request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sandbox_sdk.protocol.models import CreateSessionRequest, Request, Target
 
 
 @contextmanager
-def about_request(request_id: str) -> Iterator[None]:
+def request_context(request_id: str) -> Iterator[None]:
     with bound_contextvars(request_id=request_id):
         try:
             yield
@@ -19,11 +19,11 @@ def about_request(request_id: str) -> Iterator[None]:
             unbind_contextvars("tenant", "thread", "session", "command_id")
 
 
-def about_tenant(tenant: str) -> None:
+def bind_tenant(tenant: str) -> None:
     bind_contextvars(tenant=tenant)
 
 
-def about_request_of(request: Request) -> None:
+def bind_target(request: Request) -> None:
     """Whose sandbox a request means, where it means one."""
     if isinstance(request, Target | CreateSessionRequest) and request.thread_id is not None:
         bind_contextvars(thread=request.thread_id)
@@ -31,5 +31,5 @@ def about_request_of(request: Request) -> None:
         bind_contextvars(session=request.session_id)
 
 
-def about_command(command_id: str) -> None:
+def bind_command(command_id: str) -> None:
     bind_contextvars(command_id=command_id)
