@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
 from sandbox_sdk.backends.remote import RemoteTenants
+from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import (
     Capacity,
     Misdirected,
@@ -45,6 +46,8 @@ _SILENT_S = 1.0
 _UNUSED_S = 60.0
 """How long a client is kept that nobody uses."""
 _CLOSE_S = 5.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.5
 _Answer = TypeVar("_Answer")
 Call = Callable[[Sandboxes, Target | None], Awaitable[_Answer]]
 
@@ -59,7 +62,7 @@ class Attempt:
     creates: bool
     repeatable: bool
     """Whether it may be carried out twice."""
-    patience_s: float
+    backoff: Backoff
     full: set[str] = field(default_factory=set)
     """Workers that have no room for it."""
     unable: set[str] = field(default_factory=set)
@@ -69,22 +72,17 @@ class Attempt:
     pinned: bool = False
     """Whether it names the session in which it may have begun."""
     refusal: SandboxError | None = None
-    _deadline: float | None = None
-    _pause_s: float = 0.05
 
     def progress(self) -> None:
         """Something was answered: patience begins anew."""
-        self._deadline, self._pause_s = None, 0.05
+        self.backoff.reset()
 
     async def wait(self, why: SandboxError) -> None:
         """Before the next try. Raises the error where patience is over."""
-        now = time.monotonic()
-        if self._deadline is None:
-            self._deadline = now + self.patience_s
-        if now >= self._deadline:
+        pause_s = self.backoff.pause_s(time.monotonic())
+        if pause_s is None:
             raise why
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 1.5, 0.5)
+        await asyncio.sleep(pause_s)
 
 
 @dataclass
@@ -146,7 +144,8 @@ class Router:
     def attempt(
         self, tenant: str, target: Target | None, *, creates: bool = False, repeatable: bool = True
     ) -> Attempt:
-        return Attempt(tenant, target, creates, repeatable, self._patience_s)
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._patience_s)
+        return Attempt(tenant, target, creates, repeatable, backoff)
 
     @contextlib.contextmanager
     def client(self, worker: Worker) -> Iterator[Tenants]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
 from sandbox_server.runtime.agent import BoxAgent, BoxState
@@ -69,15 +70,16 @@ class Adoption:
 
     async def _known(self) -> list[Record]:
         """The sessions that the registry knows as this worker's. Its hiccups are waited out."""
-        deadline = time.monotonic() + ADOPT_S
+        backoff = Backoff(0.1, 0.5, ADOPT_S)
         while True:
             try:
                 return await self._registry.live()
             except RuntimeUnavailable as exc:
-                if time.monotonic() > deadline:
+                pause_s = backoff.pause_s(time.monotonic())
+                if pause_s is None:
                     raise
                 log.warning("registry.silent", why=exc.message)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(pause_s)
 
     async def _adopt(self, known: dict[str, Record]) -> None:
         """known: the sessions that were live when the worker before this one ended, by box, as far

@@ -1,10 +1,10 @@
-"""How often a call is repeated, and when it is given up. Knows nothing of HTTP."""
+"""When a call is repeated, and when it is given up. Knows nothing of HTTP."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
+import math
 
+from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import SandboxError
 
 FIRST_CONTACT_S = 3.0
@@ -42,37 +42,27 @@ class FailedAttempt(Exception):
         return not self.unreached and not self.after_s
 
 
-@dataclass
 class Retry:
-    """The repeats of one call: pauses grow and are never quite the same, and come to an end."""
+    """The repeats of one call."""
 
-    for_s: float
-    known: bool
-    """Whether the server has ever answered."""
-    _since: float | None = None
-    _failures: int = 0
+    def __init__(self, for_s: float, *, known: bool) -> None:
+        """known: whether the server has ever answered."""
+        self._known = known
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, for_s)
 
-    def pause_s(self, setback: FailedAttempt, now: float) -> float | None:
+    def pause_s(self, failed: FailedAttempt, now: float) -> float | None:
         """How long to wait before the next attempt. None: give up."""
-        if not setback.repeatable:
+        if not failed.repeatable:
             return None
-        if self._since is None:
-            self._since = now
-        longest = min(FIRST_PAUSE_S * (1 << self._failures), LONGEST_PAUSE_S)
-        pause_s = setback.after_s + longest * random.uniform(0.5, 1.0)
-        for_s = self.for_s
-        if setback.unreached and not self.known:
-            for_s = min(for_s, FIRST_CONTACT_S)
-        if now + pause_s > self._since + for_s:
-            return None
-        self._failures = min(self._failures + 1, 10)
-        return pause_s
+        wrong = failed.unreached and not self._known
+        within_s = FIRST_CONTACT_S if wrong else math.inf
+        return self._backoff.pause_s(now, at_least_s=failed.after_s, within_s=within_s)
 
-    def look_back(self, setback: FailedAttempt, *, lasted_s: float) -> None:
+    def look_back(self, failed: FailedAttempt, *, lasted_s: float) -> None:
         """What is cut again and again, but worked for a while each time, gets somewhere."""
-        if setback.cut and lasted_s > HELD_S:
+        if failed.cut and lasted_s > HELD_S:
             self.start_over()
 
     def start_over(self) -> None:
         """There was progress: what failed before does not count any more."""
-        self._since, self._failures = None, 0
+        self._backoff.reset()

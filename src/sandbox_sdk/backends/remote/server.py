@@ -130,7 +130,7 @@ class Server:
     def retry(self, *, at_most_s: float | None = None) -> Retry:
         """For one call."""
         for_s = self._retry_for_s
-        return Retry(for_s if at_most_s is None else min(for_s, at_most_s), self._known)
+        return Retry(for_s if at_most_s is None else min(for_s, at_most_s), known=self._known)
 
     async def ask(self, call: Call, *, at_most_s: float | None = None) -> bytes:
         """The body of the answer, repeated for at most so long. Raises SandboxError."""

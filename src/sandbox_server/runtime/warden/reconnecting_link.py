@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any, Protocol
 
+from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import BoxAbout
 from sandbox_server.runtime.streams import ByteStream
@@ -21,8 +22,9 @@ SILENCE_S = 5.0
 """After so long without a word, the warden is asked whether it is still there."""
 STEADY_S = 5.0
 """A link that has lasted so long did not break at once."""
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 """The first pause after a break; each further one is twice as long."""
+LONGEST_PAUSE_S = 1.0
 _MAX_BREAKS = 8
 
 
@@ -30,20 +32,20 @@ class Breaks:
     """Those of the link under one call, which is begun anew after each."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S, most=_MAX_BREAKS)
         self._last = time.monotonic()
 
     async def pause(self, error: LinkLost) -> None:
         """Wait before the next attempt. Raises RuntimeUnavailable where every link breaks soon."""
         now = time.monotonic()
         if now - self._last > STEADY_S:
-            self._count = 0
-        self._count += 1
-        if self._count > _MAX_BREAKS:
+            self._backoff.reset()
+        pause_s = self._backoff.pause_s(now)
+        if pause_s is None:
             raise errors.RuntimeUnavailable(
                 f"the link to the box breaks again and again ({error}); try again"
             ) from error
-        await asyncio.sleep(min(PAUSE_S * 2**self._count, 1.0))
+        await asyncio.sleep(pause_s)
         self._last = time.monotonic()
 
 
@@ -147,20 +149,20 @@ class ReconnectingLink:
 
     async def _connect(self) -> Link:
         """Open a stream and say hello, for as long as the box lives and patience lasts."""
-        deadline = asyncio.get_running_loop().time() + CONNECT_S
-        pause_s = 0.01
+        first_s, longest_s = PAUSE_S / 4, LONGEST_PAUSE_S / 2
+        backoff = Backoff(first_s, longest_s, CONNECT_S, since=time.monotonic())
         while True:
             try:
                 return await self._hello(await self._open_stream())
             except (LinkLost, TimeoutError) as exc:
                 if not await self._box.is_alive():
                     raise errors.SessionLost(f"box {self._box.id} is gone") from exc
-                if asyncio.get_running_loop().time() > deadline:
+                pause_s = backoff.pause_s(time.monotonic())
+                if pause_s is None:
                     raise errors.RuntimeUnavailable(
                         f"the warden of box {self._box.id} does not answer; try again"
                     ) from exc
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, 0.5)
 
     async def _open_stream(self) -> ByteStream:
         try:

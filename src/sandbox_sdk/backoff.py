@@ -1,0 +1,37 @@
+"""Growing pauses between attempts, and an end to them: for whatever is tried again."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+
+@dataclass
+class Backoff:
+    """Twice as long each time, and never quite the same. It ends for_s after `since`, which is the
+    first failure if left out, and after `most` failures."""
+
+    first_s: float
+    longest_s: float
+    for_s: float = math.inf
+    most: float = math.inf
+    since: float | None = None
+    _failures: int = 0
+
+    def pause_s(
+        self, now: float, *, at_least_s: float = 0.0, within_s: float = math.inf
+    ) -> float | None:
+        """How long to wait before the next attempt. None: give up. within_s: an earlier end, for
+        the failure at hand."""
+        if self.since is None:
+            self.since = now
+        whole = min(self.first_s * 2.0 ** min(self._failures, 30), self.longest_s)
+        pause_s = at_least_s + whole * random.uniform(0.5, 1.0)
+        self._failures += 1
+        late = now + pause_s > self.since + min(self.for_s, within_s)
+        return None if late or self._failures > self.most else pause_s
+
+    def reset(self) -> None:
+        """There was progress: what failed before does not count any more."""
+        self.since, self._failures = None, 0
