@@ -1,0 +1,182 @@
+"""Commands: past the policy into a session, followed, looked at, signalled and fed."""
+
+from __future__ import annotations
+
+import contextlib
+import signal as signals
+from collections.abc import (
+    AsyncGenerator,
+)
+from typing import TypedDict
+
+from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.models import (
+    WORKSPACE,
+    CheckRequest,
+    CommandInfo,
+    CommandList,
+    CommandTarget,
+    ExecuteRequest,
+    ExecuteResult,
+    FollowRequest,
+    SessionState,
+    SignalRequest,
+    StdinReceipt,
+    StdinRequest,
+    Target,
+    Verdict,
+)
+from sandbox_sdk.protocol.sandboxes import to_run
+from sandbox_server.runtime.agent import Event, Exited, RunOptions
+from sandbox_server.service.access import SessionAccess
+from sandbox_server.service.answers import (
+    LOOKBACK,
+    EventAnswers,
+    ServiceFacts,
+    command_info,
+    execute_result,
+    life,
+)
+from sandbox_server.service.gate import Gate
+from sandbox_server.service.handlers import Handlers
+from sandbox_server.sessions.live import LiveSession
+
+
+class CommandHandlers:
+    def __init__(self, access: SessionAccess, facts: ServiceFacts, gate: Gate) -> None:
+        self._access = access
+        self._facts = facts
+        self._gate = gate
+        self.handlers: Handlers = {
+            op.EXECUTE: self._execute,
+            op.CHECK: self._check,
+            op.RESULT: self._result,
+            op.COMMANDS: self._commands,
+            op.SIGNAL: self._signal,
+            op.STDIN: self._stdin,
+        }
+
+    async def _execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
+        session, state, request = await self._admitted(tenant, request)
+        async with self._access.using(session, for_s=self._timeout_s(request)):
+            if request.background:
+                return await self._start(session, state, request)
+            result = await session.agent.run(request.command, **self._options(request))
+            session.cwd = result.exit.cwd
+        return execute_result(result, session, state)
+
+    async def _start(
+        self, session: LiveSession, state: SessionState, request: ExecuteRequest
+    ) -> ExecuteResult:
+        command_id = await session.agent.start(request.command, **self._options(request))
+        session.watch(command_id, clock=self._access.clock, for_s=self._timeout_s(request))
+        about = session.agent.about
+        return ExecuteResult(
+            exit_code=None, output="", stdout="", stderr="", command_id=command_id,
+            duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
+            cwd=about.cwd if about else WORKSPACE, **life(session, state),
+        )  # fmt: skip
+
+    async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
+        session, state, request = await self._admitted(tenant, request)
+        events = session.agent.stream(request.command, **self._options(request))
+        for_s = self._timeout_s(request)
+        async for event in self._told(session, state, events, for_s=for_s):
+            yield event
+
+    async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
+        session = await self._access.there(tenant, request)
+        return await self._gate.check(request, tenant=tenant, **_standing(session))
+
+    async def _admitted(
+        self, tenant: str, request: ExecuteRequest
+    ) -> tuple[LiveSession, SessionState, ExecuteRequest]:
+        """The one way for a command into a session: past the gate. Raises CommandRejected."""
+        before = _standing(await self._access.there(tenant, to_run(request)))
+        admitted = await self._gate.admit(request, tenant=tenant, **before)
+        session, state = await self._access.open(tenant, request)
+        if _standing(session) != before:  # Somebody made or moved it meanwhile.
+            admitted = await self._gate.admit(request, tenant=tenant, **_standing(session))
+        return session, state, admitted
+
+    async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
+        session = await self._access.find(tenant, request)
+        start = max(request.offset - LOOKBACK, 0)
+        events = session.agent.attach(request.command_id, offset=start)
+        async for event in self._told(session, "live", events, offset=request.offset):
+            yield event
+
+    async def _told(
+        self,
+        session: LiveSession,
+        state: SessionState,
+        events: AsyncGenerator[Event],
+        *,
+        offset: int = 0,
+        for_s: float = 0.0,
+    ) -> AsyncGenerator[CommandEvent]:
+        limit = self._facts.limits.output_limit_bytes
+        wording = EventAnswers(session, state, output_limit=limit, offset=offset)
+        async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
+            async for event in events:
+                if isinstance(event, Exited):
+                    session.cwd = event.result.cwd
+                for told in wording.of(event):
+                    yield told
+
+    async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
+        session = await self._access.find(tenant, request)
+        async with self._access.told_if_lost(session):
+            limit = self._facts.limits.output_limit_bytes
+            found = await session.agent.result(request.command_id, output_limit=limit)
+        return execute_result(found, session, "live")
+
+    async def _commands(self, tenant: str, target: Target) -> CommandList:
+        session = await self._access.find(tenant, target)
+        async with self._access.told_if_lost(session):
+            state = await session.agent.state()
+        return CommandList(
+            commands=[command_info(summary) for summary in state.commands],
+            truncated=state.commands_truncated,
+        )
+
+    async def _signal(self, tenant: str, request: SignalRequest) -> CommandInfo:
+        session = await self._access.find(tenant, request)
+        number = signals.Signals[f"SIG{request.signal}"]
+        async with self._access.using(session):
+            return command_info(await session.agent.signal(request.command_id, number))
+
+    async def _stdin(self, tenant: str, request: StdinRequest) -> StdinReceipt:
+        session = await self._access.find(tenant, request)
+        async with self._access.using(session):
+            received = await session.agent.send_stdin(
+                request.command_id, request.data_bytes(), end=request.eof, offset=request.offset
+            )
+        return StdinReceipt(received=received)
+
+    def _options(self, request: ExecuteRequest) -> RunOptions:
+        return {
+            "timeout_s": self._timeout_s(request),
+            "cwd": request.cwd,
+            "env": request.env,
+            "stdin": None if request.stdin is None else request.stdin.encode(),
+            "stdin_open": request.stdin_open,
+            "key": request.idempotency_key,
+            "output_limit": self._facts.limits.output_limit_bytes,
+        }
+
+    def _timeout_s(self, request: ExecuteRequest) -> float:
+        return request.timeout or self._facts.limits.command_timeout_s
+
+
+class _Standing(TypedDict):
+    environment: str | None
+    cwd: str | None
+
+
+def _standing(session: LiveSession | None) -> _Standing:
+    """What a verdict on a command depends on besides the command."""
+    if session is None:
+        return {"environment": None, "cwd": WORKSPACE}
+    return {"environment": session.environment, "cwd": session.cwd}

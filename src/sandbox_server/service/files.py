@@ -1,0 +1,90 @@
+"""Files: in, out, listed and moved."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+)
+from pathlib import PurePosixPath
+
+from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.models import (
+    DownloadRequest,
+    FileEntry,
+    ListRequest,
+    ListResult,
+    RenameRequest,
+    UploadRequest,
+    UploadResult,
+)
+from sandbox_sdk.protocol.sandboxes import Download
+from sandbox_server.runtime.agent import ListEnd
+from sandbox_server.service.access import SessionAccess
+from sandbox_server.service.answers import (
+    ServiceFacts,
+    download_info,
+    file_entry,
+)
+from sandbox_server.service.handlers import Handlers
+
+
+class FileHandlers:
+    def __init__(self, access: SessionAccess, facts: ServiceFacts) -> None:
+        self._access = access
+        self._facts = facts
+        self.handlers: Handlers = {
+            op.LIST_FILES: self._list_files,
+            op.RENAME: self._rename,
+        }
+
+    async def upload(
+        self, tenant: str, request: UploadRequest, chunks: AsyncIterable[bytes]
+    ) -> UploadResult:
+        session, _ = await self._access.open(tenant, request)
+        digest = hashlib.sha256()
+
+        async def hashed() -> AsyncIterator[bytes]:
+            async for chunk in chunks:
+                digest.update(chunk)
+                yield chunk
+
+        limit = self._facts.limits.upload_limit_bytes
+        async with self._access.using(session):
+            stored = await session.agent.put(request.path, hashed(), limit=limit)
+        return UploadResult(
+            filename=PurePosixPath(stored.path).name,
+            path=stored.path,
+            size=stored.size,
+            sha256=digest.hexdigest(),
+        )
+
+    @contextlib.asynccontextmanager
+    async def download(self, tenant: str, request: DownloadRequest) -> AsyncIterator[Download]:
+        session = await self._access.find(tenant, request)
+        async with (
+            self._access.using(session),
+            session.agent.get(request.path, digest=True) as file,
+        ):
+            yield Download(download_info(file.about), aiter(file))
+
+    async def _list_files(self, tenant: str, request: ListRequest) -> ListResult:
+        session, _ = await self._access.open(tenant, request)
+        entries: list[FileEntry] = []
+        batches = session.agent.batches(
+            request.path, recursive=request.recursive, limit=request.limit
+        )
+        async with self._access.using(session), contextlib.aclosing(batches):
+            async for batch in batches:
+                if isinstance(batch, ListEnd):
+                    return ListResult(path=request.path, entries=entries, truncated=batch.truncated)
+                entries += map(file_entry, batch)
+        raise AssertionError("a listing ends or raises")
+
+    async def _rename(self, tenant: str, request: RenameRequest) -> FileEntry:
+        session = await self._access.find(tenant, request)
+        async with self._access.using(session):
+            moved = await session.agent.rename(request.path, request.to, replace=request.replace)
+        return file_entry(moved)

@@ -1,0 +1,68 @@
+"""Sessions: made, looked at, listed and ended."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Literal
+
+from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.models import (
+    CleanupResult,
+    CreateSessionRequest,
+    EmptyRequest,
+    Session,
+    SessionInfo,
+    SessionList,
+    Target,
+)
+from sandbox_server.service.access import SessionAccess
+from sandbox_server.service.answers import (
+    ServiceFacts,
+    session_info,
+    session_summary,
+    told_session,
+)
+from sandbox_server.service.handlers import Handlers
+from sandbox_server.sessions.table import SessionOptions
+
+
+class SessionHandlers:
+    def __init__(self, access: SessionAccess, facts: ServiceFacts) -> None:
+        self._access = access
+        self._facts = facts
+        self.handlers: Handlers = {
+            op.CREATE_SESSION: self._create_session,
+            op.SESSION: self._session,
+            op.SESSIONS: self._sessions,
+            op.CLEANUP: self._cleanup,
+        }
+
+    async def _create_session(self, tenant: str, request: CreateSessionRequest) -> Session:
+        own_id = None if request.thread_id else str(uuid.uuid4())
+        wanted = SessionOptions(
+            environment=request.environment,
+            env=request.env,
+            idle_timeout_s=request.idle_timeout_s,
+            session_id=own_id,
+        )
+        session, state = await self._access.table.open(
+            tenant, request.thread_id or own_id or "", wanted
+        )
+        status: Literal["created", "existing"] = "existing" if state == "live" else "created"
+        return told_session(session, self._facts, status=status, now=self._access.clock())
+
+    async def _session(self, tenant: str, target: Target) -> SessionInfo:
+        session = await self._access.find(tenant, target)
+        async with self._access.told_if_lost(session):
+            state, usage = await session.agent.state(), await session.agent.usage()
+        return session_info(session, self._facts, state, usage, now=self._access.clock())
+
+    async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
+        own = [s for s in self._access.table.sessions() if s.record.tenant == tenant]
+        own.sort(key=lambda session: session.record.created_at)
+        now = self._access.clock()
+        return SessionList(sessions=[session_summary(s, self._facts, now=now) for s in own])
+
+    async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
+        await self._access.table.cleanup(await self._access.find(tenant, target))
+        return CleanupResult()
