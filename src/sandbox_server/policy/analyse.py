@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from sandbox_server.policy.analyser import Analyser
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
-from sandbox_server.policy.effort import BY_HAND, CHARACTERS, MAX_WORK, Effort
+from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS, MAX_WORK, Effort
+from sandbox_server.policy.bash.syntax import TooMuch
 from sandbox_server.policy.expand import MAX_TEXT
 from sandbox_server.policy.fields import PRIVATE
 from sandbox_server.policy.names import MAX_PATH
 from sandbox_server.policy.scan import scan
 from sandbox_server.policy.streams import Scope
-from sandbox_server.policy.syntax import TooMuch
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 MAX_LENGTH = 256 << 10

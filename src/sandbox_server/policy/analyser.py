@@ -8,16 +8,16 @@ import re
 from collections.abc import Mapping
 
 from sandbox_server.policy.analysis import Call, Doubt, Place
+from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS, Effort
+from sandbox_server.policy.bash.parser import Parser
+from sandbox_server.policy.bash.syntax import Assignment, Sequence, Simple, TooMuch, Unclear
 from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bind
-from sandbox_server.policy.effort import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.expand import expand, expand_one, is_literal
 from sandbox_server.policy.fields import HOLE, SPLIT, certain, known
 from sandbox_server.policy.inner import Inner, Run, Script
 from sandbox_server.policy.names import command_name
-from sandbox_server.policy.parser import Parser
 from sandbox_server.policy.scan import scan
 from sandbox_server.policy.streams import Scope
-from sandbox_server.policy.syntax import Assignment, Sequence, Simple, TooMuch, Unclear
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 from sandbox_server.policy.walk import Walk
 from sandbox_server.policy.wrappers import READS_INPUT, unwrap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sandbox_server.policy.syntax import (
+from sandbox_server.policy.bash.syntax import (
     Compound,
     Function,
     How,

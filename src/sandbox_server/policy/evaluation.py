@@ -7,10 +7,10 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from sandbox_server.policy.effort import BY_HAND
+from sandbox_server.policy.bash.effort import BY_HAND
+from sandbox_server.policy.bash.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
 from sandbox_server.policy.expand import Outputs, expand_one, parameter
 from sandbox_server.policy.fields import NUMBER, known
-from sandbox_server.policy.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
 from sandbox_server.policy.variables import Values, Variables
 
 _NAMES = re.compile(r"(?<![\w$#])[A-Za-z_][A-Za-z0-9_]*")

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Protocol
 
-from sandbox_server.policy.effort import BY_HAND, CHARACTERS
+from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS
+from sandbox_server.policy.bash.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
 from sandbox_server.policy.fields import (
     BRACKET,
     CLOSE,
@@ -21,7 +22,6 @@ from sandbox_server.policy.fields import (
     STAR,
 )
 from sandbox_server.policy.parameters import cost, transformed
-from sandbox_server.policy.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 MAX_ALTERNATIVES = 16

@@ -6,8 +6,8 @@ import base64
 import binascii
 import re
 
-from sandbox_server.policy.effort import BY_HAND, CHARACTERS
-from sandbox_server.policy.escapes import echoed
+from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS
+from sandbox_server.policy.bash.escapes import echoed
 from sandbox_server.policy.fields import HOLE
 
 MAX_OUTPUT = 65536

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fnmatch import translate
 
-from sandbox_server.policy.effort import BY_HAND, CHARACTERS
+from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS
 from sandbox_server.policy.fields import known
 from sandbox_server.policy.variables import UNKNOWN, Values
 

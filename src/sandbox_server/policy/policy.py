@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from sandbox_server.policy.analyse import analyse
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
-from sandbox_server.policy.effort import MAX_WORK
+from sandbox_server.policy.bash.effort import MAX_WORK
 from sandbox_server.policy.fields import certain
 from sandbox_server.policy.names import command_name
 from sandbox_server.policy.rulefile import RuleFile, read_rules

@@ -9,11 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
-from sandbox_server.policy.effort import BY_HAND, CHARACTERS, Effort
-from sandbox_server.policy.expand import expand, expand_one, product
-from sandbox_server.policy.fields import HOLE
-from sandbox_server.policy.outputs import SURE, cost, output
-from sandbox_server.policy.syntax import (
+from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS, Effort
+from sandbox_server.policy.bash.syntax import (
     Compound,
     Kind,
     Node,
@@ -26,6 +23,9 @@ from sandbox_server.policy.syntax import (
     TooMuch,
     Word,
 )
+from sandbox_server.policy.expand import expand, expand_one, product
+from sandbox_server.policy.fields import HOLE
+from sandbox_server.policy.outputs import SURE, cost, output
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 PROCESSES = 0xE100

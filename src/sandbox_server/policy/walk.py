@@ -7,21 +7,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 
 from sandbox_server.policy.analysis import Call, Doubt, Place
-from sandbox_server.policy.bombs import is_fork_bomb
-from sandbox_server.policy.effort import BY_HAND, Effort
-from sandbox_server.policy.evaluation import (
-    compared,
-    evaluate,
-    evaluated,
-    evaluates_text,
-    is_number,
-    named,
-    names_element,
-)
-from sandbox_server.policy.expand import expand
-from sandbox_server.policy.fields import HOLE, SPLIT
-from sandbox_server.policy.streams import Scope, Streams
-from sandbox_server.policy.syntax import (
+from sandbox_server.policy.bash.effort import BY_HAND, Effort
+from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Assignment,
     Compound,
@@ -37,6 +24,19 @@ from sandbox_server.policy.syntax import (
     Substitution,
     Word,
 )
+from sandbox_server.policy.bombs import is_fork_bomb
+from sandbox_server.policy.evaluation import (
+    compared,
+    evaluate,
+    evaluated,
+    evaluates_text,
+    is_number,
+    named,
+    names_element,
+)
+from sandbox_server.policy.expand import expand
+from sandbox_server.policy.fields import HOLE, SPLIT
+from sandbox_server.policy.streams import Scope, Streams
 from sandbox_server.policy.variables import UNKNOWN, Values
 
 

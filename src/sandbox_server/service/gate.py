@@ -15,10 +15,10 @@ import structlog
 from sandbox_sdk.protocol.errors import CommandRejected
 from sandbox_sdk.protocol.models import ExecuteRequest, SimpleCommand, Verdict
 from sandbox_server.policy.analysis import Analysis, Call
-from sandbox_server.policy.effort import QUICK_WORK
+from sandbox_server.policy.bash.effort import QUICK_WORK
+from sandbox_server.policy.bash.syntax import TooMuch
 from sandbox_server.policy.policy import MAX_TOLD, Policy, Rejection, Ruling, Told
 from sandbox_server.policy.rules import Mode
-from sandbox_server.policy.syntax import TooMuch
 from sandbox_server.service.audit import AuditLog
 
 log = structlog.get_logger()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_server.policy.parser import Unclear, parse
-from sandbox_server.policy.syntax import Simple
+from sandbox_server.policy.bash.parser import Unclear, parse
+from sandbox_server.policy.bash.syntax import Simple
 from tests.unit.policy.corpus import ordinary
 from tests.unit.policy.disguises import mutants
 

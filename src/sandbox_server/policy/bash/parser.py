@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from sandbox_server.policy.commands import CommandParser
-from sandbox_server.policy.syntax import (
+from sandbox_server.policy.bash.commands import CommandParser
+from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Compound,
     Function,

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sandbox_server.policy.effort import CHARACTERS, Effort
-from sandbox_server.policy.expansions import ExpansionLexer
-from sandbox_server.policy.syntax import Redirect, Text, Word
+from sandbox_server.policy.bash.effort import CHARACTERS, Effort
+from sandbox_server.policy.bash.expansions import ExpansionLexer
+from sandbox_server.policy.bash.syntax import Redirect, Text, Word
 
 _COMMENT = re.compile(r"#[^\n]*")
 _REDIRECT = re.compile(

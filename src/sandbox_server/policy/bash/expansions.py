@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 
-from sandbox_server.policy.effort import BY_HAND
-from sandbox_server.policy.escapes import ansi_c
-from sandbox_server.policy.lexer import Lexer, add
-from sandbox_server.policy.syntax import (
+from sandbox_server.policy.bash.effort import BY_HAND
+from sandbox_server.policy.bash.escapes import ansi_c
+from sandbox_server.policy.bash.lexer import Lexer, add
+from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Parameter,
     Part,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 
-from sandbox_server.policy.effort import CHARACTERS, Effort
-from sandbox_server.policy.syntax import (
+from sandbox_server.policy.bash.effort import CHARACTERS, Effort
+from sandbox_server.policy.bash.syntax import (
     Part,
     Sequence,
     Substitution,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 
-from sandbox_server.policy.effort import Effort
-from sandbox_server.policy.redirections import RedirectionParser
-from sandbox_server.policy.syntax import (
+from sandbox_server.policy.bash.effort import Effort
+from sandbox_server.policy.bash.redirections import RedirectionParser
+from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Assignment,
     Function,

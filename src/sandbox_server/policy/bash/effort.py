@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sandbox_server.policy.syntax import TooMuch
+from sandbox_server.policy.bash.syntax import TooMuch
 
 MAX_DEPTH = 30
 MAX_WORK = 2_000
