@@ -89,6 +89,11 @@ class Terminal:
         os.close(self._slave)
 
     def type(self, text: str) -> None:
+        """Once the program waits for something: Python's readline misses a Ctrl-C that comes after
+        its prompt and before it waits, until the next key."""
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        while stat.exists() and stat.read_text().rpartition(") ")[2][0] == "R":
+            time.sleep(0.005)
         os.write(self._master, text.encode())
 
     def expect(self, text: str) -> None:
