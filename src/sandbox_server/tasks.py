@@ -1,4 +1,4 @@
-"""Tasks in the background, that somebody answers for."""
+"""Background tasks with an owner that stops them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class TaskSet(Generic[_T]):
-    """Work in the background, `limit` pieces at a time. Who makes a crew stops it."""
+    """Work in the background, `limit` pieces at a time. Who makes a set stops it."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._slots = asyncio.Semaphore(limit) if limit else contextlib.nullcontext()

@@ -10,19 +10,19 @@ REFUSED = FailedAttempt(RuntimeUnavailable("refused"), repeatable=True, unreache
 FINAL = FailedAttempt(RuntimeUnavailable("done"), repeatable=False)
 
 
-def given_up_after(patience: Retry, setback: FailedAttempt, *, each_takes_s: float = 0.0) -> float:
+def given_up_after(patience: Retry, failed: FailedAttempt, *, each_takes_s: float = 0.0) -> float:
     """How long a call that always fails goes on."""
     now = 100.0
-    while (pause_s := patience.pause_s(setback, now)) is not None:
+    while (pause_s := patience.pause_s(failed, now)) is not None:
         assert pause_s > 0
         now += pause_s + each_takes_s
     return now - 100.0
 
 
-@pytest.mark.parametrize("setback", [CUT, REFUSED])
-def test_a_server_that_is_known_is_waited_for(setback: FailedAttempt) -> None:
+@pytest.mark.parametrize("failed", [CUT, REFUSED])
+def test_a_server_that_is_known_is_waited_for(failed: FailedAttempt) -> None:
     for _ in range(20):
-        assert 26 < given_up_after(Retry(30, known=True), setback) <= 30
+        assert 26 < given_up_after(Retry(30, known=True), failed) <= 30
 
 
 def test_an_address_that_may_be_wrong_is_given_up_soon() -> None:
@@ -69,7 +69,7 @@ def test_progress_starts_it_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setback", "lasted_s", "goes_on"),
+    ("failed", "lasted_s", "goes_on"),
     [
         (CUT, HELD_S + 1, True),
         (CUT, HELD_S - 1, False),
@@ -78,9 +78,9 @@ def test_progress_starts_it_over() -> None:
     ],
 )
 def test_connections_that_worked_for_a_while(
-    setback: FailedAttempt, lasted_s: float, goes_on: bool
+    failed: FailedAttempt, lasted_s: float, goes_on: bool
 ) -> None:
     patience = Retry(10, known=True)
-    assert patience.pause_s(setback, 0.0) is not None
-    patience.look_back(setback, lasted_s=lasted_s)
-    assert (patience.pause_s(setback, 11.0) is not None) == goes_on
+    assert patience.pause_s(failed, 0.0) is not None
+    patience.look_back(failed, lasted_s=lasted_s)
+    assert (patience.pause_s(failed, 11.0) is not None) == goes_on

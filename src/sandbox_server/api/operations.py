@@ -36,6 +36,8 @@ ALWAYS = (
 WITH_BODY = (errors.RequestTimeout, errors.FileTooLarge)
 _SLICE = 200
 """How many entries of a listing are told before others get their turn."""
+_NOTHING = (b"", b"null")
+"""Bodies that say nothing, which is enough for some operations."""
 _Parsed = TypeVar("_Parsed", bound=models.Request)
 
 
@@ -73,7 +75,7 @@ def _public(
 def parse_body(model: type[_Parsed], body: bytes) -> _Parsed:
     """Raises InvalidRequest."""
     try:
-        return model.model_validate_json(body or b"{}")
+        return model.model_validate_json(b"{}" if body in _NOTHING else body)
     except ValidationError as error:
         raise invalid_body(model, body, error) from None
 

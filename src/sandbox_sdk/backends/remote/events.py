@@ -59,9 +59,9 @@ async def events_of(
                     if isinstance(event, ExitEvent):
                         return
             raise FailedAttempt(_cut(server), repeatable=True)
-        except FailedAttempt as setback:
-            retry.look_back(setback, lasted_s=time.monotonic() - connected)
-            await server.pause(retry, setback)
+        except FailedAttempt as failed:
+            retry.look_back(failed, lasted_s=time.monotonic() - connected)
+            await server.pause(retry, failed)
 
 
 async def _connection(

@@ -142,11 +142,11 @@ class Server:
                 async with self._attempt(call) as answer:
                     with self._translated(call):
                         return await answer.aread()
-            except FailedAttempt as setback:
+            except FailedAttempt as failed:
                 now = time.monotonic()
                 if now < began + call.work_s + self._read_s:
-                    retry.look_back(setback, lasted_s=now - attempt)
-                await self.pause(retry, setback)
+                    retry.look_back(failed, lasted_s=now - attempt)
+                await self.pause(retry, failed)
 
     @contextlib.asynccontextmanager
     async def open(self, call: Call) -> AsyncIterator[httpx.Response]:
@@ -158,8 +158,8 @@ class Server:
                 try:
                     answer = await stack.enter_async_context(self._attempt(call))
                     break
-                except FailedAttempt as setback:
-                    await self.pause(retry, setback)
+                except FailedAttempt as failed:
+                    await self.pause(retry, failed)
             with self._translated(call):
                 yield answer
 
@@ -169,14 +169,14 @@ class Server:
             with self._translated(call):
                 async for chunk in answer.aiter_raw():
                     yield chunk
-        except FailedAttempt as setback:
-            raise setback.error from setback.__cause__
+        except FailedAttempt as failed:
+            raise failed.error from failed.__cause__
 
-    async def pause(self, retry: Retry, setback: FailedAttempt) -> None:
+    async def pause(self, retry: Retry, failed: FailedAttempt) -> None:
         """Wait for the next attempt. Raises the error where there is none."""
-        pause_s = retry.pause_s(setback, time.monotonic())
+        pause_s = retry.pause_s(failed, time.monotonic())
         if pause_s is None:
-            raise setback.error from setback.__cause__
+            raise failed.error from failed.__cause__
         await asyncio.sleep(pause_s)
 
     @contextlib.asynccontextmanager
