@@ -13,8 +13,8 @@ from sandbox_server.policy.bash.parser import Parser
 from sandbox_server.policy.bash.syntax import Assignment, Sequence, Simple, TooMuch, Unclear
 from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bind
 from sandbox_server.policy.expand import expand, expand_one, is_literal
-from sandbox_server.policy.fields import HOLE, SPLIT, certain, known
-from sandbox_server.policy.inner import Inner, Run, Script
+from sandbox_server.policy.fields import NAME, HOLE, SPLIT, certain, known
+from sandbox_server.policy.inner import Inner, Run, Script, Unread
 from sandbox_server.policy.names import command_name
 from sandbox_server.policy.scan import scan
 from sandbox_server.policy.streams import Scope
@@ -120,10 +120,14 @@ class Analyser(Walk):
                 self._inner(name, inner, call, scope)
             if name not in READS_INPUT:
                 break
-        affect(name, argv, stdins[0] if len(stdins) == 1 else None, scope.variables)
+        sure = len(stdins) == 1 and (complete or NAME not in (stdins[0] or ""))
+        affect(name, argv, stdins[0] if sure else None, scope.variables)
 
     def _inner(self, name: str, inner: Inner, call: Call, scope: Scope) -> None:
         via = (*call.via, name)
+        if isinstance(inner, Unread):
+            self.doubt(Doubt.UNKNOWN_SCRIPT, call.place, inner.why)
+            return
         if isinstance(inner, Run):
             names = [text.partition("=")[0] for text in inner.assigned]
             made = Call(call.place, [inner.argv], via, assigned=names, direct=False)
@@ -136,13 +140,13 @@ class Analyser(Walk):
         read = self.processes.get(script.file or "")
         if read and len(read.texts) == 1:
             text = read.texts[0] if read.complete else f"{read.texts[0]}\n{SPLIT}"
-        if SPLIT in text or HOLE in text:
+        if SPLIT in text or HOLE in text or NAME in text:
             why = "what the shell would be given is not known"
             if script.file is not None:
                 file = certain(script.file) or "the file"
                 why = f"what is in {file[:100]} is not known"
             self.doubt(Doubt.UNKNOWN_SCRIPT, call.place, why)
-        text = certain(text) or text.replace(SPLIT, HOLE)
+        text = certain(text) or text.replace(SPLIT, HOLE).replace(NAME, HOLE)
         if not text.strip(HOLE + " \t\n"):
             return
         if not script.here:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import posixpath
 import re
 
-from sandbox_server.policy.fields import HOLE, SPLIT, certain, known
+from sandbox_server.policy.fields import HOLE, NAME, SPLIT, certain, known
 from sandbox_server.policy.inner import Options
 from sandbox_server.policy.outputs import output
-from sandbox_server.policy.variables import UNKNOWN, Values, Variables
+from sandbox_server.policy.variables import MAX_VALUES, UNKNOWN, Values, Variables
 
 DECLARING = frozenset({"declare", "typeset", "local", "readonly", "export"})
 _SETS_NAMES = frozenset({"read", "mapfile", "readarray", "getopts", "unset", "printf", "wait"})
@@ -97,6 +97,10 @@ def _read(argv: list[str], stdin: str | None, variables: Variables) -> None:
     line = None if stdin is None else stdin.partition("\n")[0]
     if array and line is not None:
         variables.set_array(array, (*line.split(None, MAX_READ)[:MAX_READ], SPLIT))
+    if stdin is not None and NAME in stdin and len(names) == 1 and _NAME.fullmatch(names[0]):
+        lines = dict.fromkeys([*stdin.split("\n", MAX_VALUES), ""])  # Or there is none left.
+        variables.assign(names[0], Values(tuple(lines), complete=len(lines) <= MAX_VALUES))
+        return
     if line is None:
         for name in names:
             variables.forget(name)

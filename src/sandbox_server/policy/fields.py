@@ -17,13 +17,16 @@ NUMBER = "\ue002"
 """An integer."""
 STAR, QUESTION, BRACKET = "\ue003", "\ue004", "\ue005"
 """Patterns that match names of files."""
+NAME = "\ue00a"
+"""A name that a program prints: of files that find found, of a user. No blanks, never a flag."""
 GAP = "\ue006"
 """Where a field is split. None is left after splitting."""
 OPEN, COMMA, CLOSE = "\ue007", "\ue008", "\ue009"
 """Braces that are expanded. None is left after that."""
 
 PRIVATE = re.compile("[\ue000-\uf8ff\0]+")
-_UNKNOWN = re.compile(f"[{HOLE}{SPLIT}{NUMBER}{STAR}{QUESTION}{BRACKET}]")
+_UNKNOWN = re.compile(f"[{HOLE}{SPLIT}{NUMBER}{STAR}{QUESTION}{BRACKET}{NAME}]")
+_NOT_PLAIN = re.compile(f"[{HOLE}{SPLIT}{NUMBER}{NAME}]")
 _PLAIN = str.maketrans({STAR: "*", QUESTION: "?", BRACKET: "[", OPEN: "{", COMMA: ",", CLOSE: "}"})
 _REGEX = {
     HOLE: ".*",
@@ -32,6 +35,7 @@ _REGEX = {
     STAR: "[^/]*",
     QUESTION: "[^/]",
     BRACKET: "[^/]*",
+    NAME: "[^*]*",
 }
 
 
@@ -45,7 +49,15 @@ def certain(field: str) -> str | None:
     if field.isascii():
         return field
     plain = field.translate(_PLAIN)
-    return None if HOLE in plain or SPLIT in plain or NUMBER in plain else plain
+    return None if _NOT_PLAIN.search(plain) else plain
+
+
+def may_be_flag(field: str) -> bool:
+    """Whether it is not known, and can turn out to be a flag. Files are taken for called otherwise:
+    patterns and what is found are names."""
+    if SPLIT in field:
+        return True
+    return field[:1] == HOLE or (field[:1] == "-" and not known(field))
 
 
 MAX_HOLES, MAX_COMPILED = 4, 256

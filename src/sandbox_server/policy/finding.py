@@ -1,70 +1,113 @@
-"""What find would run on what it finds."""
+"""find: where it starts, what it would run on what it finds, and what it prints."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from sandbox_server.policy.fields import HOLE
-from sandbox_server.policy.inner import Inner, Run, filled
+from sandbox_server.policy.fields import NAME, SPLIT, may_be_flag
+from sandbox_server.policy.inner import Inner, Run, Unread, filled
 
 _RUNS = ("-exec", "-execdir", "-ok", "-okdir")
+_WRITES = ("-fprint", "-fprint0", "-fls", "-fprintf")
+_PRINTS_OTHERS = frozenset({*_RUNS, *_WRITES, "-printf", "-ls"})
 _NO_FILTER = frozenset({
     "-depth", "-d", "-xdev", "-mount", "-noleaf", "-follow", "-print", "-print0", "-ls", "-delete",
     "-true", "-a", "-and", "-o", "-or", "-H", "-L", "-P", "-daystart", "-nowarn", "-warn",
+    "-maxdepth", "-mindepth", "-printf", "-fprint", "-type", "-D",
 })  # fmt: skip
-_NO_FILTER_VALUED = frozenset({"-maxdepth", "-mindepth", "-printf", "-fprint", "-type", "-D"})
+_VALUED = re.compile(
+    "-(?:i?(?:name|path|wholename|regex|lname)|regextype|[acm](?:time|min)|[ac]?newer|newer[aBcm][aBcmt]"
+    "|size|x?type|perm|user|group|uid|gid|maxdepth|mindepth|links|inum|samefile|fstype|used|context"
+    "|printf|fprint0?|fls|files0-from|D)"
+)
 
 
-def unwrap_find(argv: list[str]) -> Iterator[Inner]:
-    """What stands behind -exec and its kin. Where nothing is filtered out, each starting point is
-    among what is found; -delete then is `rm -r` of them."""
-    words = argv[1:]
-    runs, others = _split_off_runs(words)
-    starts = _starts(others)
-    everything = _unfiltered(others)
-    for command in runs:
-        for place in [*(starts if everything else []), HOLE]:
+@dataclass
+class Search:
+    """The words of a find, by what they are."""
+
+    starts: list[str] = field(default_factory=list)
+    runs: list[list[str]] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    sure: bool = True
+    """Whether nothing in it may turn out to be a flag."""
+
+    @classmethod
+    def of(cls, words: list[str]) -> Search:
+        search, index = cls(), 0
+        while index < len(words):
+            index += search._take(words, index)
+        search.starts = search.starts or ["."]
+        return search
+
+    def _take(self, words: list[str], index: int) -> int:
+        """The words from here on that belong together; how many they are."""
+        word = words[index]
+        if word in _RUNS:
+            end = _end_of_run(words, index)
+            self.runs.append(words[index + 1 : end])
+            self.flags.append(word)
+            return end + 1 - index
+        if word[:1] in ("-", "!", "(", ")", ","):
+            self.flags.append(word)
+            if word in _WRITES:
+                self.writes += words[index + 1 : index + 2]
+            if not _VALUED.fullmatch(word) and word != "-fprintf":
+                return 1
+            values = words[index + 1 : index + (3 if word == "-fprintf" else 2)]
+            if values == ["*"]:
+                self.flags[-1] = "-true"
+            self.sure &= not any(SPLIT in value for value in values)
+            return 1 + len(values)
+        following = "".join(words[index + 1 : index + 2])[:1]
+        first = not (self.flags or self.starts)
+        alone = first and SPLIT not in word and following in ("", "-", "(", "!")
+        if word in (";", "+", "{}") or (may_be_flag(word) and not alone):
+            self.sure = False  # An -exec that is not seen, or its end.
+        if not self.flags or self.flags[-1] in ("-H", "-L", "-P"):
+            self.starts.append(word)
+        return 1
+
+    @property
+    def everything(self) -> bool:
+        """Nothing is filtered out: each starting point is among what is found."""
+        return all(flag in _NO_FILTER for flag in self.flags if flag not in _RUNS)
+
+    @property
+    def found(self) -> list[str]:
+        return [f"{start}/{NAME}" if _is_dots(start) else f"{start}{NAME}" for start in self.starts]
+
+
+def unwrap_find(argv: list[str], _: str | None = None) -> Iterator[Inner]:
+    """What stands behind -exec and its kin; -delete of everything is `rm -r`, -fprint a `tee`."""
+    search = Search.of(argv[1:])
+    if not search.sure:
+        yield Unread("what find would do with what it finds is not known")
+    for command in filter(None, search.runs):
+        for place in [*(search.starts if search.everything else []), *search.found]:
             yield Run(filled(command, "{}", place))
-    if everything and "-delete" in others:
-        yield from (Run(["rm", "-r", start]) for start in starts)
+    if search.everything and "-delete" in search.flags:
+        yield from (Run(["rm", "-r", start]) for start in search.starts)
+    yield from (Run(["tee", file]) for file in search.writes)
 
 
-def _split_off_runs(words: list[str]) -> tuple[list[list[str]], list[str]]:
-    runs, others, index = [], [], 0
-    while index < len(words):
-        if words[index] not in _RUNS:
-            others.append(words[index])
-            index += 1
-            continue
-        end = next(
-            (i for i in range(index + 1, len(words))
-             if words[i] == ";" or (words[i] == "+" and words[i - 1] == "{}")),
-            len(words),
-        )  # fmt: skip
-        if command := words[index + 1 : end]:
-            runs.append(command)
-        index = end + 1
-    return runs, others
+def names_found(argv: list[str]) -> str | None:
+    """What find prints, if that is names."""
+    search = Search.of(argv[1:])
+    if not search.sure or any(flag in _PRINTS_OTHERS for flag in search.flags):
+        return None
+    return "".join(f"{place}\n" for place in [*search.starts, *search.found])
 
 
-def _starts(words: list[str]) -> list[str]:
-    starts = []
-    for word in words:
-        if word in ("-H", "-L", "-P"):
-            continue
-        if word[:1] in ("-", "(", "!", ")"):
-            break
-        starts.append(word)
-    return starts[:4] or ["."]
+def _end_of_run(words: list[str], start: int) -> int:
+    for index in range(start + 1, len(words)):
+        if words[index] == ";" or (words[index] == "+" and words[index - 1] == "{}"):
+            return index
+    return len(words)
 
 
-def _unfiltered(words: list[str]) -> bool:
-    skip = False
-    for word in words:
-        if skip or word in _NO_FILTER or word[:1] not in ("-", "!", "("):
-            skip = False
-        elif word in _NO_FILTER_VALUED:
-            skip = True
-        else:
-            return False
-    return True
+def _is_dots(start: str) -> bool:
+    return start.rpartition("/")[2] in (".", "..")

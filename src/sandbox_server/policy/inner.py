@@ -33,7 +33,14 @@ class Script:
     arguments: tuple[str, ...] = ()
 
 
-Inner = Run | Script
+@dataclass(frozen=True)
+class Unread:
+    """Something in another language, or in an argument that is not known."""
+
+    why: str
+
+
+Inner = Run | Script | Unread
 MAX_FILLED = 256 << 10
 
 
@@ -65,6 +72,11 @@ class Options:
             else:
                 break
         self.rest = words[index:]
+
+    @property
+    def unsure(self) -> bool:
+        """Whether a value may be several words, so that the command starts elsewhere."""
+        return any(SPLIT in value for _, value in self.found)
 
     def value(self, *names: str) -> str | None:
         return next((value for name, value in self.found if name in names), None)

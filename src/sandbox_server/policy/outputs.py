@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 
 from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS
 from sandbox_server.policy.bash.escapes import echoed
-from sandbox_server.policy.fields import HOLE
+from sandbox_server.policy.fields import NAME, NUMBER, SPLIT
+from sandbox_server.policy.finding import names_found
 
 MAX_OUTPUT = 65536
-MAX_SET = 256
-SURE = frozenset({"echo", "printf", "cat"})
-"""What they print is not only likely, but certain."""
+NO_INPUT = frozenset({"echo", "printf", "find", "ls", "whoami", "hostname", "which", "mktemp",
+                      "seq", "date"})  # fmt: skip
+"""What they print does not depend on what they read."""
+_PLAIN_FLAGS = {
+    **dict.fromkeys(("grep", "egrep", "fgrep"), re.compile("-[viEFPwxasy]+")),
+    **dict.fromkeys(("head", "tail"), re.compile("-[0-9]+|-?n?[+-]?[0-9]*")),
+    "sort": re.compile("-[rnuVfhbdMR]+"),
+    "uniq": re.compile("-[iud]"),
+    "tac": re.compile("(?!)"),
+    "shuf": re.compile("-?n?[0-9]*"),
+}
+"""Of programs that print some of the lines they read: the arguments with which they do."""
+_NAMES_ONLY = re.compile("-[1aAtrSdcuUvX]+")
 _DIRECTIVE = re.compile(r"%(?:%|[-0-9.]*([sbqdcxi]))")
 
 
@@ -27,7 +36,8 @@ def cost(argv: list[str], stdin: str | None) -> int:
 
 
 def output(argv: list[str], stdin: str | None) -> str | None:
-    """None where it cannot be told. The fields may have holes, and then so has the output."""
+    """None where it cannot be told. What is not known in the fields is not known in it either; a
+    line of names stands for any number of such lines."""
     made = _output(argv, stdin)
     return None if made is None or len(made) > MAX_OUTPUT else made
 
@@ -39,22 +49,47 @@ def _output(argv: list[str], stdin: str | None) -> str | None:
         return _echo(arguments)
     if name == "printf":
         return _printf(arguments)
+    if name == "find":
+        return names_found(argv)
+    if name == "ls":
+        return _listed(arguments)
+    if name in ("whoami", "hostname") and not arguments:
+        return f"{NAME}\n"
+    if name == "mktemp" and arguments in ([], ["-d"]):
+        return f"/tmp/{NAME}\n"  # noqa: S108 - nothing is written there
+    if name == "which":
+        return f"/{NAME}\n"
+    if name == "seq":
+        return f"{NUMBER}\n"
+    if name == "date":
+        return _date(arguments)
     if stdin is None:
         return None
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    if name in ("cat", "tee"):
-        return stdin if flags == arguments else None
-    if HOLE in stdin:
-        return None
-    if name == "rev" and not arguments:
-        return "".join(line[::-1] + "\n" for line in stdin.splitlines())
-    if name in ("base64", "base32") and flags and flags[0] in ("-d", "-D", "--decode", "-di"):
-        return _decoded(stdin, base64.b64decode if name == "base64" else base64.b32decode)
-    if name == "xxd" and "-r" in "".join(flags) and "p" in "".join(flags):
-        return _decoded(stdin, bytes.fromhex)
-    if name == "tr" and len(arguments) == 2:
-        return _translated(stdin, *arguments)
+    if name == "cat":
+        return stdin if all(argument.startswith("-") for argument in arguments) else None
+    if (NAME in stdin or NUMBER in stdin) and (plain := _PLAIN_FLAGS.get(name)):
+        others = [argument for argument in arguments if not plain.fullmatch(argument)]
+        patterns = 1 if "grep" in name else 0
+        return stdin if len(others) == patterns else None
     return None
+
+
+def _date(arguments: list[str]) -> str | None:
+    """Directives become numbers or names, what stands between them is printed as it is."""
+    formats = [argument for argument in arguments if argument[:1] == "+"]
+    if len(formats) != 1 or any(SPLIT in argument for argument in arguments):
+        return None
+    text = re.sub("%-?[sdmYyHMSjuwNeI]", NUMBER, formats[0][1:])
+    return re.sub("%-?[A-Za-z]", NAME, text) + "\n"
+
+
+def _listed(arguments: list[str]) -> str | None:
+    """What ls prints, if that is names: of what it is given, and of what is in there."""
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    if not all(_NAMES_ONLY.fullmatch(flag) for flag in flags):
+        return None
+    given = [argument for argument in arguments if argument not in flags]
+    return "".join(f"{name}\n" for name in [NAME, *given])
 
 
 def _echo(arguments: list[str]) -> str:
@@ -98,38 +133,3 @@ def _rounds(arguments: list[str]) -> int:
         return 1
     wanted = sum(1 for found in _DIRECTIVE.finditer(arguments[0]) if found[1])
     return max(1, -(-(len(arguments) - 1) // wanted)) if wanted else 1
-
-
-def _decoded(text: str, decode: object) -> str | None:
-    try:
-        return decode("".join(text.split())).decode("utf-8", "replace")  # type: ignore[operator,no-any-return]
-    except (binascii.Error, ValueError):
-        return None
-
-
-def _translated(text: str, source: str, target: str) -> str | None:
-    if source == "-d":
-        gone = _set(target)
-        return None if gone is None else text.translate(dict.fromkeys(map(ord, gone)))
-    before, after = _set(source), _set(target)
-    if not before or not after:
-        return None
-    after = after.ljust(len(before), after[-1])
-    return text.translate({ord(b): a for b, a in zip(before, after, strict=False)})
-
-
-def _set(text: str) -> str | None:
-    """`a-z` and the like; classes are not known."""
-    if "[:" in text or len(text) > MAX_SET:
-        return None
-    text = echoed(text)
-    made, index = "", 0
-    while index < len(text):
-        if text[index + 1 : index + 2] == "-" and index + 2 < len(text):
-            low, high = ord(text[index]), ord(text[index + 2])
-            made += "".join(map(chr, range(low, min(high, low + 255) + 1)))
-            index += 3
-        else:
-            made += text[index]
-            index += 1
-    return made

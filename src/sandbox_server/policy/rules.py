@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sandbox_server.policy.analysis import Call
 from sandbox_server.policy.fields import (
-    BRACKET,
     HOLE,
+    NAME,
     NUMBER,
-    QUESTION,
     SPLIT,
     STAR,
     certain,
     known,
     may_be,
+    may_be_flag,
 )
 from sandbox_server.policy.globs import Globs, globs, sample
 from sandbox_server.policy.names import (
@@ -46,7 +47,7 @@ class Conditions:
     """All that are given must hold. Of each list, one is enough, except that all `flags` count."""
 
     command: tuple[tuple[str, ...], ...] = ()
-    """First words of an argv. A name may be a pattern."""
+    """First words of an argv, or patterns for them."""
     unless_command: tuple[str, ...] = ()
     flags: tuple[tuple[str, ...], ...] = ()
     """Each is a choice: `-r|-R|--recursive`."""
@@ -77,8 +78,9 @@ class Rule:
     def matches(self, call: Call, argv: list[str], *, loosely: bool = False) -> bool:
         """Whether it holds for a call; `loosely`: whether it may, once all is known."""
         wanted = self.conditions
-        # A rule about any command's arguments would be about all that has an unknown one.
+        # A rule about any command, or about a flag alone, would be about all that is not known.
         loosely = loosely and bool(wanted.command or wanted.writes or wanted.assigns)
+        loosely = loosely and not (wanted.flags and not (wanted.paths or wanted.args))
         if wanted.fork_bomb and not call.fork_bomb:
             return False
         if (wanted.writes and not call.writes) or (wanted.assigns and not call.assigned):
@@ -95,9 +97,11 @@ class Rule:
         wanted = self.conditions
         if not all(has_flag(argv, choice, loosely=loosely) for choice in wanted.flags):
             return False
+        if wanted.without and has_flag(argv, wanted.without, loosely=False):
+            return False
         # What an allow rule must not have may not even be possible.
-        doubtful = self.action is Action.ALLOW
-        if wanted.without and has_flag(argv, wanted.without, loosely=doubtful):
+        doubtful = wanted.without and self.action is Action.ALLOW
+        if doubtful and any(map(may_be_flag, _before_dashes(argv))):
             return False
         return not wanted.args or any(
             _like(argument, wanted.args, loosely=loosely) for argument in argv[1:]
@@ -106,7 +110,8 @@ class Rule:
     def _files(self, call: Call, argv: list[str], *, loosely: bool) -> bool:
         wanted = self.conditions
         if wanted.paths and not any(
-            _is_path(operand, call, wanted.paths, loosely=loosely) for operand in operands(argv)
+            _is_path(operand, call, wanted.paths, loosely=loosely)
+            for operand in _besides_flags(argv, wanted.flags, loosely=loosely)
         ):
             return False
         if wanted.writes and not any(
@@ -152,6 +157,9 @@ class RuleIndex:
         yield from self._general
 
 
+_PLAIN_FLAG = re.compile(f"[A-Za-z{HOLE}{NUMBER}{NAME}-]*|.*{SPLIT}.*", re.DOTALL)
+
+
 def operands(argv: list[str]) -> Iterator[str]:
     """Arguments that are no flags."""
     behind = False
@@ -162,13 +170,26 @@ def operands(argv: list[str]) -> Iterator[str]:
             yield argument
 
 
+def _before_dashes(argv: list[str]) -> list[str]:
+    return argv[1 : argv.index("--")] if "--" in argv else argv[1:]
+
+
+def _besides_flags(
+    argv: list[str], flags: tuple[tuple[str, ...], ...], *, loosely: bool
+) -> Iterator[str]:
+    """The operands; one argument that is not known cannot be the flag and the path as well."""
+    unknown = [argument for argument in argv[1:] if may_be_flag(argument)]
+    if loosely and len(unknown) == 1 and SPLIT not in unknown[0] and unknown[0][0] == HOLE:
+        sure = all(has_flag(argv, choice, loosely=False) for choice in flags)
+        return (each for each in operands(argv) if sure or each != unknown[0])
+    return operands(argv)
+
+
 def has_flag(argv: list[str], choice: tuple[str, ...], *, loosely: bool) -> bool:
-    for argument in argv[1:]:
-        if argument == "--":
-            return False
+    for argument in _before_dashes(argv):
         if argument[:1] == "-" and any(_is_flag(argument, flag) for flag in choice):
             return True
-        if loosely and _may_be_flag(argument):
+        if loosely and may_be_flag(argument) and _PLAIN_FLAG.fullmatch(argument):
             return True
     return False
 
@@ -181,14 +202,6 @@ def _is_flag(argument: str, flag: str) -> bool:
         given = argument.partition("=")[0]
         return given == flag or (len(given) > 2 and given[1] == "-" and flag.startswith(given))
     return len(flag) == 2 and argument[1:2] != "-" and flag[1] in argument[1:]
-
-
-def _may_be_flag(argument: str) -> bool:
-    if SPLIT in argument:
-        return True
-    return argument[:1] in (HOLE, STAR, QUESTION, BRACKET) or (
-        argument[:1] == "-" and not known(argument)
-    )
 
 
 def _is_command(argv: list[str], wanted: tuple[tuple[str, ...], ...], *, loosely: bool) -> bool:
@@ -212,7 +225,7 @@ def _starts_with(argv: list[str], words: tuple[str, ...], *, loosely: bool) -> b
         readings.append(list(operands(argv))[: len(words)])
     for candidates in readings:
         if len(candidates) == len(words) and all(
-            argument == word or (loosely and may_be(argument, word))
+            _like(argument, (word,), loosely=loosely)
             for argument, word in zip(candidates, words, strict=True)
         ):
             return True
@@ -235,8 +248,10 @@ def _is_path(argument: str, call: Call, patterns: tuple[str, ...], *, loosely: b
         return True
     if not loosely:
         return False
-    if HOLE in argument or SPLIT in argument or f"/.{STAR}" in argument:
+    if SPLIT in argument or f"/.{STAR}" in argument:
         return True
+    if HOLE in argument:
+        return _may_end_at(argument[argument.rindex(HOLE) :], patterns)
     places = (call.cwd, *call.other_cwds) if argument[:1] not in ("/", "~") else (None,)
     return any(_may_be_at(argument, cwd, patterns) for cwd in places)
 
@@ -244,6 +259,14 @@ def _is_path(argument: str, call: Call, patterns: tuple[str, ...], *, loosely: b
 def _is_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
     path = absolute(argument, cwd)
     return path is not None and globs(*patterns).match(path)
+
+
+def _may_end_at(end: str, patterns: tuple[str, ...]) -> bool:
+    """What is not known may lead anywhere; what stands behind it is there in any case."""
+    if ".." in end:
+        return True
+    path = posixpath.normpath(end)
+    return any(may_be(path, sample(pattern)) for pattern in patterns)
 
 
 def _may_be_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:

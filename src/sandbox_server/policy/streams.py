@@ -24,8 +24,8 @@ from sandbox_server.policy.bash.syntax import (
     Word,
 )
 from sandbox_server.policy.expand import expand, expand_one, product
-from sandbox_server.policy.fields import HOLE
-from sandbox_server.policy.outputs import SURE, cost, output
+from sandbox_server.policy.fields import NAME, HOLE
+from sandbox_server.policy.outputs import NO_INPUT, cost, output
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 PROCESSES = 0xE100
@@ -108,14 +108,16 @@ class Streams(ABC):
     def _printed_simple(self, node: Simple, scope: Scope) -> Values:
         if any(redirect.operator[0] in ">&" for redirect in node.redirects):
             return UNKNOWN
+        if node.words[0].bare() == "pwd":
+            return scope.variables.folder
         with self.deeper(node.start):
             stdin = self.input_of(node.redirects, scope)
             text = stdin.texts[0] if len(stdin.texts) == 1 else None
             argvs = self.words(node.words, scope)[:4]
             made = [self._output(argv, text) for argv in argvs if argv]
-        sure = len(made) == len(argvs) == 1 and made[0] is not None and argvs[0][0] in SURE
         texts = tuple(each for each in made if each is not None)
-        return Values(texts, sure and (stdin.complete or argvs[0][0] != "cat"))
+        sure = len(texts) == len(argvs) == 1
+        return Values(texts, sure and (stdin.complete or argvs[0][0] in NO_INPUT))
 
     def _output(self, argv: list[str], stdin: str | None) -> str | None:
         self.effort.spend(cost(argv, stdin))
@@ -177,4 +179,7 @@ class _Outputs:
 
     def __call__(self, part: Substitution) -> Values:
         values = self._streams.printed(part.body, self._scope)
-        return Values(tuple(text.rstrip("\n") for text in values.texts), values.complete)
+        texts = [text.rstrip("\n") for text in values.texts]
+        if any(NAME in text for text in texts):
+            texts.append("")  # It may find nothing.
+        return Values(tuple(texts), values.complete)

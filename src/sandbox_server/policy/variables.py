@@ -78,9 +78,17 @@ class Variables:
 
     def get(self, name: str) -> Values:
         found = self.values.get(name)
+        if found is None and name == "PWD":
+            return self.folder
         if found is None:
             return _FIXED.get(name, UNKNOWN)
         return Values(found.texts) if name in self.unstable else found
+
+    @property
+    def folder(self) -> Values:
+        """Where the shell may be."""
+        places = [place for place in (self.cwd, *self.other_cwds) if place is not None]
+        return Values(tuple(places), complete=len(places) == 1 + len(self.other_cwds))
 
     def assign(self, name: str, values: Values) -> None:
         self.arrays.pop(name, None)

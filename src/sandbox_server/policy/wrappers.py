@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from sandbox_server.policy.fields import HOLE, SPLIT, known
 from sandbox_server.policy.finding import unwrap_find
-from sandbox_server.policy.inner import Inner, Options, Run, Script, filled
+from sandbox_server.policy.inner import Inner, Options, Run, Script, Unread, filled
+from sandbox_server.policy.programs import (
+    unwrap_awk,
+    unwrap_pager,
+    unwrap_perl,
+    unwrap_rename,
+    unwrap_sed,
+    unwrap_tar,
+)
 
 MAX_GIVEN = 256
 
@@ -69,6 +77,7 @@ PREFIXES = {
     "xvfb-run": Prefix(valued="efnpsw"),
 }  # fmt: skip
 _NAMES_ONLY = {"command": ("-v", "-V", "-pv", "-pV"), "sudo": ("-l", "-v", "-k", "-K", "-V")}
+_OPENS_SHELL = {"sudo": ("-i", "-s", "-e", "-A", "--login", "--shell", "--edit", "--askpass")}
 
 
 def unwrap(name: str, argv: list[str], stdin: str | None) -> Iterable[Inner]:
@@ -97,11 +106,16 @@ def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> Iterable[Inner]:
         assigned.append(rest[0])
         rest = rest[1:]
     rest = _skipped(prefix, rest)
-    if not rest:
-        return []
-    if prefix.shell:
-        return [Script(" ".join(rest))]
-    return [Run(rest, assigned=assigned)]
+    found: list[Inner] = []
+    if options.unsure:
+        found.append(Unread(f"an option of {name} is not known, and so not what it would run"))
+    if any(option in _OPENS_SHELL.get(name, ()) for option, _ in options.found):
+        found.append(Unread(f"{name} would start a shell or an editor"))
+    if rest:
+        found.append(
+            Script(" ".join(rest)) if prefix.shell else Run(rest, assigned=assigned)
+        )
+    return found
 
 
 def _script_option(words: list[str]) -> str | None:
@@ -131,7 +145,7 @@ def _xargs(argv: list[str], stdin: str | None) -> Iterable[Inner]:
         valued="InPLsdEa",
         long_valued=("--max-args", "--max-procs", "--max-chars", "--delimiter", "--arg-file"),
     )
-    command = options.rest or ["echo"]
+    command = [SPLIT] if options.unsure else options.rest or ["echo"]
     mark = options.value("-I", "--replace", "-i")
     from_file = options.value("-a", "--arg-file") is not None
     if mark is not None:
@@ -173,10 +187,6 @@ def _parallel(argv: list[str], stdin: str | None) -> Iterable[Inner]:
     if words and "{}" not in text:
         text += " {}"
     return (Script(filled([text or "{}"], "{}", line)[0]) for line in _few(given) or [""])
-
-
-def _find(argv: list[str], _: str | None) -> Iterable[Inner]:
-    return unwrap_find(argv)
 
 
 def _fd(argv: list[str], _: str | None) -> Iterable[Inner]:
@@ -247,14 +257,22 @@ _SPECIAL: dict[str, Callable[[list[str], str | None], Iterable[Inner]]] = {
     "xargs": _xargs,
     "gxargs": _xargs,
     "parallel": _parallel,
-    "find": _find,
-    "gfind": _find,
+    "find": unwrap_find,
+    "gfind": unwrap_find,
     "fd": _fd,
     "fdfind": _fd,
     "eval": _eval,
     "trap": _trap,
     ".": _source,
     "source": _source,
+    "sed": unwrap_sed,
+    "gsed": unwrap_sed,
+    "tar": unwrap_tar,
+    "perl": unwrap_perl,
+    "rename": unwrap_rename,
+    "prename": unwrap_rename,
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), unwrap_awk),
+    **dict.fromkeys(("less", "more", "zless", "zmore"), unwrap_pager),
     **dict.fromkeys(("bash", "sh", "dash", "zsh", "ksh", "mksh", "ash", "rbash"), _shell),
 }
 READS_INPUT = frozenset({"xargs", "gxargs", "parallel", ".", "source", "sh", "bash", "dash", "zsh",

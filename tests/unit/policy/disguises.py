@@ -124,8 +124,6 @@ COMPUTED: dict[str, Disguise] = {
     "echo": lambda c: first(c, lambda n: f"$(echo {n})"),
     "backticks": lambda c: first(c, lambda n: f"`echo {n}`"),
     "printf": lambda c: first(c, lambda n: f"$(printf '{hexed(n)}')"),
-    "decoded name": lambda c: first(c, lambda n: f"$(echo {b64(n)} | base64 -d)"),
-    "reversed name": lambda c: first(c, lambda n: f"$(echo {n[::-1]} | rev)"),
     "loop variable": lambda c: f"for x in {q(c)}; do $x; done",
     "function argument": lambda c: f'run() {{ "$@"; }}; run {c}',
     "function": lambda c: f"go() {{ {c}; }}; go",
@@ -148,11 +146,6 @@ WRAPPED: dict[str, Disguise] = {
     "eval twice": lambda c: f"eval eval {q(q(c))}",
     "echo | sh": lambda c: f"echo {q(c)} | sh",
     "printf | bash -s": lambda c: f"printf '%s\\n' {q(c)} | bash -s",
-    "base64 | sh": lambda c: f"echo {b64(c)} | base64 -d | sh",
-    "base64 here-string": lambda c: f"base64 --decode <<< {b64(c)} | bash",
-    "xxd | sh": lambda c: f"echo {c.encode().hex()} | xxd -r -p | sh",
-    "rev | sh": lambda c: f"echo {q(c[::-1])} | rev | sh",
-    "tr | sh": lambda c: f"echo {q(c.replace('r', '%'))} | tr % r | sh",
     "here-string": lambda c: f"bash <<< {q(c)}",
     "heredoc": lambda c: f"bash <<EOF\n{c}\nEOF",
     "quoted heredoc": lambda c: f"sh <<'X Y'\n{c}\nX Y",
@@ -222,7 +215,7 @@ WRAPPED: dict[str, Disguise] = {
     "in the background": lambda c: f"{c} & wait",
 }
 
-# What no parser of bash sees: another language, a file, a value evaluated late.
+# What no parser of bash sees: another language, a file, a value made by a program or evaluated late.
 HIDDEN: dict[str, Disguise] = {
     "python": lambda c: f"python3 -c {q(f'import os; os.system({c!r})')}",
     "perl": lambda c: f"perl -e {q(f'system({c!r})')}",
@@ -242,6 +235,44 @@ HIDDEN: dict[str, Disguise] = {
     "evaluated declaration": lambda c: f"declare -a x='($({c}))'",
     "printed name": lambda c: first(c, lambda n: f"$(awk 'BEGIN{{print \"{n}\"}}')"),
     "late name": lambda c: f"cat > n <<< {words(c)[0]}; $(< n) {' '.join(words(c)[1:])}",
+    "decoded name": lambda c: first(c, lambda n: f"$(echo {b64(n)} | base64 -d)"),
+    "reversed name": lambda c: first(c, lambda n: f"$(echo {n[::-1]} | rev)"),
+    "base64 | sh": lambda c: f"echo {b64(c)} | base64 -d | sh",
+    "base64 here-string": lambda c: f"base64 --decode <<< {b64(c)} | bash",
+    "xxd | sh": lambda c: f"echo {c.encode().hex()} | xxd -r -p | sh",
+    "rev | sh": lambda c: f"echo {q(c[::-1])} | rev | sh",
+    "tr | sh": lambda c: f"echo {q(c.replace('r', '%'))} | tr % r | sh",
+    "decoded arguments": lambda c: f"{words(c)[0]} $(echo {b64(' '.join(words(c)[1:]))} | base64 -d)",
+    "quoted decoded argument": lambda c: (
+        f'{" ".join(words(c)[:-1])} "$(echo {b64(words(c)[-1])} | base64 -d)"'
+    ),
+    "awk pipe": lambda c: "awk {}".format(q(f'BEGIN {{ print "{c}" | "sh" }}')),
+    "awk getline": lambda c: "awk {}".format(q(f'BEGIN {{ "{c}" | getline x }}')),
+    "awk behind a regular expression": lambda c: "awk {}".format(
+        q(f'{{ print /"/; system("{c}"); print /"/ }}')
+    ),
+    "awk behind a division": lambda c: "awk {}".format(q(f'{{ x = (1) /2/ system("{c}") /1/ 3 }}')),
+    "awk in a file": lambda c: f"echo {q(f'BEGIN {{ system({c!r}) }}')} > x; awk -f x",
+    "sed e": lambda c: f"sed {q(f'1e {c}')} x",
+    "sed s///e": lambda c: f"echo x | sed {q(f's|x|{c}|e')}",
+    "sed behind a bracket": lambda c: f"echo / | sed {q(f's:[]:]*:g;:e;s:/:{c}:')}",
+    "sed in -i's neighbour": lambda c: f"sed -i.x -e {q(f'1e {c}')} x",
+    "sed option behind": lambda c: f"sed p x -e {q(f'1e {c}')}",
+    "sed long option": lambda c: f"sed --expr={q(f'1e {c}')} x",
+    "sed w": lambda c: f"echo {q(c)} | sed 'w x' > y; sh x",
+    "perl substitution": lambda c: f"echo x | perl -pe {q(f's/x/system({c!r})/e')}",
+    "perl index": lambda c: f"echo x | perl -pe {q(f's/x/$a[system({c!r})]/')}",
+    "perl block": lambda c: f"echo x | perl -pe {q(f's/x/@{{[system({c!r})]}}/')}",
+    "perl file": lambda c: f"perl -pe s/a/b/ {q(c + '|')}",
+    "rename": lambda c: f"rename {q(f's/x/system({c!r})/e')} x",
+    "tar letters": lambda c: f"tar cIf {q(c)} x y",
+    "tar to command": lambda c: f"tar xf x --to-comm={q(c)}",
+    "tar list": lambda c: f"echo --to-command={q(c)} > l; tar xf x -T l",
+    "less": lambda c: f"less {q(f'+!{c}')} x",
+    "option that is not known": lambda c: f"nice -n $x {c}",
+    "flag that is not known": lambda c: f'find . "$x" {c} ";"',
+    "sudo shell": lambda c: f"echo {q(c)} | sudo -s",
+    "date as flags": lambda c: f"{words(c)[0]} $(date '+{' '.join(words(c)[1:])}')",
 }
 
 FAMILIES = {"spelled": SPELLED, "computed": COMPUTED, "wrapped": WRAPPED, "hidden": HIDDEN}
@@ -297,11 +328,9 @@ UNQUOTED = {
     "coproc",
     "pipe",
     "bash -c with arguments",
-    "tr | sh",
     "heredoc",
     "heredoc with tabs",
     "quoted heredoc",
-    "rev | sh",
     "negated",
     "env -S",
     "backtick substitution",

@@ -30,7 +30,7 @@ def doubts(command: str) -> set[Doubt]:
         "printf -v x rm; $x -rf /", "$(echo rm) -rf /", "`printf rm` -rf /",
         "for c in ls rm; do $c -rf /; done", "f() { $1 -rf /; }; f rm", "alias x='rm -rf /'; x y",
         "bash -c 'rm -rf /'", "sh -xc 'rm -rf /'", "bash -c '$0 -rf /' rm", "eval rm -rf /",
-        "eval 'rm -rf' /", "echo rm -rf / | sh", "echo cm0gLXJmIC8= | base64 -d | bash",
+        "eval 'rm -rf' /", "echo rm -rf / | sh", "cat <<< 'rm -rf /' | bash",
         "bash <<< 'rm -rf /'", "sh <<E\nrm -rf /\nE", "cat <<E | sh\nrm -rf /\nE",
         ". <(echo rm -rf /)", "bash <(echo rm -rf /)", "env A=1 rm -rf /", "env -S 'rm -rf /'",
         "env -u X -C / rm -rf /", "xargs rm -rf <<< /", "echo / | xargs -I{} rm -rf {}",

@@ -1,0 +1,222 @@
+"""Programs that are arguments: could an awk program, a sed script or a flag of tar run a command?
+
+Each is read only as far as that takes. What is not plain is Unread, which a whitelist rejects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sandbox_server.policy.fields import NUMBER, SPLIT, known, may_be_flag
+from sandbox_server.policy.inner import Inner, Options, Unread
+
+MAX_PROGRAM = 10_000
+_BEHIND = "an argument that is not known may be an option that runs a command; put -- before it"
+
+
+class _Arguments:
+    """Options and operands in any order, as GNU programs take them."""
+
+    def __init__(self, words: list[str], *, valued: str, long_valued: tuple[str, ...] = ()) -> None:
+        self.options: list[tuple[str, str]] = []
+        self.operands: list[str] = []
+        self.unknown = False
+        """Whether an operand may turn out to be an option."""
+        end = words.index("--") if "--" in words else len(words)
+        rest = words[:end]
+        while rest:
+            read = Options(rest, valued=valued, long_valued=long_valued)
+            self.options += read.found
+            self.operands += read.rest[:1]
+            self.unknown |= read.unsure or any(map(may_be_flag, read.rest[:1]))
+            self.unknown |= any(may_be_flag(name) for name, _ in read.found)
+            rest = read.rest[1:]
+        self.operands += words[end + 1 :]
+
+    def values(self, *names: str) -> list[str]:
+        return [value for name, value in self.options if name in names]
+
+    def only(self, pattern: str) -> bool:
+        """Whether no other options are there."""
+        return all(re.fullmatch(pattern, name) for name, _ in self.options)
+
+
+# awk
+
+_AWK_TOKEN = re.compile(
+    r"""\s+ | \#[^\n]* | \\\n | "(?:[^"\\\n]|\\.)*" | [A-Za-z_]\w* | [0-9.]+ | \|\| | \+\+ | -- | .""",
+    re.VERBOSE | re.DOTALL,
+)
+_AWK_REGEX = re.compile(r"/(?:\[\^?\]?[^]/\\\n]*\]|[^/\\\n\[]|\\.)*/")
+_AWK_BEFORE_REGEX = frozenset({"print", "printf", "return", "else", "do", "case"})
+_AWK_OPTIONS = "-[FvcPrnNSO]+|--(?:field-separator|assign|posix|traditional|re-interval|sandbox)"
+
+
+def unwrap_awk(argv: list[str], _: str | None) -> Iterator[Inner]:
+    """It may call system(), write to a file or a pipe, or be in a file."""
+    options = Options(argv[1:], valued="fFvieElD", long_valued=("--field-separator", "--assign"))
+    plain = all(re.fullmatch(_AWK_OPTIONS, name) for name, _ in options.found)
+    if not plain or options.unsure or not options.rest or not known(options.rest[0].replace(NUMBER, "")):
+        yield Unread("the awk program is not known, or in a file")
+    elif not _is_plain_awk(options.rest[0]):
+        yield Unread("the awk program may run commands or write files, or is not understood")
+
+
+def _is_plain_awk(program: str) -> bool:
+    """No system(), no pipe, nothing printed to a file, nothing loaded."""
+    position, last, printing, nesting = 0, "\n", False, 0
+    while position < len(program) <= MAX_PROGRAM:
+        found = _AWK_TOKEN.match(program, position)
+        if program[position] == "/" and _starts_regex(last):
+            found = _AWK_REGEX.match(program, position)
+        elif program[position] == "/" and not _divides(last, program, position):
+            return False
+        if found is None or found[0] in ("system", "|", "@", '"', "\\"):
+            return False
+        position, token = found.end(), found[0]
+        if token == ">" and printing and not nesting:
+            return False
+        if token[0] in "#\\" or (token.isspace() and "\n" not in token):
+            continue
+        nesting = max(nesting + (token in ("(", "[")) - (token in (")", "]")), 0)
+        ends = token in (";", "}") or token.isspace()
+        printing = token in ("print", "printf") or (printing and not ends)
+        last = token
+    return position >= len(program)
+
+
+def _starts_regex(last: str) -> bool:
+    """A slash behind an operator, or where a statement starts."""
+    return last in _AWK_BEFORE_REGEX or last.isspace() or last in tuple("{};(,!~&|?:=<>") + ("||",)
+
+
+def _divides(last: str, program: str, position: int) -> bool:
+    """Behind `)`, `++` or `length` it could be either; with no slash to follow, it divides."""
+    sure = bool(re.fullmatch(r'\w+|[0-9.]+|\]|".*"', last, re.DOTALL)) and last != "length"
+    return sure or "/" not in program[position + 1 :]
+
+
+# sed
+
+_BRACKET = r"\[\^?+\]?+(?>\[[:.=][^]]*+\]|[^]\n])*+\]"
+_ADDRESS = rf"(?>[0-9]+(?:~[0-9]+)?|[+~][0-9]+|\$|/(?>{_BRACKET}|[^/\\\n\[]|\\.)*+/[IM]*)"
+_END = r"(?=[\s;}#]|$)"
+_SED_STEP = re.compile(
+    rf"""(?>[\s;]*(?:{_ADDRESS}(?:\s*,\s*{_ADDRESS})?+)?+\s*!*\s*)(?:
+        [=dDgGhHnNpPxzF]{_END} | [{{}}] | [qQlL][ \t]*[0-9]*{_END} | [:btT][ \t]*[\w.-]*{_END}
+      | [aic](?:\\?\n|\\|[ \t])(?>[^\\\n]|\\.)*+ | [rR][ \t][^\n]* | \#[^\n]*
+      | w[ \t]*/dev/std(?:out|err)[ \t]*(?=\n|$)
+      | [sy](?P<mark>[^\\\n\w\s])(?>{_BRACKET}|(?!(?P=mark))[^\\\n\[]|\\.)*+(?P=mark)
+        (?>(?!(?P=mark))[^\\]|\\.)*+(?P=mark)[gpiIMm0-9]*{_END}
+      | $
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_SED_OPTIONS = (
+    "-[neErsziub]+|--(?:expression|quiet|silent|regexp-extended|null-data|separate|in-place|posix"
+    "|sandbox|debug)"
+)
+
+
+def unwrap_sed(argv: list[str], _: str | None) -> Iterator[Inner]:
+    """The commands e and w, and the flags of s that are called so, run commands and write files."""
+    words = [re.sub(r"^(-[nErszub]*i).+", r"\1", word, flags=re.DOTALL) for word in argv[1:]]
+    given = _Arguments(words, valued="efl", long_valued=("--expression", "--file"))
+    if not given.only(_SED_OPTIONS):
+        yield Unread("the sed script is in a file, or an option of sed is not known")
+    elif given.unknown:
+        yield Unread(_BEHIND)
+    else:
+        scripts = given.values("-e", "--expression") or given.operands[:1]
+        if not all(_is_plain_sed(script.replace(NUMBER, "0")) for script in scripts):
+            yield Unread("the sed script may run commands or write files, or is not understood")
+
+
+def _is_plain_sed(script: str) -> bool:
+    """Addresses and commands, one after another, and none that runs or writes anything."""
+    # Whether `\]` ends a bracket, in which a delimiter would be none, depends on the sed.
+    if not known(script) or len(script) > MAX_PROGRAM or re.search(r"\[.*\\\]", script, re.DOTALL):
+        return False
+    return _all_steps(_SED_STEP, script)
+
+
+def _all_steps(step: re.Pattern[str], program: str) -> bool:
+    """Whether a program is such steps one after another, and nothing else."""
+    position = 0
+    while position < len(program):
+        found = step.match(program, position)
+        if found is None or found.end() == position:
+            return False
+        position = found.end()
+    return True
+
+
+# perl and rename
+
+# Interpolation runs code (`@{[…]}`, `$x[…]`), and so do `(?{…})` and the flag e.
+_PERL_TEXT = r"(?>(?!(?P=mark)|\(\?\??\{)[^\\$@]|\\.|\$(?=[0-9](?![\[{])|[)|\s]|(?P=mark)))*+"
+_SUBSTITUTIONS = re.compile(
+    rf"""(?>\s*(?:s|tr|y)(?P<mark>[^\\\n\w\s(<\[{{'])){_PERL_TEXT}(?P=mark){_PERL_TEXT}(?P=mark)
+    [gimsxr]*\s*;?\s*""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def unwrap_perl(argv: list[str], _: str | None) -> Iterator[Inner]:
+    """Substitutions alone, on standard input: perl runs the command in a file name like `x|`."""
+    match argv[1:]:
+        case [options, program] if re.fullmatch("-[lnp0-7]*[np][l0-7]*e", options):
+            plain = _is_substitution(program)
+        case _:
+            plain = False
+    if not plain:
+        yield Unread("perl can do whatever its program says, which is judged only where it is s/…/…/")
+
+
+def unwrap_rename(argv: list[str], _: str | None) -> Iterator[Inner]:
+    """Its expression is a perl program."""
+    given = _Arguments(argv[1:], valued="e", long_valued=("--expr",))
+    if not given.only("-[nvf]+") or given.unknown or not any(map(_is_substitution, given.operands[:1])):
+        yield Unread("the expression of rename can be any program; only s/…/…/ is judged")
+
+
+def _is_substitution(program: str) -> bool:
+    return known(program) and len(program) < MAX_PROGRAM and _all_steps(_SUBSTITUTIONS, program)
+
+
+# tar, pagers
+
+_TAR_VALUED = "fCbNTXVgKHIFL"
+_TAR_RUNS = (
+    "--to-command", "--checkpoint-action", "--use-compress-program", "--rsh-command",
+    "--rmt-command", "--info-script", "--new-volume-script", "--files-from",
+)  # fmt: skip
+
+
+def unwrap_tar(argv: list[str], _: str | None) -> Iterator[Inner]:
+    """Some of its options run a program, or read more options from a file."""
+    words, letters = argv[1:], ""
+    if words and words[0][:1] != "-" and known(words[0]):
+        letters = words[0]
+        values = sum(letter in _TAR_VALUED for letter in letters)
+        words = words[1 + values :] if SPLIT not in "".join(words[: 1 + values]) else [SPLIT]
+    given = _Arguments(
+        words, valued=_TAR_VALUED, long_valued=("--file", "--directory", "--exclude-from")
+    )
+    names = [name for name, _ in given.options]
+    if set(letters) & set("IFT") or any(name in ("-I", "-F", "-T") for name in names):
+        yield Unread("an option of tar runs a program, or reads more options from a file")
+    elif any(len(name) > 2 and runs.startswith(name) for name in names for runs in _TAR_RUNS):
+        yield Unread("an option of tar runs a program, or reads more options from a file")
+    elif given.unknown:
+        yield Unread(_BEHIND)
+
+
+_PAGER_ARGUMENT = re.compile(r"-[FRSXNniIeEMmsKqQGgwcdflpu0-9]+|\+\+?(?:[FGg]|[0-9]*|/[^!|\n]*)|[^-+].*")
+
+
+def unwrap_pager(argv: list[str], _: str | None) -> Iterator[Inner]:
+    """less and more take commands as arguments: `+!reboot`."""
+    if not all(_PAGER_ARGUMENT.fullmatch(word) and not may_be_flag(word) for word in argv[1:]):
+        yield Unread("an argument of the pager may run a command")
