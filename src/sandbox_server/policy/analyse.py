@@ -12,8 +12,8 @@ from sandbox_server.policy.bash.syntax import TooMuch
 from sandbox_server.policy.expand import MAX_TEXT
 from sandbox_server.policy.fields import PRIVATE
 from sandbox_server.policy.names import MAX_PATH
+from sandbox_server.policy.record import Record, Scope
 from sandbox_server.policy.scan import scan
-from sandbox_server.policy.streams import Scope
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 MAX_LENGTH = 256 << 10
@@ -31,30 +31,31 @@ def analyse(
 ) -> Analysis:
     """Every simple command in it; what there is too much of is scanned for words. Raises TooMuch
     only where it is told to do less `work` than MAX_WORK."""
-    walk = Analyser(Effort(work))
+    analyser = Analyser(Effort(work))
+    record = analyser.record
     whole = Place(command[:200], 0, len(command))
     try:
-        walk.effort.spend((len(command) + len(stdin or "")) // CHARACTERS)
+        record.effort.spend((len(command) + len(stdin or "")) // CHARACTERS)
         if len(command) > MAX_LENGTH:
             raise TooMuch(f"it is longer than {MAX_LENGTH} characters", 0)
-        source = _cleaned(command, walk.effort)
+        source = _cleaned(command, record.effort)
         if source != command:
             why = "it has NUL, private characters or carriage returns in it"
-            walk.doubt(Doubt.NOT_PARSED, whole, why)
+            record.doubt(Doubt.NOT_PARSED, whole, why)
         variables = Variables(cwd=cwd if len(cwd or "") <= MAX_PATH else None)
-        _take_over(env or {}, variables, walk)
-        given = _given(stdin or "", walk.effort, complete=not open_stdin)
-        walk.source(source, Scope(variables, stdin=given))
+        _take_over(env or {}, variables, record)
+        given = _given(stdin or "", record.effort, complete=not open_stdin)
+        analyser.source(source, Scope(variables, stdin=given))
     except (TooMuch, RecursionError) as exc:
         if work < MAX_WORK:
             raise TooMuch("it takes more work than that", 0) from None
         why = exc.why if isinstance(exc, TooMuch) else "it is nested too deeply"
-        walk.doubt(Doubt.TOO_MUCH, whole, why)
-        walk.found.calls.extend(
+        record.doubt(Doubt.TOO_MUCH, whole, why)
+        record.found.calls.extend(
             scan(_cleaned(command[:MAX_SCANNED], Effort(limit=MAX_SCANNED)), whole)
         )
-    walk.found.work = walk.effort.work
-    return walk.found
+    record.found.work = record.effort.work
+    return record.found
 
 
 def _cleaned(command: str, effort: Effort) -> str:
@@ -68,17 +69,15 @@ def _without_private(text: str, effort: Effort) -> str:
     return PRIVATE.sub("", text)
 
 
-def _take_over(env: Mapping[str, str], variables: Variables, walk: Analyser) -> None:
-    """What stands before the first command: no arguments, and the environment."""
-    for number in range(1, 10):
-        variables.assign(str(number), Values(("",)))
+def _take_over(env: Mapping[str, str], variables: Variables, record: Record) -> None:
+    """The environment stands before the first command."""
     if not env:
         return
-    walk.emit(Call(Place("", 0, 0), [[]], assigned=list(itertools.islice(env, MAX_WORK))))
-    walk.effort.spend(len(env))
+    record.emit(Call(Place("", 0, 0), [[]], assigned=list(itertools.islice(env, MAX_WORK))))
+    record.effort.spend(len(env))
     for name, value in env.items():
-        walk.effort.spend(len(value) // CHARACTERS)
-        variables.assign(name, _given(value, walk.effort, complete=True))
+        record.effort.spend(len(value) // CHARACTERS)
+        variables.assign(name, _given(value, record.effort, complete=True))
 
 
 def _given(text: str, effort: Effort, *, complete: bool) -> Values:

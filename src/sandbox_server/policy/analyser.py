@@ -13,11 +13,12 @@ from sandbox_server.policy.bash.parser import Parser
 from sandbox_server.policy.bash.syntax import Assignment, Sequence, Simple, TooMuch, Unclear
 from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bind
 from sandbox_server.policy.expand import expand, expand_one, is_literal
-from sandbox_server.policy.fields import NAME, HOLE, SPLIT, certain, known
+from sandbox_server.policy.fields import HOLE, NAME, SPLIT, certain, known
 from sandbox_server.policy.inner import Inner, Run, Script, Unread
 from sandbox_server.policy.names import command_name
+from sandbox_server.policy.record import Record, Scope
 from sandbox_server.policy.scan import scan
-from sandbox_server.policy.streams import Scope
+from sandbox_server.policy.streams import Streams
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 from sandbox_server.policy.walk import Walk
 from sandbox_server.policy.wrappers import READS_INPUT, unwrap
@@ -25,34 +26,37 @@ from sandbox_server.policy.wrappers import READS_INPUT, unwrap
 _BAD_SUBSCRIPT = re.compile(r"\[|[^\x20-\x7e]")
 
 
-class Analyser(Walk):
+class Analyser:
     """Notes every simple command, and looks at what it runs."""
 
     def __init__(self, effort: Effort) -> None:
-        super().__init__(effort)
+        self.record = Record(effort)
+        self._streams = Streams(self.record)
+        self._walk = Walk(self.record, self._streams, self._simple)
+        self._aliases: dict[str, str] = {}
         self._active: list[str] = []
 
     def source(self, source: str, scope: Scope) -> None:
         """All of a source. What is not understood is scanned for words."""
         place = scope.place
         pinned = (place.start, place.end) if place else None
-        self.effort.spend(len(source) // CHARACTERS)
-        parser = Parser(source, self.effort, pinned=pinned)
-        depth = self.effort.depth
+        self.record.effort.spend(len(source) // CHARACTERS)
+        parser = Parser(source, self.record.effort, pinned=pinned)
+        depth = self.record.effort.depth
         parsed: Sequence = parser.whole
         try:
             parser.parse()
         except TooMuch:
             raise
         except Unclear as exc:
-            self.effort.depth = depth
-            rest = parser.source[self._reached(parsed) if not pinned else 0 :]
+            self.record.effort.depth = depth
+            rest = parser.src.text[self._reached(parsed) if not pinned else 0 :]
             here = place or Place(rest[:200], len(source) - len(rest), len(source))
-            self.doubt(Doubt.NOT_PARSED, here, exc.why)
-            self.effort.spend(len(rest) // CHARACTERS)
+            self.record.doubt(Doubt.NOT_PARSED, here, exc.why)
+            self.record.effort.spend(len(rest) // CHARACTERS)
             for call in scan(rest, here):
-                self.emit(call)
-        self.sequence(parsed, scope)
+                self.record.emit(call)
+        self._walk.sequence(parsed, scope)
 
     @staticmethod
     def _reached(parsed: Sequence) -> int:
@@ -60,55 +64,59 @@ class Analyser(Walk):
         last = parsed.items[-1][0] if parsed.items else None
         return last.end if isinstance(last, Simple) else 0
 
-    def simple(self, node: Simple, scope: Scope) -> None:
+    def _simple(self, node: Simple, scope: Scope) -> None:
         place = scope.place or Place(node.text, node.start, node.end)
         if self._aliased(node, scope, place):
             return
-        self.parts(list(self.assigned_parts(node.assignments)), scope, place)
+        self._walk.parts(list(self._walk.assigned_parts(node.assignments)), scope, place)
         for word in node.words:
-            self.parts(word.parts, scope, place)
-        writes = self.redirected(node.redirects, scope, place) if node.redirects else []
+            self._walk.parts(word.parts, scope, place)
+        writes = self._walk.redirected(node.redirects, scope, place) if node.redirects else []
         inner = scope
         if node.redirects:
-            inner = dataclasses.replace(scope, stdin=self.input_of(node.redirects, scope))
+            inner = dataclasses.replace(scope, stdin=self._streams.input_of(node.redirects, scope))
         names = [assignment.name for assignment in node.assignments]
         if not node.words:
             self._assign(node.assignments, scope)
-            self.emit(Call(place, [[]], via=scope.via, assigned=names, writes=writes))
+            self.record.emit(scope.wordless(place, assigned=names, writes=writes))
             return
         before = {name: scope.variables.values.get(name) for name in names}
         self._assign(node.assignments, inner)
-        call = Call(place, self.words(node.words, inner), via=scope.via, assigned=names)
+        call = Call(place, self._streams.words(node.words, inner), via=scope.via, assigned=names)
         call.writes, call.literal = writes, is_literal(node.words[0])
-        self.invoke(call, inner)
+        self._invoke(call, inner)
         if node.words[0].bare() not in DECLARING:
             _restore(before, scope.variables)
 
-    def invoke(self, call: Call, scope: Scope) -> None:
+    def _invoke(self, call: Call, scope: Scope) -> None:
         """A command is called: by the source, or by another command."""
         call.cwd, call.other_cwds = scope.variables.cwd, scope.variables.other_cwds
-        self.emit(call)
-        with self.deeper(call.place.start):
+        self.record.emit(call)
+        with self.record.deeper(call.place.start):
             for index, argv in enumerate(call.argvs):
-                before = self.copied(scope.variables) if index else None
+                before = self.record.copied(scope.variables) if index else None
                 if argv:
                     self._one_way(call, argv, scope)
                 if before is not None:
                     scope.variables.or_as(before)
         if not any(call.argvs) and not call.literal:
-            self.doubt(Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known")
+            self.record.doubt(
+                Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known"
+            )
 
     def _one_way(self, call: Call, argv: list[str], scope: Scope) -> None:
         name = command_name(argv[0])
         if name is None or not call.literal:
-            self.doubt(Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known")
+            self.record.doubt(
+                Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known"
+            )
         if name is None:
             if likely := _likely(argv):
-                self.invoke(Call(call.place, [likely], call.via, literal=False), scope)
+                self._invoke(Call(call.place, [likely], call.via, literal=False), scope)
             return
         call.assigned.extend(assigned_names(name, argv))
         self._subscripts(name, argv, call)
-        if name in self.functions and call.direct:
+        if name in self._walk.functions and call.direct:
             call.function = name in scope.variables.functions
             self._call_function(name, argv, scope)
         elif name == "alias":
@@ -126,18 +134,18 @@ class Analyser(Walk):
     def _inner(self, name: str, inner: Inner, call: Call, scope: Scope) -> None:
         via = (*call.via, name)
         if isinstance(inner, Unread):
-            self.doubt(Doubt.UNKNOWN_SCRIPT, call.place, inner.why)
+            self.record.doubt(Doubt.UNKNOWN_SCRIPT, call.place, inner.why)
             return
         if isinstance(inner, Run):
             names = [text.partition("=")[0] for text in inner.assigned]
             made = Call(call.place, [inner.argv], via, assigned=names, direct=False)
-            self.invoke(made, dataclasses.replace(scope, via=via))
+            self._invoke(made, dataclasses.replace(scope, via=via))
             return
         self._script(inner, call, dataclasses.replace(scope, via=via, place=call.place))
 
     def _script(self, script: Script, call: Call, scope: Scope) -> None:
         text = script.text
-        read = self.processes.get(script.file or "")
+        read = self._streams.processes.get(script.file or "")
         if read and len(read.texts) == 1:
             text = read.texts[0] if read.complete else f"{read.texts[0]}\n{SPLIT}"
         if SPLIT in text or HOLE in text or NAME in text:
@@ -145,12 +153,12 @@ class Analyser(Walk):
             if script.file is not None:
                 file = certain(script.file) or "the file"
                 why = f"what is in {file[:100]} is not known"
-            self.doubt(Doubt.UNKNOWN_SCRIPT, call.place, why)
+            self.record.doubt(Doubt.UNKNOWN_SCRIPT, call.place, why)
         text = certain(text) or text.replace(SPLIT, HOLE).replace(NAME, HOLE)
         if not text.strip(HOLE + " \t\n"):
             return
         if not script.here:
-            self.effort.spend(len(scope.variables.values) // BY_HAND)
+            self.record.effort.spend(len(scope.variables.values) // BY_HAND)
             scope = dataclasses.replace(scope, variables=scope.variables.inherited())
         if script.arguments:
             scope.variables.assign("0", Values(script.arguments[:1]))
@@ -159,8 +167,8 @@ class Analyser(Walk):
             text = text.replace("\\_", " ")
         before = scope.variables
         if script.late:
-            scope = self.apart(scope)
-        with self.deeper(call.place.start):
+            scope = self.record.apart(scope)
+        with self.record.deeper(call.place.start):
             self.source(text, dataclasses.replace(scope, stdin=UNKNOWN))
         if script.late:
             before.unstable |= scope.variables.changed(before)
@@ -171,9 +179,9 @@ class Analyser(Walk):
         if name in self._active:
             return
         self._active.append(name)
-        before = self.copied(scope.variables)
+        before = self.record.copied(scope.variables)
         bind(argv[1:], scope.variables)
-        self.node(self.functions[name].body, scope)
+        self._walk.node(self._walk.functions[name].body, scope)
         for key in [*"@123456789"]:
             scope.variables.values.pop(key, None)
             scope.variables.arrays.pop(key, None)
@@ -187,25 +195,25 @@ class Analyser(Walk):
         for word in argv[1:]:
             name, equals, value = word.partition("=")
             if equals:
-                self.aliases[name] = certain(value) or HOLE
+                self._aliases[name] = certain(value) or HOLE
                 via = (*call.via, "alias")
-                inside = dataclasses.replace(self.apart(scope), place=call.place, via=via)
+                inside = dataclasses.replace(self.record.apart(scope), place=call.place, via=via)
                 self._script(Script(value, here=True), call, inside)
 
     def _aliased(self, node: Simple, scope: Scope, place: Place) -> bool:
         name = node.words[0].bare() if node.words and not node.assignments else None
-        value = self.aliases.get(name or "")
+        value = self._aliases.get(name or "")
         if name is None or value is None or f"alias {name}" in self._active:
             return False
         self._active.append(f"alias {name}")
-        with self.deeper(place.start):
+        with self.record.deeper(place.start):
             text = value + node.text[len(name) :]
             self.source(text, dataclasses.replace(scope, place=place, via=(*scope.via, name)))
         self._active.pop()
         return True
 
     def _assign(self, assignments: list[Assignment], scope: Scope) -> None:
-        variables, outputs = scope.variables, self.outputs(scope)
+        variables, outputs = scope.variables, self._streams.outputs(scope)
         for assignment in assignments:
             name, value = assignment.name, assignment.value
             if isinstance(value, list):
@@ -214,13 +222,13 @@ class Analyser(Walk):
                     field for each in ways for field in [*each[0], *[SPLIT] * (len(each) > 1)]
                 )
                 before = variables.array(name) if assignment.append else ()
-                self.effort.spend((len(before) + len(fields)) // BY_HAND)
+                self.record.effort.spend((len(before) + len(fields)) // BY_HAND)
                 variables.set_array(name, (*before, *fields))
                 continue
             values = expand_one(value, variables, outputs)
             if assignment.append:
                 values = variables.get(name).followed_by(values)
-                self.effort.spend(sum(map(len, values.texts)) // CHARACTERS)
+                self.record.effort.spend(sum(map(len, values.texts)) // CHARACTERS)
             if assignment.subscript:
                 variables.arrays.pop(name, None)
                 variables.forget(name)
@@ -245,7 +253,7 @@ class Analyser(Walk):
         else:
             return
         if bad:
-            self.doubt(Doubt.UNKNOWN_VALUE, call.place, f"{name} evaluates a name")
+            self.record.doubt(Doubt.UNKNOWN_VALUE, call.place, f"{name} evaluates a name")
 
 
 def _restore(before: Mapping[str, Values | None], variables: Variables) -> None:

@@ -45,11 +45,13 @@ class _Arguments:
 # awk
 
 _AWK_TOKEN = re.compile(
-    r"""\s+ | \#[^\n]* | \\\n | "(?:[^"\\\n]|\\.)*" | [A-Za-z_]\w* | [0-9.]+ | \|\| | \+\+ | -- | .""",
+    r"""\s+ | \#[^\n]* | \\\n | "(?:[^"\\\n]|\\.)*" | [A-Za-z_]\w* | [0-9.]+
+    | \|\| | \+\+ | -- | .""",
     re.VERBOSE | re.DOTALL,
 )
 _AWK_REGEX = re.compile(r"/(?:\[\^?\]?[^]/\\\n]*\]|[^/\\\n\[]|\\.)*/")
 _AWK_BEFORE_REGEX = frozenset({"print", "printf", "return", "else", "do", "case"})
+_AWK_OPERATORS = frozenset({"||", *"{};(,!~&|?:=<>"})
 _AWK_OPTIONS = "-[FvcPrnNSO]+|--(?:field-separator|assign|posix|traditional|re-interval|sandbox)"
 
 
@@ -57,7 +59,12 @@ def unwrap_awk(argv: list[str], _: str | None) -> Iterator[Inner]:
     """It may call system(), write to a file or a pipe, or be in a file."""
     options = Options(argv[1:], valued="fFvieElD", long_valued=("--field-separator", "--assign"))
     plain = all(re.fullmatch(_AWK_OPTIONS, name) for name, _ in options.found)
-    if not plain or options.unsure or not options.rest or not known(options.rest[0].replace(NUMBER, "")):
+    if (
+        not plain
+        or options.unsure
+        or not options.rest
+        or not known(options.rest[0].replace(NUMBER, ""))
+    ):
         yield Unread("the awk program is not known, or in a file")
     elif not _is_plain_awk(options.rest[0]):
         yield Unread("the awk program may run commands or write files, or is not understood")
@@ -88,7 +95,7 @@ def _is_plain_awk(program: str) -> bool:
 
 def _starts_regex(last: str) -> bool:
     """A slash behind an operator, or where a statement starts."""
-    return last in _AWK_BEFORE_REGEX or last.isspace() or last in tuple("{};(,!~&|?:=<>") + ("||",)
+    return last in _AWK_BEFORE_REGEX or last.isspace() or last in _AWK_OPERATORS
 
 
 def _divides(last: str, program: str, position: int) -> bool:
@@ -104,8 +111,8 @@ _ADDRESS = rf"(?>[0-9]+(?:~[0-9]+)?|[+~][0-9]+|\$|/(?>{_BRACKET}|[^/\\\n\[]|\\.)
 _END = r"(?=[\s;}#]|$)"
 _SED_STEP = re.compile(
     rf"""(?>[\s;]*(?:{_ADDRESS}(?:\s*,\s*{_ADDRESS})?+)?+\s*!*\s*)(?:
-        [=dDgGhHnNpPxzF]{_END} | [{{}}] | [qQlL][ \t]*[0-9]*{_END} | [:btT][ \t]*[\w.-]*{_END}
-      | [aic](?:\\?\n|\\|[ \t])(?>[^\\\n]|\\.)*+ | [rR][ \t][^\n]* | \#[^\n]*
+        [=dDgGhHnNpPxzF]{_END} | [{{}}] | [qQlL][ \t]*+[0-9]*+{_END} | [:btT][ \t]*+[\w.-]*+{_END}
+      | [aic](?:\\\n|\\|[ \t])(?>[^\\\n]|\\.)*+ | [rR][ \t][^\n]* | \#[^\n]*
       | w[ \t]*/dev/std(?:out|err)[ \t]*(?=\n|$)
       | [sy](?P<mark>[^\\\n\w\s])(?>{_BRACKET}|(?!(?P=mark))[^\\\n\[]|\\.)*+(?P=mark)
         (?>(?!(?P=mark))[^\\]|\\.)*+(?P=mark)[gpiIMm0-9]*{_END}
@@ -154,8 +161,10 @@ def _all_steps(step: re.Pattern[str], program: str) -> bool:
 
 # perl and rename
 
-# Interpolation runs code (`@{[…]}`, `$x[…]`), and so do `(?{…})` and the flag e.
-_PERL_TEXT = r"(?>(?!(?P=mark)|\(\?\??\{)[^\\$@]|\\.|\$(?=[0-9](?![\[{])|[)|\s]|(?P=mark)))*+"
+# Interpolation runs code (`@{[…]}`, `$x[…]`), and so do `(?{…})`, `(*{…})` and the flag e.
+_PERL_CODE = r"\((?:\?\??|\*)\{"
+_PERL_VALUE = r"\$(?=[0-9](?![\[{])|[)|\s]|(?P=mark))"
+_PERL_TEXT = rf"(?>(?!(?P=mark)|{_PERL_CODE})[^\\$@]|\\.|{_PERL_VALUE})*+"
 _SUBSTITUTIONS = re.compile(
     rf"""(?>\s*(?:s|tr|y)(?P<mark>[^\\\n\w\s(<\[{{'])){_PERL_TEXT}(?P=mark){_PERL_TEXT}(?P=mark)
     [gimsxr]*\s*;?\s*""",
@@ -171,13 +180,19 @@ def unwrap_perl(argv: list[str], _: str | None) -> Iterator[Inner]:
         case _:
             plain = False
     if not plain:
-        yield Unread("perl can do whatever its program says, which is judged only where it is s/…/…/")
+        yield Unread(
+            "perl can do whatever its program says, which is judged only where it is s/…/…/"
+        )
 
 
 def unwrap_rename(argv: list[str], _: str | None) -> Iterator[Inner]:
     """Its expression is a perl program."""
     given = _Arguments(argv[1:], valued="e", long_valued=("--expr",))
-    if not given.only("-[nvf]+") or given.unknown or not any(map(_is_substitution, given.operands[:1])):
+    if (
+        not given.only("-[nvf]+")
+        or given.unknown
+        or not any(map(_is_substitution, given.operands[:1]))
+    ):
         yield Unread("the expression of rename can be any program; only s/…/…/ is judged")
 
 
@@ -197,23 +212,27 @@ _TAR_RUNS = (
 def unwrap_tar(argv: list[str], _: str | None) -> Iterator[Inner]:
     """Some of its options run a program, or read more options from a file."""
     words, letters = argv[1:], ""
-    if words and words[0][:1] != "-" and known(words[0]):
-        letters = words[0]
+    if words and words[0][:1] != "-":
+        letters = words[0] if known(words[0]) else "I"
         values = sum(letter in _TAR_VALUED for letter in letters)
         words = words[1 + values :] if SPLIT not in "".join(words[: 1 + values]) else [SPLIT]
     given = _Arguments(
         words, valued=_TAR_VALUED, long_valued=("--file", "--directory", "--exclude-from")
     )
     names = [name for name, _ in given.options]
-    if set(letters) & set("IFT") or any(name in ("-I", "-F", "-T") for name in names):
-        yield Unread("an option of tar runs a program, or reads more options from a file")
-    elif any(len(name) > 2 and runs.startswith(name) for name in names for runs in _TAR_RUNS):
+    if (
+        set(letters) & set("IFT")
+        or any(name in ("-I", "-F", "-T") for name in names)
+        or any(len(name) > 2 and runs.startswith(name) for name in names for runs in _TAR_RUNS)
+    ):
         yield Unread("an option of tar runs a program, or reads more options from a file")
     elif given.unknown:
         yield Unread(_BEHIND)
 
 
-_PAGER_ARGUMENT = re.compile(r"-[FRSXNniIeEMmsKqQGgwcdflpu0-9]+|\+\+?(?:[FGg]|[0-9]*|/[^!|\n]*)|[^-+].*")
+_PAGER_ARGUMENT = re.compile(
+    r"-[FRSXNniIeEMmsKqQGgwcdflpu0-9]+|\+\+?(?:[FGg]|[0-9]*|/[^!|\n]*)|[^-+].*"
+)
 
 
 def unwrap_pager(argv: list[str], _: str | None) -> Iterator[Inner]:

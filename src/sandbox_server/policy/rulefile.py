@@ -16,7 +16,7 @@ SETS = Path(__file__).with_name("sets")
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _TOP = ("mode", "extends", "rules")
 _RULE = ("id", "allow", "deny", "reason", "alternative", "match", "no_match")
-_LISTS = ("unless_command", "without", "args", "paths", "writes", "assigns")
+_LISTS = ("unless_command", "without", "args", "paths", "targets", "writes", "assigns")
 _CONDITIONS = ("command", "flags", "fork_bomb", *_LISTS)
 
 

@@ -57,6 +57,8 @@ class Conditions:
     """Patterns for any argument."""
     paths: tuple[str, ...] = ()
     """Patterns for arguments that are paths, in their plainest form."""
+    targets: tuple[str, ...] = ()
+    """The same for the last of them, which cp, mv and ln write to."""
     writes: tuple[str, ...] = ()
     """Patterns for files that output is redirected to."""
     assigns: tuple[str, ...] = ()
@@ -114,6 +116,11 @@ class Rule:
             for operand in _besides_flags(argv, wanted.flags, loosely=loosely)
         ):
             return False
+        if wanted.targets and not any(
+            _is_path(operand, call, wanted.targets, loosely=loosely)
+            for operand in _last_of(operands(argv))
+        ):
+            return False
         if wanted.writes and not any(
             _is_path(written, call, wanted.writes, loosely=loosely) for written in call.writes
         ):
@@ -168,6 +175,12 @@ def operands(argv: list[str]) -> Iterator[str]:
             behind = True
         elif behind or argument[:1] != "-" or argument == "-":
             yield argument
+
+
+def _last_of(arguments: Iterable[str]) -> list[str]:
+    """The last, and what may be several."""
+    found = list(arguments)
+    return [each for each in found[:-1] if SPLIT in each] + found[-1:]
 
 
 def _before_dashes(argv: list[str]) -> list[str]:

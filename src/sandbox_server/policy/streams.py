@@ -1,20 +1,13 @@
-"""What commands read and print, as far as it can be told, and what is noted on the way."""
+"""What commands read, print and write, as far as it can be told."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
 
-from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
-from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.bash.syntax import (
     Compound,
     Kind,
     Node,
-    Part,
     Pipeline,
     Redirect,
     Sequence,
@@ -24,49 +17,41 @@ from sandbox_server.policy.bash.syntax import (
     Word,
 )
 from sandbox_server.policy.expand import expand, expand_one, product
-from sandbox_server.policy.fields import NAME, HOLE
+from sandbox_server.policy.fields import HOLE, NAME
 from sandbox_server.policy.outputs import NO_INPUT, cost, output
-from sandbox_server.policy.variables import UNKNOWN, Values, Variables
+from sandbox_server.policy.record import Record, Scope
+from sandbox_server.policy.variables import UNKNOWN, Values
 
 PROCESSES = 0xE100
 """Characters for private use, which name process substitutions."""
 MAX_PROCESSES = 1000
-COMMAND = 2
-"""The steps that a command counts for whenever it is come by, besides its words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Where a command stands: what it reads, who runs it."""
+class Streams:
+    """Follows values through pipes, redirections and substitutions."""
 
-    variables: Variables
-    stdin: Values = UNKNOWN
-    via: tuple[str, ...] = ()
-    place: Place | None = None
-    """Of the command whose argument the source was."""
-
-
-class Streams(ABC):
-    """One look at one command: what was found so far, and how much work it was."""
-
-    def __init__(self, effort: Effort) -> None:
-        self.effort = effort
-        self.found = Analysis()
+    def __init__(self, record: Record) -> None:
+        self._record = record
         self.processes: dict[str, Values] = {}
         """What process substitutions print, by the path they stand for."""
 
-    @abstractmethod
-    def parts(self, parts: list[Part], scope: Scope, place: Place) -> None:
-        """What runs while words are expanded."""
+    def words(self, words: list[Word], scope: Scope) -> list[list[str]]:
+        """Every way in which words may become the arguments of a command."""
+        outputs = self.outputs(scope)
+        return product([expand(word, scope.variables, outputs) for word in words])
 
-    def redirected(self, redirects: list[Redirect], scope: Scope, place: Place) -> list[str]:
-        """The files that are written."""
+    def outputs(self, scope: Scope) -> _Outputs:
+        return _Outputs(self, scope)
+
+    def written(self, redirects: list[Redirect], scope: Scope) -> list[str]:
+        """The files that output is redirected to; another descriptor is none."""
         writes: list[str] = []
         for redirect in redirects:
-            self.parts(redirect.target.parts, scope, place)
             if redirect.operator[0] in ">&" or redirect.operator == "<>":
                 values = expand_one(redirect.target, scope.variables, self.outputs(scope))
                 writes.extend(values.alternatives(HOLE))
+                if redirect.operator == ">&" and (writes[-1].isdigit() or writes[-1] == "-"):
+                    writes.pop()
         return writes
 
     def input_of(self, redirects: list[Redirect], scope: Scope) -> Values:
@@ -110,7 +95,7 @@ class Streams(ABC):
             return UNKNOWN
         if node.words[0].bare() == "pwd":
             return scope.variables.folder
-        with self.deeper(node.start):
+        with self._record.deeper(node.start):
             stdin = self.input_of(node.redirects, scope)
             text = stdin.texts[0] if len(stdin.texts) == 1 else None
             argvs = self.words(node.words, scope)[:4]
@@ -119,44 +104,12 @@ class Streams(ABC):
         sure = len(texts) == len(argvs) == 1
         return Values(texts, sure and (stdin.complete or argvs[0][0] in NO_INPUT))
 
+    def spend(self, steps: int) -> None:
+        self._record.effort.spend(steps)
+
     def _output(self, argv: list[str], stdin: str | None) -> str | None:
-        self.effort.spend(cost(argv, stdin))
+        self._record.effort.spend(cost(argv, stdin))
         return output(argv, stdin)
-
-    def copied(self, variables: Variables) -> Variables:
-        """To go back to, or to change apart."""
-        self.effort.spend(2 + (len(variables.values) + len(variables.arrays)) // BY_HAND)
-        return variables.copy()
-
-    def apart(self, scope: Scope) -> Scope:
-        """In a process of its own."""
-        return dataclasses.replace(scope, variables=self.copied(scope.variables))
-
-    def outputs(self, scope: Scope) -> _Outputs:
-        return _Outputs(self, scope)
-
-    def words(self, words: list[Word], scope: Scope) -> list[list[str]]:
-        ways = [expand(word, scope.variables, self.outputs(scope)) for word in words]
-        return product(ways)
-
-    def doubt(self, doubt: Doubt, place: Place, why: str) -> None:
-        if (doubt, place, why) not in self.found.doubts[-8:]:
-            self.found.doubts.append((doubt, place, why))
-
-    @contextlib.contextmanager
-    def deeper(self, position: int) -> Iterator[None]:
-        self.effort.spend(COMMAND, position)
-        self.effort.enter(position)
-        yield
-        self.effort.depth -= 1
-
-    def emit(self, call: Call) -> None:
-        """Many rules look at every argument of every call, and longer where it is not known."""
-        self.found.calls.append(call)
-        fields = [field for argv in call.argvs for field in argv]
-        unknown = sum(not field.isascii() for field in fields)
-        characters = 4 * sum(map(len, fields)) // CHARACTERS
-        self.effort.spend(1 + len(fields) // 2 + 4 * unknown + characters, call.place.start)
 
 
 class _Outputs:
@@ -175,7 +128,7 @@ class _Outputs:
         return path
 
     def spend(self, steps: int) -> None:
-        self._streams.effort.spend(steps)
+        self._streams.spend(steps)
 
     def __call__(self, part: Substitution) -> Values:
         values = self._streams.printed(part.body, self._scope)

@@ -41,6 +41,7 @@ _FIXED = {
     "HOME": Values(("~",), complete=True),
     "IFS": Values((" \t\n",), complete=True),
     **{name: Values((NUMBER,), complete=True) for name in NUMBERS},
+    **{str(number): Values(("",)) for number in range(1, 10)},
 }
 
 

@@ -1,13 +1,12 @@
-"""Through a parsed command, to every simple command it would run."""
+"""The structure of a command: what runs always, what may run, what runs apart."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sandbox_server.policy.analysis import Call, Doubt, Place
-from sandbox_server.policy.bash.effort import BY_HAND, Effort
+from sandbox_server.policy.bash.effort import BY_HAND
 from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Assignment,
@@ -19,6 +18,7 @@ from sandbox_server.policy.bash.syntax import (
     Parameter,
     Part,
     Pipeline,
+    Redirect,
     Sequence,
     Simple,
     Substitution,
@@ -36,24 +36,28 @@ from sandbox_server.policy.evaluation import (
 )
 from sandbox_server.policy.expand import expand
 from sandbox_server.policy.fields import HOLE, SPLIT
-from sandbox_server.policy.streams import Scope, Streams
+from sandbox_server.policy.record import Record, Scope
+from sandbox_server.policy.streams import Streams
 from sandbox_server.policy.variables import UNKNOWN, Values
 
 
-class Walk(Streams):
-    """One walk over one command."""
+class Walk:
+    """One walk over one command; `simple` is told of every simple command that is come by."""
 
-    def __init__(self, effort: Effort) -> None:
-        super().__init__(effort)
+    def __init__(
+        self, record: Record, streams: Streams, simple: Callable[[Simple, Scope], None]
+    ) -> None:
+        self._record = record
+        self._streams = streams
+        self._simple = simple
         self.functions: dict[str, Function] = {}
-        self.aliases: dict[str, str] = {}
 
     # Structure
 
     def sequence(self, sequence: Sequence, scope: Scope) -> None:
         for node, how in sequence.items:
             if how is How.BACKGROUND:
-                self.node(node, self.apart(scope))
+                self.node(node, self._record.apart(scope))
             elif how is How.MAYBE:
                 self._maybe(node, scope)
             else:
@@ -61,9 +65,9 @@ class Walk(Streams):
 
     def node(self, node: Node, scope: Scope) -> None:
         if isinstance(node, Simple):
-            self.simple(node, scope)
+            self._simple(node, scope)
             return
-        self.effort.spend(1)
+        self._record.effort.spend(1)
         if isinstance(node, Pipeline):
             self._pipeline(node, scope)
         elif isinstance(node, Compound):
@@ -73,34 +77,30 @@ class Walk(Streams):
         else:
             self.sequence(node, scope)
 
-    @abstractmethod
-    def simple(self, node: Simple, scope: Scope) -> None:
-        """What is done with a simple command."""
-
     def _maybe(self, node: Node, scope: Scope) -> None:
-        before = self.copied(scope.variables)
+        before = self._record.copied(scope.variables)
         self.node(node, scope)
         scope.variables.or_as(before)
 
     def _pipeline(self, node: Pipeline, scope: Scope) -> None:
         stdin = scope.stdin
         for member in node.members:
-            inner = dataclasses.replace(self.apart(scope), stdin=stdin)
+            inner = dataclasses.replace(self._record.apart(scope), stdin=stdin)
             self.node(member, inner)
-            stdin = self.printed(member, inner)
+            stdin = self._streams.printed(member, inner)
 
     def _compound(self, node: Compound, scope: Scope) -> None:
         place = scope.place or Place("", 0, 0)
         if writes := self.redirected(node.redirects, scope, place):
-            self.emit(Call(place, [[]], via=scope.via, writes=writes))
+            self._record.emit(scope.wordless(place, writes=writes))
         if node.redirects:
-            scope = dataclasses.replace(scope, stdin=self.input_of(node.redirects, scope))
+            scope = dataclasses.replace(scope, stdin=self._streams.input_of(node.redirects, scope))
         for word in node.words:
             self.parts(word.parts, scope, place)
         if node.kind is Kind.TEST:
             self._test(node, scope, place)
         if node.kind is Kind.SUBSHELL:
-            scope = self.apart(scope)
+            scope = self._record.apart(scope)
         if node.kind is Kind.LOOP:
             self._loop(node, scope, place)
         elif node.kind in (Kind.IF, Kind.CASE):
@@ -110,32 +110,32 @@ class Walk(Streams):
                 self.sequence(body, scope)
 
     def _test(self, node: Compound, scope: Scope, place: Place) -> None:
-        outputs = self.outputs(scope)
+        outputs = self._streams.outputs(scope)
         numbers = all(is_number(word, scope.variables, outputs) for word in compared(node.words))
         if not numbers or any(names_element(word) for word in named(node.words)):
-            self.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may be a command")
+            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may be a command")
 
     def _branches(self, bodies: list[Sequence], scope: Scope) -> None:
         """Each may run or not; what one sets, the next may see (a condition and its body)."""
         for body in bodies:
-            before = self.copied(scope.variables)
+            before = self._record.copied(scope.variables)
             self.sequence(body, scope)
             scope.variables.or_as(before)
 
     def _loop(self, node: Compound, scope: Scope, place: Place) -> None:
         """Twice: what the end of a body sets, its start sees the next time."""
-        before = self.copied(scope.variables)
+        before = self._record.copied(scope.variables)
         if node.variable:
-            self.emit(Call(place, [[]], via=scope.via, assigned=[node.variable]))
+            self._record.emit(scope.wordless(place, assigned=[node.variable]))
             scope.variables.assign(node.variable, self._listed(node.words, scope))
-        calls, doubts = len(self.found.calls), len(self.found.doubts)
-        first = self.copied(scope.variables)
+        calls, doubts = len(self._record.found.calls), len(self._record.found.doubts)
+        first = self._record.copied(scope.variables)
         for body in node.bodies:
             self.sequence(body, scope)
         if changed := scope.variables.changed(first):
-            del self.found.calls[calls:], self.found.doubts[doubts:]
+            del self._record.found.calls[calls:], self._record.found.doubts[doubts:]
             scope.variables.or_as(first)
-            again = self.copied(scope.variables)
+            again = self._record.copied(scope.variables)
             for body in node.bodies:
                 self.sequence(body, scope)
             for name in scope.variables.changed(again) - changed:
@@ -147,7 +147,7 @@ class Walk(Streams):
             return Values((HOLE,), complete=True)
         fields: dict[str, None] = {}
         for word in words:
-            for way in expand(word, scope.variables, self.outputs(scope)):
+            for way in expand(word, scope.variables, self._streams.outputs(scope)):
                 fields.update(dict.fromkeys(field.replace(SPLIT, HOLE) for field in way))
         return Values(()).or_else(Values(tuple(fields))) if len(fields) > 8 else Values(
             tuple(fields), complete=True
@@ -155,10 +155,10 @@ class Walk(Streams):
 
     def _define(self, node: Function, scope: Scope) -> None:
         place = scope.place or Place(node.text, node.start, node.end)
-        self.effort.spend(len(node.text) // BY_HAND)
+        self._record.effort.spend(len(node.text) // BY_HAND)
         bomb = is_fork_bomb(node)
-        self.emit(Call(place, [[node.name]], via=scope.via, defines=True, fork_bomb=bomb))
-        inside = self.apart(scope)
+        self._record.emit(Call(place, [[node.name]], via=scope.via, defines=True, fork_bomb=bomb))
+        inside = self._record.apart(scope)
         inside.variables.values.update({str(number): UNKNOWN for number in range(10)})
         self.node(node.body, inside)
         variables = scope.variables
@@ -168,11 +168,17 @@ class Walk(Streams):
 
     # Words
 
+    def redirected(self, redirects: list[Redirect], scope: Scope, place: Place) -> list[str]:
+        """The files that are written, after what runs to find out which."""
+        for redirect in redirects:
+            self.parts(redirect.target.parts, scope, place)
+        return self._streams.written(redirects, scope)
+
     def parts(self, parts: list[Part], scope: Scope, place: Place) -> None:
         """What runs while words are expanded."""
         for part in parts:
             if isinstance(part, Substitution):
-                self.sequence(part.body, self.apart(scope))
+                self.sequence(part.body, self._record.apart(scope))
             elif isinstance(part, Arithmetic):
                 self.parts(part.parts, scope, place)
             elif isinstance(part, Parameter):
@@ -180,7 +186,7 @@ class Walk(Streams):
                 if isinstance(part.subscript, Arithmetic):
                     self.parts(part.subscript.parts, scope, place)
                 if part.operator in ("=", ":="):
-                    self.emit(Call(place, [[]], via=scope.via, assigned=[part.name]))
+                    self._record.emit(scope.wordless(place, assigned=[part.name]))
                     scope.variables.forget(part.name)
             else:
                 continue
@@ -188,11 +194,11 @@ class Walk(Streams):
 
     def _evaluated(self, part: Part, scope: Scope, place: Place) -> None:
         for expression in evaluated(part):
-            if not evaluate(expression, scope.variables, self.outputs(scope)):
-                self.doubt(Doubt.UNKNOWN_VALUE, place, "an expression has a value that may be a"
-                           " command")  # fmt: skip
+            if not evaluate(expression, scope.variables, self._streams.outputs(scope)):
+                why = "an expression has a value that may be a command"
+                self._record.doubt(Doubt.UNKNOWN_VALUE, place, why)
         if evaluates_text(part):
-            self.doubt(Doubt.UNKNOWN_VALUE, place, "the value of a variable is evaluated")
+            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "the value of a variable is evaluated")
 
     def assigned_parts(self, assignments: list[Assignment]) -> Iterator[Part]:
         for assignment in assignments:

@@ -112,9 +112,7 @@ def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> Iterable[Inner]:
     if any(option in _OPENS_SHELL.get(name, ()) for option, _ in options.found):
         found.append(Unread(f"{name} would start a shell or an editor"))
     if rest:
-        found.append(
-            Script(" ".join(rest)) if prefix.shell else Run(rest, assigned=assigned)
-        )
+        found.append(Script(" ".join(rest)) if prefix.shell else Run(rest, assigned=assigned))
     return found
 
 

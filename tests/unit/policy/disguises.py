@@ -215,7 +215,7 @@ WRAPPED: dict[str, Disguise] = {
     "in the background": lambda c: f"{c} & wait",
 }
 
-# What no parser of bash sees: another language, a file, a value made by a program or evaluated late.
+# What no parser of bash sees: another language, a file, what a program prints, a late value.
 HIDDEN: dict[str, Disguise] = {
     "python": lambda c: f"python3 -c {q(f'import os; os.system({c!r})')}",
     "perl": lambda c: f"perl -e {q(f'system({c!r})')}",
@@ -242,7 +242,9 @@ HIDDEN: dict[str, Disguise] = {
     "xxd | sh": lambda c: f"echo {c.encode().hex()} | xxd -r -p | sh",
     "rev | sh": lambda c: f"echo {q(c[::-1])} | rev | sh",
     "tr | sh": lambda c: f"echo {q(c.replace('r', '%'))} | tr % r | sh",
-    "decoded arguments": lambda c: f"{words(c)[0]} $(echo {b64(' '.join(words(c)[1:]))} | base64 -d)",
+    "decoded arguments": lambda c: (
+        f"{words(c)[0]} $(echo {b64(' '.join(words(c)[1:]))} | base64 -d)"
+    ),
     "quoted decoded argument": lambda c: (
         f'{" ".join(words(c)[:-1])} "$(echo {b64(words(c)[-1])} | base64 -d)"'
     ),

@@ -1,257 +1,297 @@
-"""The whole of bash's grammar: compound commands on top of simple ones."""
+"""Bash source into commands: lists, pipelines, simple commands."""
 
 from __future__ import annotations
 
 import re
 
-from sandbox_server.policy.bash.commands import CommandParser
+from sandbox_server.policy.bash.compounds import Compounds
+from sandbox_server.policy.bash.effort import Effort
+from sandbox_server.policy.bash.redirections import Redirections
+from sandbox_server.policy.bash.source import Source
 from sandbox_server.policy.bash.syntax import (
     Arithmetic,
-    Compound,
-    Function,
+    Assignment,
     How,
-    Kind,
     Node,
+    Part,
+    Pipeline,
     Sequence,
+    Simple,
     Text,
+    TooMuch,
     Unclear,
     Word,
 )
+from sandbox_server.policy.bash.words import Words
 
-_DO = frozenset({"do"})
-_DONE = frozenset({"done"})
-_THEN = frozenset({"then"})
-_BRANCH = frozenset({"elif", "else", "fi"})
-_FI = frozenset({"fi"})
-_BRACE = frozenset({"}"})
-_ESAC = frozenset({"esac"})
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?=[ \t\n;]|\\\n|\Z)")
-_FUNCTION_NAME = re.compile(r"[^ \t\n;&|<>()'\"$`\\]+")
-_TEST_END = re.compile(r"\]\](?=[ \t\n;&|<>()]|\\\n|\Z)")
-_TEST_OPERATOR = re.compile(r"&&|\|\||[()<>]")
-_REGEX_RUN = re.compile(r"[^ \t\n\\'\"$`()]+")
+_CLOSERS = frozenset({"then", "else", "elif", "fi", "do", "done", "esac", "in", "}"})
+_RESERVED = re.compile(
+    r"(?:if|then|else|elif|fi|while|until|for|select|case|esac|do|done|in|function|time|coproc"
+    r"|\{|\}|!|\[\[)(?=[ \t\n;&|<>()]|\\\n|\Z)"
+)
+_OPENERS = frozenset({"if", "while", "until", "for", "select", "case", "function", "{", "[["})
+_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?=\[|\+?=)")
+_PARENTHESES = re.compile(r"[ \t]*\([ \t]*\)")
+_DECLARING = frozenset({"declare", "typeset", "local", "readonly", "export"})
 
 
-class Parser(CommandParser):
+class Parser:
     """A parser of one source. Commands before one that is Unclear are kept in `whole`."""
 
-    def nested(self, source: str, start: int) -> Sequence:
-        return Parser(source, self.effort, pinned=self.pinned or (start, start + 1)).parse()
+    def __init__(
+        self, text: str, effort: Effort | None = None, *, pinned: tuple[int, int] | None = None
+    ) -> None:
+        self.src = Source(text, effort, pinned=pinned)
+        self.words = Words(self.src, self)
+        self.redirections = Redirections(self.src, self.words)
+        self.compounds = Compounds(self)
+        self.whole = Sequence([])
 
-    def _compound(self, opener: str) -> Node:
-        self.effort.enter(self.position)
-        start = self.position
-        self.position += len(opener)
-        made = self._by_opener(opener, start)
-        if isinstance(made, Compound):
-            self._redirects(made.redirects)
-        self.effort.depth -= 1
-        return made
+    def parse(self) -> Sequence:
+        """Everything. Raises Unclear."""
+        self.sequence(self.whole)
+        if self.src.position < self.src.end:
+            raise self.src.unclear(f"{self.src.next()!r} is not expected here")
+        self.redirections.read_heredocs()
+        return self.whole
 
-    def _by_opener(self, opener: str, start: int) -> Node:
-        if opener == "(":
-            return self._parenthesis()
-        if opener == "{":
-            return Compound(Kind.GROUP, [self._body(_BRACE)])
-        if opener == "[[":
-            return Compound(Kind.TEST, [], self._test())
-        if opener == "if":
-            return Compound(Kind.IF, self._if())
-        if opener == "case":
-            return self._case()
-        if opener == "function":
-            return self._named_function(start)
-        if opener in ("while", "until"):
-            return self._while()
-        made = self._for()
-        if opener == "select":  # What is chosen may be nothing.
-            made.words.append(Word([Text("", quoted=True)], start, start))
-        return made
-
-    def _body(self, ends: frozenset[str]) -> Sequence:
-        """At least one command, and the reserved word behind."""
-        body = self._sequence(Sequence([]), ends)
-        if not body.items:
-            raise self.unclear("a command is missing")
-        self._expect(*ends)
+    def substituted(self) -> Sequence:
+        outer, self.redirections.pending = self.redirections.pending, []
+        self.redirections.outer_pending += len(outer)
+        body = self.sequence(Sequence([]))
+        if self.src.next() != ")":
+            raise self.src.unclear("a parenthesis is never closed")
+        if self.redirections.pending:
+            raise self.src.unclear("a heredoc whose text is not there")
+        self.src.position += 1
+        self.redirections.pending = outer
+        self.redirections.outer_pending -= len(outer)
         return body
 
-    def _parenthesis(self) -> Compound:
-        self.not_split("(", "(")
-        if self.next() == "(":
-            expression = self.expression_in_parentheses()
-            if expression is not None:
-                word = Word([Arithmetic(expression)], self.position, self.position)
-                return Compound(Kind.ARITHMETIC, [], [word])
-        body = self.substituted()
-        if not body.items:
-            raise self.unclear("a subshell without a command")
-        return Compound(Kind.SUBSHELL, [body])
+    def between(self, start: int, end: int) -> Sequence:
+        before = self.src.position, self.src.end, self.redirections.pending
+        self.src.position, self.src.end, self.redirections.pending = start, end, []
+        body = self.sequence(Sequence([]))
+        if self.src.position < self.src.end or self.redirections.pending:
+            raise self.src.unclear("what is between backticks is not understood")
+        self.src.position, self.src.end, self.redirections.pending = before
+        return body
 
-    def _if(self) -> list[Sequence]:
-        bodies = [self._body(_THEN)]
+    def nested(self, text: str, start: int) -> Sequence:
+        return Parser(text, self.src.effort, pinned=self.src.pinned or (start, start + 1)).parse()
+
+    # Lists and pipelines
+
+    def sequence(self, made: Sequence, ends: frozenset[str] = frozenset()) -> Sequence:
+        """Commands up to one of the reserved words `ends`, a closing parenthesis or the end."""
         while True:
-            bodies.append(self._sequence(Sequence([]), _BRANCH))
-            if not bodies[-1].items:
-                raise self.unclear("a command is missing")
-            reserved = self._expect(*_BRANCH)
-            if reserved == "fi":
-                return bodies
-            bodies.append(self._body(_THEN if reserved == "elif" else _FI))
-            if reserved == "else":
-                return bodies
-
-    def _while(self) -> Compound:
-        return Compound(Kind.LOOP, [self._body(_DO), self._body(_DONE)])
-
-    def _for(self) -> Compound:
-        self.skip_blanks()
-        made = Compound(Kind.LOOP, [])
-        if self.looking_at("(("):
-            self.position += 1
-            expression = self.expression_in_parentheses()
-            if expression is None:
-                raise self.unclear("a loop whose expression is not understood")
-            made.words.append(Word([Arithmetic(expression)], self.position, self.position))
-        else:
-            made.variable = self.run(_NAME)
-            if not made.variable:
-                raise self.unclear("a loop without a name")
-            self._skip_lines()
-            if self._reserved() == "in":
-                self.position += 2
-                made.words = self._words()
-        self.skip_blanks()
-        if self.next() == ";":
-            self.position += 1
-        closer = _DONE if self._expect("do", "{") == "do" else _BRACE
-        made.bodies.append(self._body(closer))
-        return made
-
-    def _words(self) -> list[Word]:
-        words: list[Word] = []
-        while True:
-            self._skip_gap()
-            word = self.word()
-            if not word.parts:
-                return words
-            words.append(word)
-
-    def _case(self) -> Compound:
-        self.skip_blanks()
-        made = Compound(Kind.CASE, [], [self.word()])
-        self._expect("in")
-        while True:
-            self._skip_lines()
-            if self._reserved() == "esac":
-                self.position += 4
+            self.redirections.skip_lines()
+            if (
+                self.src.position >= self.src.end
+                or self.src.next() == ")"
+                or self.src.looking_at(";;")
+            ):
                 return made
-            self._patterns(made.words)
-            made.bodies.append(self._sequence(Sequence([]), _ESAC))
-            for separator in (";;&", ";;", ";&"):
-                if self.looking_at(separator):
-                    self.position += len(separator)
-                    break
-            else:
-                if self._reserved() != "esac":
-                    raise self.unclear("a case that is never closed")
+            if self.src.looking_at(";&"):
+                return made
+            reserved = self.reserved()
+            if reserved in ends:
+                return made
+            if reserved in _CLOSERS:
+                raise self.src.unclear(f"{reserved} is not expected here")
+            self._and_or(made)
 
-    def _patterns(self, words: list[Word]) -> None:
-        if self.next() == "(":
-            self.position += 1
+    def _and_or(self, made: Sequence) -> None:
+        """A chain of pipelines, with what separates it from the next."""
+        first = len(made.items)
+        how = How.ALWAYS
         while True:
-            self.skip_blanks()
-            word = self.word()
+            made.items.append((self._pipeline(), how))
+            if not (self.src.looking_at("&&") or self.src.looking_at("||")):
+                break
+            self.src.position += 2
+            how = How.MAYBE
+            self.redirections.skip_lines()
+        separator = self.src.next()
+        if separator == ";" and not (self.src.looking_at(";;") or self.src.looking_at(";&")):
+            self.src.position += 1
+            self.src.not_split(";", ";&")
+        elif separator == "&":
+            self.src.position += 1
+            self.src.not_split("&", "&>")
+            for index in range(first, len(made.items)):
+                made.items[index] = made.items[index][0], How.BACKGROUND
+        elif separator not in ("\n", ")", "", ";"):
+            raise self.src.unclear(f"{separator!r} is not expected here")
+
+    def _pipeline(self) -> Node:
+        self._prefixes()
+        members = [self.command()]
+        while True:
+            self.redirections.skip_gap()
+            if self.src.next() != "|" or self.src.looking_at("||"):
+                break
+            self.src.position += 2 if self.src.looking_at("|&") else 1
+            self.src.not_split("|", "|&")
+            self.redirections.skip_lines()
+            members.append(self.command())
+        return members[0] if len(members) == 1 else Pipeline(members)
+
+    def _prefixes(self) -> None:
+        """`!` and `time` are parts of the pipeline, not commands."""
+        while (reserved := self.reserved()) in ("!", "time"):
+            self.src.position += len(reserved or "")
+            self.src.skip_blanks()
+            if reserved == "time":
+                for option in ("-p", "--"):
+                    if self.src.looking_at(option) and self.src.looking_at(" ", 2):
+                        self.src.position += 2
+                        self.src.skip_blanks()
+        if self.src.position >= self.src.end or self.src.next() in "\n;&":
+            raise self.src.unclear("a pipeline without a command")
+
+    def command(self) -> Node:
+        self.src.effort.spend(2, self.src.position)
+        self.src.skip_blanks()
+        reserved = self.reserved()
+        if self.src.next() == "(" or reserved in _OPENERS:
+            return self.compounds.compound(reserved or "(")
+        if reserved == "coproc":
+            return self.compounds.coproc()
+        if reserved in _CLOSERS or reserved in ("!", "time"):
+            raise self.src.unclear(f"{reserved} is not expected here")
+        return self._simple()
+
+    # Simple commands
+
+    def _simple(self) -> Node:
+        start = self.src.position
+        made = Simple("", start, start, [], [], [])
+        declaring = False
+        while True:
+            self.src.skip_blanks()
+            end = self.src.position
+            if self.src.next() == "#":
+                break
+            if self.redirections.redirect(made.redirects):
+                continue
+            if not made.words and self._assignment(made.assignments):
+                continue
+            if declaring:
+                declared: list[Assignment] = []
+                if self._assignment(declared):
+                    made.words.append(self._declared(declared[0], end))
+                    made.assignments.extend(d for d in declared if isinstance(d.value, list))
+                    continue
+            word = self.words.word()
             if not word.parts:
-                raise self.unclear("a pattern is missing")
-            words.append(word)
-            self.skip_blanks()
-            character = self.next()
-            if character not in ("|", ")"):
-                raise self.unclear("a pattern that is never closed")
-            self.position += 1
-            if character == ")":
-                return
-
-    def _test(self) -> list[Word]:
-        """The words of `[[ … ]]`; operators that are no words are left out."""
-        words: list[Word] = []
-        regex = False
-        while True:
-            self.skip_blanks()
-            while self.next() == "\n":
-                self.position += 1
-                self.skip_blanks()
-            if _TEST_END.match(self.source, self.position, self.end):
-                self.position += 2
-                return words
-            if regex:
-                words.append(self._regex())
-            elif not self.run(_TEST_OPERATOR):
-                words.append(self.word())
-                if not words[-1].parts:
-                    raise self.unclear("a test that is never closed")
-            regex = not regex and bool(words) and words[-1].bare() == "=~"
-
-    def _regex(self) -> Word:
-        """Behind `=~`, parentheses and bars are part of the word."""
-        start, nesting = self.position, 0
-        made = Word([], start, start)
-        while self.position < self.end:
-            self.tick()
-            character = self.next()
-            if text := self.run(_REGEX_RUN):
-                made.parts.append(Text(text, quoted=True))
-            elif character in "()":
-                self.position += 1
-                nesting += 1 if character == "(" else -1
-                made.parts.append(Text(character, quoted=True))
-            elif character in " \t\n":
-                if nesting <= 0:
-                    break
-                self.position += 1
-            else:
-                self._special(character, made.parts)
-        if not made.parts:
-            raise self.unclear("a test without a pattern")
-        made.end = self.position
+                break
+            made.words.append(word)
+            if len(made.words) == 1 and not made.assignments and not made.redirects:
+                if self.parentheses():
+                    return self.compounds.function(word.bare(), start)
+                if (word.bare() or "") in _CLOSERS:
+                    raise self.src.unclear("a reserved word in pieces")
+            declaring = declaring or (len(made.words) == 1 and word.bare() in _DECLARING)
+        if not (made.words or made.assignments or made.redirects):
+            raise self.src.unclear(f"{self.src.next() or 'the end'!r} is not expected here")
+        last = self._last(start)
+        made.start, made.end = self.src.pinned or (start, last)
+        made.text = self.src.text[start:last]
         return made
 
-    def _named_function(self, start: int) -> Function:
-        """`function name` with parentheses or without."""
-        self.skip_blanks()
-        name = self.run(_FUNCTION_NAME)
-        self._parentheses()
-        return self._function(name, start)
+    def _last(self, start: int) -> int:
+        """Where the text before here ends, without the blanks; one may be escaped."""
+        text = self.src.text[start : self.src.position]
+        plain = text.rstrip(" \t")
+        escaped = plain.endswith("\\") and len(plain) < len(text)
+        return start + max(len(plain) + escaped, 1)
 
-    def _function(self, name: str | None, start: int) -> Function:
-        if not name:
-            raise self.unclear("a function whose name is not plain")
-        self._skip_lines()
-        reserved = self._reserved()
-        if self.next() != "(" and (reserved not in ("{", "[[", "if", "for", "select", "while",
-                                                    "until", "case")):  # fmt: skip
-            raise self.unclear("a function without a body")
-        body = self._compound(reserved or "(")
-        begin, end = self.pinned or (start, self.position)
-        return Function(name, body, self.source[start : self.position], begin, end)
+    def _assignment(self, made: list[Assignment]) -> bool:
+        found = _ASSIGNED.match(self.src.text, self.src.position, self.src.end)
+        if not found:
+            return False
+        before = self.src.position
+        self.src.position = found.end()
+        subscript = None
+        if self.src.next() == "[":
+            self.src.position += 1
+            inner = self.words.subscript()
+            subscript = inner if isinstance(inner, Arithmetic) else None
+        append = self.src.looking_at("+=")
+        if not (append or self.src.looking_at("=")):
+            self.src.position = before
+            return False
+        self.src.position += 2 if append else 1
+        value = self._array() if self.src.next() == "(" else self.words.word()
+        made.append(Assignment(found[0], value, append, subscript))
+        return True
 
-    def _coproc(self) -> Node:
-        """It runs beside the shell, whatever its name."""
-        self.position += len("coproc")
-        self.skip_blanks()
-        before = self.position
-        if self.run(_NAME):
-            self.skip_blanks()
-            if not (self.next() == "(" or self._reserved() in ("{", "if", "while", "until", "for",
-                                                               "case", "[[")):  # fmt: skip
-                self.position = before
-        return Sequence([(self._command(), How.BACKGROUND)])
+    def _array(self) -> list[Word]:
+        self.src.position += 1
+        words: list[Word] = []
+        while True:
+            self.redirections.skip_lines()
+            if self.src.next() == ")":
+                self.src.position += 1
+                return words
+            keyed = self._key(words)
+            word = self.words.word()
+            if not word.parts and not keyed:
+                raise self.src.unclear("a list that is never closed")
+            words.append(word)
+
+    def _key(self, words: list[Word]) -> bool:
+        """`[expression]=` before a value, as against a pattern that starts with a bracket."""
+        before = self.src.position
+        if self.src.next() != "[":
+            return False
+        self.src.position += 1
+        try:
+            inner = self.words.subscript()
+        except TooMuch:
+            raise
+        except Unclear:
+            inner = ""
+        if not self.src.looking_at("=") or not isinstance(inner, Arithmetic):
+            self.src.position = before
+            return False
+        words.append(Word([inner], before, self.src.position))
+        self.src.position += 1
+        return True
+
+    def reserved(self) -> str | None:
+        found = _RESERVED.match(self.src.text, self.src.position, self.src.end)
+        return found[0] if found else None
+
+    def expect(self, *words: str) -> str:
+        self.redirections.skip_lines()
+        reserved = self.reserved()
+        if reserved is None or reserved not in words:
+            raise self.src.unclear(f"{' or '.join(words)} is missing")
+        self.src.position += len(reserved)
+        return reserved
+
+    def parentheses(self) -> bool:
+        found = _PARENTHESES.match(self.src.text, self.src.position, self.src.end)
+        if found:
+            self.src.position = found.end()
+        elif self.src.next() == "(":
+            raise self.src.unclear("a parenthesis is not expected here")
+        return bool(found)
+
+    def _declared(self, assignment: Assignment, start: int) -> Word:
+        """`declare x=1` has an argument `x=1` that is not split; braces in it make it several."""
+        value = assignment.value
+        inner: list[Part] = value.parts if isinstance(value, Word) else [Text("", quoted=True)]
+        if any(isinstance(part, Text) and not part.quoted and "{" in part.text for part in inner):
+            raise self.src.unclear("braces in a declaration")
+        return Word([Text(f"{assignment.name}=", quoted=True), *inner], start, self.src.position)
 
 
-def parse(source: str) -> Sequence:
+def parse(text: str) -> Sequence:
     """The commands of a source. Raises Unclear."""
-    return Parser(source).parse()
+    return Parser(text).parse()
 
 
 __all__ = ["Parser", "Unclear", "parse"]

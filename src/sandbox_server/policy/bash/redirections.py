@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sandbox_server.policy.bash.effort import CHARACTERS, Effort
-from sandbox_server.policy.bash.expansions import ExpansionLexer
+from sandbox_server.policy.bash.effort import CHARACTERS
+from sandbox_server.policy.bash.source import Source
 from sandbox_server.policy.bash.syntax import Redirect, Text, Word
+from sandbox_server.policy.bash.words import Words
 
 _COMMENT = re.compile(r"#[^\n]*")
 _REDIRECT = re.compile(
@@ -24,73 +25,73 @@ class _Heredoc:
     tabs: bool
 
 
-class RedirectionParser(ExpansionLexer):
+class Redirections:
     """Knows which heredocs are still to be read."""
 
-    def __init__(
-        self, source: str, effort: Effort | None = None, *, pinned: tuple[int, int] | None = None
-    ) -> None:
-        super().__init__(source, effort, pinned=pinned)
-        self._pending: list[_Heredoc] = []
-        self._outer_pending = 0
+    def __init__(self, src: Source, words: Words) -> None:
+        self.src = src
+        self.words = words
+        self.pending: list[_Heredoc] = []
+        self.outer_pending = 0
+        """How many are to be read by the commands around this one."""
 
-    def _redirect(self, made: list[Redirect]) -> bool:
-        found = _REDIRECT.match(self.source, self.position, self.end)
+    def redirect(self, made: list[Redirect]) -> bool:
+        found = _REDIRECT.match(self.src.text, self.src.position, self.src.end)
         if not found:
             return False
         operator = found[1] or found[2]
-        self.position = found.end()
-        self.not_split(operator, "<>&|(-" if operator in ("<", ">", "<<") else "<>&|(")
-        self.skip_blanks()
-        start = self.position
-        target = self.word()
+        self.src.position = found.end()
+        self.src.not_split(operator, "<>&|(-" if operator in ("<", ">", "<<") else "<>&|(")
+        self.src.skip_blanks()
+        start = self.src.position
+        target = self.words.word()
         if not target.parts:
-            raise self.unclear(f"{operator} without a target")
+            raise self.src.unclear(f"{operator} without a target")
         redirect = Redirect(operator, target)
         made.append(redirect)
         if operator in ("<<", "<<-"):
-            delimiter, quoted = _delimiter(target, self.source[start : self.position])
+            delimiter, quoted = _delimiter(target, self.src.text[start : self.src.position])
             if delimiter is None:
-                raise self.unclear("the delimiter of a heredoc is not plain")
-            self._pending.append(_Heredoc(redirect, delimiter, quoted, operator == "<<-"))
+                raise self.src.unclear("the delimiter of a heredoc is not plain")
+            self.pending.append(_Heredoc(redirect, delimiter, quoted, operator == "<<-"))
         return True
 
-    def _redirects(self, made: list[Redirect]) -> None:
-        self.skip_blanks()
-        while self._redirect(made):
-            self.skip_blanks()
+    def redirects(self, made: list[Redirect]) -> None:
+        self.src.skip_blanks()
+        while self.redirect(made):
+            self.src.skip_blanks()
 
-    def _skip_gap(self) -> None:
+    def skip_gap(self) -> None:
         """Blanks, and a comment."""
-        self.skip_blanks()
-        if self.next() == "#":
-            self.run(_COMMENT)
+        self.src.skip_blanks()
+        if self.src.next() == "#":
+            self.src.run(_COMMENT)
 
-    def _skip_lines(self) -> None:
+    def skip_lines(self) -> None:
         """Blanks, comments and ends of lines."""
-        while self.position < self.end:
-            self.skip_blanks()
-            character = self.next()
+        while self.src.position < self.src.end:
+            self.src.skip_blanks()
+            character = self.src.next()
             if character == "#":
-                self.run(_COMMENT)
+                self.src.run(_COMMENT)
             elif character == "\n":
-                self.position += 1
-                if self._pending:
-                    self._read_heredocs()
-                elif self._outer_pending:
-                    raise self.unclear("a heredoc that starts within another command")
+                self.src.position += 1
+                if self.pending:
+                    self.read_heredocs()
+                elif self.outer_pending:
+                    raise self.src.unclear("a heredoc that starts within another command")
             else:
                 return
 
-    def _read_heredocs(self) -> None:
-        pending, self._pending = self._pending, []
+    def read_heredocs(self) -> None:
+        pending, self.pending = self.pending, []
         for heredoc in pending:
-            start = self.position
+            start = self.src.position
             end = self._find_delimiter(heredoc)
             if heredoc.quoted:
-                body = Word([Text(self.source[start:end], quoted=True)], start, end)
+                body = Word([Text(self.src.text[start:end], quoted=True)], start, end)
             else:
-                body = self.heredoc_body(start, end)
+                body = self.words.heredoc_body(start, end)
             if heredoc.tabs:
                 for part in body.parts:
                     if isinstance(part, Text):
@@ -99,53 +100,53 @@ class RedirectionParser(ExpansionLexer):
 
     def _find_delimiter(self, heredoc: _Heredoc) -> int:
         """Where the text ends; moves behind the delimiter. The end of the source ends it too."""
-        if not heredoc.quoted and self.source.find("\\\n", self.position, self.end) >= 0:
+        if not heredoc.quoted and self.src.text.find("\\\n", self.src.position, self.src.end) >= 0:
             return self._find_among_continued(heredoc)
         for at in self._candidates(heredoc):
             stop = at + len(heredoc.delimiter)
-            line = self.source.rfind("\n", 0, at) + 1
-            if stop == self.end or self.source[stop] == "\n":
-                if self.source[line:at].strip("\t"):
+            line = self.src.text.rfind("\n", 0, at) + 1
+            if stop == self.src.end or self.src.text[stop] == "\n":
+                if self.src.text[line:at].strip("\t"):
                     continue
-                self.position = min(stop + 1, self.end)
+                self.src.position = min(stop + 1, self.src.end)
                 return line
-        self.position = self.end
+        self.src.position = self.src.end
         return self._unclosed()
 
     def _candidates(self, heredoc: _Heredoc) -> Iterator[int]:
         """Where a delimiter may stand: at the start of a line, or behind tabs."""
         marks = [before + heredoc.delimiter for before in ("\n\t" if heredoc.tabs else "\n")]
-        at = self.position - 1
+        at = self.src.position - 1
         while True:
-            self.effort.spend(1 + (self.end - at) // (16 * CHARACTERS), at)
-            found = [self.source.find(mark, at, self.end) for mark in marks]
+            self.src.effort.spend(1 + (self.src.end - at) // (16 * CHARACTERS), at)
+            found = [self.src.text.find(mark, at, self.src.end) for mark in marks]
             at = min((place for place in found if place >= 0), default=-1) + 1
             if not at:
                 return
             yield at
 
     def _find_among_continued(self, heredoc: _Heredoc) -> int:
-        while self.position < self.end:
-            self.tick()
-            start = self.position
+        while self.src.position < self.src.end:
+            self.src.tick()
+            start = self.src.position
             line = self._line()
-            while _continued(line) and self.position < self.end:
-                self.effort.spend(1 + len(line) // CHARACTERS, start)
+            while _continued(line) and self.src.position < self.src.end:
+                self.src.effort.spend(1 + len(line) // CHARACTERS, start)
                 line = line[:-1] + self._line()
             if (line.lstrip("\t") if heredoc.tabs else line) == heredoc.delimiter:
                 return start
         return self._unclosed()
 
     def _unclosed(self) -> int:
-        if self.effort.depth or self.pinned:
-            raise self.unclear("a heredoc that is never closed")
-        return self.end
+        if self.src.effort.depth or self.src.pinned:
+            raise self.src.unclear("a heredoc that is never closed")
+        return self.src.end
 
     def _line(self) -> str:
-        at = self.source.find("\n", self.position, self.end)
-        end = self.end if at < 0 else at
-        line = self.source[self.position : end]
-        self.position = min(end + 1, self.end)
+        at = self.src.text.find("\n", self.src.position, self.src.end)
+        end = self.src.end if at < 0 else at
+        line = self.src.text[self.src.position : end]
+        self.src.position = min(end + 1, self.src.end)
         return line
 
 
