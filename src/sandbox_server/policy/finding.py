@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from sandbox_server.policy.fields import NAME, SPLIT, may_be_flag
+from sandbox_server.policy.fields import HOLE, NAME, SPLIT, may_be_flag
 from sandbox_server.policy.inner import Inner, Run, Unread, filled
 
 _RUNS = ("-exec", "-execdir", "-ok", "-okdir")
@@ -40,6 +40,8 @@ class Search:
         search, index = cls(), 0
         while index < len(words):
             index += search._take(words, index)
+        if "-files0-from" in search.flags:
+            search.starts = [HOLE]
         search.starts = search.starts or ["."]
         return search
 

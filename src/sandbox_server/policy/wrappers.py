@@ -270,7 +270,7 @@ _SPECIAL: dict[str, Callable[[list[str], str | None], Iterable[Inner]]] = {
     "rename": unwrap_rename,
     "prename": unwrap_rename,
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), unwrap_awk),
-    **dict.fromkeys(("less", "more", "zless", "zmore"), unwrap_pager),
+    **dict.fromkeys(("less", "more"), unwrap_pager),
     **dict.fromkeys(("bash", "sh", "dash", "zsh", "ksh", "mksh", "ash", "rbash"), _shell),
 }
 READS_INPUT = frozenset({"xargs", "gxargs", "parallel", ".", "source", "sh", "bash", "dash", "zsh",
