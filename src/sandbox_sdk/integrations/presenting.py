@@ -9,24 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sandbox_sdk.errors import (
-    Capacity,
-    CommandRejected,
-    DiskFull,
-    FileMissing,
-    FileTooLarge,
-    Forbidden,
-    IdempotencyMismatch,
-    InvalidRequest,
-    RateLimited,
-    RuntimeUnavailable,
-    SandboxError,
-    SessionLost,
-    SessionNotFound,
-    TransferCorrupted,
-    Unauthorized,
-    Unavailable,
-)
+from sandbox_sdk import errors
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, USER, WORKSPACE, ExecuteResult, Limits
 
 OUTPUTS = "/tmp/outputs"
@@ -117,9 +100,9 @@ def present(
     return "\n".join(parts)
 
 
-def explain(error: SandboxError) -> str:
+def explain(error: errors.SandboxError) -> str:
     """What went wrong with a call and what to do about it."""
-    if isinstance(error, CommandRejected):
+    if isinstance(error, errors.CommandRejected):
         return _rejection(error)
     message = error.message.rstrip(".")
     return f"Error ({error.code}): {message}. {_advice(error)}".rstrip()
@@ -194,7 +177,7 @@ def _ending(result: ExecuteResult) -> str:
     return f"[{ending}]"
 
 
-def _rejection(error: CommandRejected) -> str:
+def _rejection(error: errors.CommandRejected) -> str:
     lines = [f"Not run: {error.message}"]
     for name, label in (
         ("rule", "rule"),
@@ -209,32 +192,38 @@ def _rejection(error: CommandRejected) -> str:
     return "\n".join(lines)
 
 
-_ADVICE: list[tuple[type[SandboxError], str]] = [
+_ADVICE: list[tuple[type[errors.SandboxError], str]] = [
     (
-        SessionLost,
+        errors.SessionLost,
         "Your sandbox is gone with all its files. The next command gets a new, empty one",
     ),
-    (SessionNotFound, "There is no sandbox yet; run a command, and there will be"),
-    (FileMissing, "Look what is there with a listing of the folder"),
-    (DiskFull, f"Delete what is not needed; `du -sh {WORKSPACE}/* | sort -h` shows what is large"),
-    (FileTooLarge, "Split the file, or make it inside the sandbox"),
-    (TransferCorrupted, "Nothing was kept of it. Try again"),
-    (IdempotencyMismatch, "This call was made before with other arguments. Call again"),
-    (InvalidRequest, "Correct the arguments and call again"),
-    (Unauthorized, "You cannot mend this: tell the user that the API key is missing or wrong"),
-    (Forbidden, "You cannot mend this: tell the user"),
-    (Capacity, "Nothing is lost"),
-    (RateLimited, "Nothing is lost"),
-    (RuntimeUnavailable, "The sandbox cannot be reached, but nothing is known to be lost"),
-    (Unavailable, "Nothing is lost"),
+    (errors.SessionNotFound, "There is no sandbox yet; run a command, and there will be"),
+    (errors.FileMissing, "Look what is there with a listing of the folder"),
+    (
+        errors.DiskFull,
+        f"Delete what is not needed; `du -sh {WORKSPACE}/* | sort -h` shows what is large",
+    ),
+    (errors.FileTooLarge, "Split the file, or make it inside the sandbox"),
+    (errors.TransferCorrupted, "Nothing was kept of it. Try again"),
+    (errors.IdempotencyMismatch, "This call was made before with other arguments. Call again"),
+    (errors.InvalidRequest, "Correct the arguments and call again"),
+    (
+        errors.Unauthorized,
+        "You cannot mend this: tell the user that the API key is missing or wrong",
+    ),
+    (errors.Forbidden, "You cannot mend this: tell the user"),
+    (errors.Capacity, "Nothing is lost"),
+    (errors.RateLimited, "Nothing is lost"),
+    (errors.RuntimeUnavailable, "The sandbox cannot be reached, but nothing is known to be lost"),
+    (errors.Unavailable, "Nothing is lost"),
 ]
 
 
-def _advice(error: SandboxError) -> str:
+def _advice(error: errors.SandboxError) -> str:
     said = next((text for kind, text in _ADVICE if isinstance(error, kind)), None)
     if said is None:
         return "This is a fault of the sandbox. Try once more; if it stays, tell the user."
-    if isinstance(error, Unavailable):
+    if isinstance(error, errors.Unavailable):
         wait = error.details.get("retry_after_s")
         when = f"in {wait:g} seconds" if isinstance(wait, int | float) else "in a while"
         return f"{said}: try the same call again {when}; if it stays, tell the user."

@@ -9,39 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.events import CommandEvent
-from sandbox_sdk.protocol.models import (
-    WORKSPACE,
-    CheckRequest,
-    CleanupResult,
-    CommandInfo,
-    CommandList,
-    CommandTarget,
-    CreateSessionRequest,
-    DownloadInfo,
-    DownloadRequest,
-    EmptyRequest,
-    ExecuteRequest,
-    ExecuteResult,
-    FollowRequest,
-    Health,
-    ListRequest,
-    ListResult,
-    Session,
-    SessionInfo,
-    SessionList,
-    SignalName,
-    SignalRequest,
-    StdinReceipt,
-    StdinRequest,
-    Target,
-    UploadRequest,
-    UploadResult,
-    Verdict,
-    checked,
-)
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 
 STDIN_PIECE = 256 * 1024
@@ -52,7 +23,7 @@ STDIN_PIECE = 256 * 1024
 class Download:
     """A file on its way out. A folder comes as a tar."""
 
-    info: DownloadInfo
+    info: models.DownloadInfo
     chunks: AsyncIterator[bytes]
 
 
@@ -69,70 +40,76 @@ class Sandboxes(ABC):
         """Carry out an operation of the table."""
 
     @abstractmethod
-    def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
+    def events(
+        self, request: models.ExecuteRequest | models.FollowRequest
+    ) -> AsyncGenerator[CommandEvent]:
         """Run a command, or go on with one that was started before, and yield what happens."""
 
     @abstractmethod
-    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+    async def upload(
+        self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
         """Store a file. It appears when it is whole, or not at all."""
 
     @abstractmethod
-    def download(self, request: DownloadRequest) -> AbstractAsyncContextManager[Download]:
+    def download(self, request: models.DownloadRequest) -> AbstractAsyncContextManager[Download]:
         """Read a file, or a folder as a tar."""
 
     # Sessions
 
-    async def create_session(self, request: CreateSessionRequest) -> Session:
+    async def create_session(self, request: models.CreateSessionRequest) -> models.Session:
         """The live session of a thread, or a new one. Without thread_id, a thread of its own."""
         return await self.call(op.CREATE_SESSION, request)
 
-    async def session(self, target: Target) -> SessionInfo:
+    async def session(self, target: models.Target) -> models.SessionInfo:
         """How a session is doing. Neither a use of it, nor does it make one."""
         return await self.call(op.SESSION, target)
 
-    async def sessions(self) -> SessionList:
+    async def sessions(self) -> models.SessionList:
         """The live sessions, oldest first."""
-        return await self.call(op.SESSIONS, EmptyRequest())
+        return await self.call(op.SESSIONS, models.EmptyRequest())
 
-    async def cleanup(self, target: Target) -> CleanupResult:
+    async def cleanup(self, target: models.Target) -> models.CleanupResult:
         """End a session and all that is in it."""
         return await self.call(op.CLEANUP, target)
 
-    async def health(self) -> Health:
+    async def health(self) -> models.Health:
         """How the whole is doing. Raises RuntimeUnavailable where there is nobody to ask."""
-        return await self.call(op.HEALTH, EmptyRequest())
+        return await self.call(op.HEALTH, models.EmptyRequest())
 
     # Commands
 
-    async def execute(self, request: ExecuteRequest) -> ExecuteResult:
+    async def execute(self, request: models.ExecuteRequest) -> models.ExecuteResult:
         """Run a command to its end. It goes on when the caller leaves."""
         return await self.call(op.EXECUTE, to_run(request))
 
-    def stream(self, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
+    def stream(self, request: models.ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         """Run a command and yield what happens as it happens."""
         return self.events(to_run(request))
 
-    async def check(self, request: ExecuteRequest) -> Verdict:
+    async def check(self, request: models.ExecuteRequest) -> models.Verdict:
         """What the policy says of a command. It is not run, and no session is made."""
-        return await self.call(op.CHECK, CheckRequest(**{**dict(request), "dry_run": True}))
+        return await self.call(op.CHECK, models.CheckRequest(**{**dict(request), "dry_run": True}))
 
     def follow(
-        self, target: Target, command_id: str, *, offset: int = 0
+        self, target: models.Target, command_id: str, *, offset: int = 0
     ) -> AsyncGenerator[CommandEvent]:
         """Go on with a command that was started before, from an offset in its output on."""
-        request = checked(FollowRequest, **_of(target), command_id=command_id, offset=offset)
+        request = models.checked(
+            models.FollowRequest, **_of(target), command_id=command_id, offset=offset
+        )
         return self.events(request)
 
-    async def result(self, target: Target, command_id: str) -> ExecuteResult:
+    async def result(self, target: models.Target, command_id: str) -> models.ExecuteResult:
         """How a command stands, with the output kept so far; `exit_code` is None while it runs.
 
         Neither a use of the session, nor does it make one. Raises NotFound for a command the box
         does not know.
         """
-        request = checked(CommandTarget, **_of(target), command_id=command_id)
+        request = models.checked(models.CommandTarget, **_of(target), command_id=command_id)
         return await self.call(op.RESULT, request)
 
-    async def commands(self, target: Target) -> CommandList:
+    async def commands(self, target: models.Target) -> models.CommandList:
         """The commands a session knows, running ones and the newest of those that ended.
 
         Neither a use of the session, nor does it make one.
@@ -140,25 +117,27 @@ class Sandboxes(ABC):
         return await self.call(op.COMMANDS, target)
 
     async def signal(
-        self, target: Target, command_id: str, *, signal: SignalName = "TERM"
-    ) -> CommandInfo:
+        self, target: models.Target, command_id: str, *, signal: models.SignalName = "TERM"
+    ) -> models.CommandInfo:
         """Send a signal to all processes of a command. KILL ends everything it has started,
         daemons included. For a command that has ended nothing is done; that is no error.
 
         Raises NotFound for a command the box does not know.
         """
-        request = checked(SignalRequest, **_of(target), command_id=command_id, signal=signal)
+        request = models.checked(
+            models.SignalRequest, **_of(target), command_id=command_id, signal=signal
+        )
         return await self.call(op.SIGNAL, request)
 
     async def send_stdin(
         self,
-        target: Target,
+        target: models.Target,
         command_id: str,
         data: bytes,
         *,
         eof: bool = False,
         offset: int | None = None,
-    ) -> StdinReceipt:
+    ) -> models.StdinReceipt:
         """Input for a command that was started with `stdin_open`; with eof, the last of it.
 
         offset is where in stdin the data belongs: what has come before is not written again, so
@@ -174,20 +153,31 @@ class Sandboxes(ABC):
     # Files
 
     async def upload_file(
-        self, target: Target, path: str, chunks: AsyncIterable[bytes]
-    ) -> UploadResult:
+        self, target: models.Target, path: str, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
         """Store a file. It appears when it is whole, or not at all."""
-        return await self.upload(checked(UploadRequest, **_of(target), path=path), chunks)
+        return await self.upload(
+            models.checked(models.UploadRequest, **_of(target), path=path), chunks
+        )
 
-    def download_file(self, target: Target, path: str) -> AbstractAsyncContextManager[Download]:
+    def download_file(
+        self, target: models.Target, path: str
+    ) -> AbstractAsyncContextManager[Download]:
         """Read a file, or a folder as a tar."""
-        return self.download(checked(DownloadRequest, **_of(target), path=path))
+        return self.download(models.checked(models.DownloadRequest, **_of(target), path=path))
 
     async def list_files(
-        self, target: Target, *, path: str = WORKSPACE, recursive: bool = False, limit: int = 1000
-    ) -> ListResult:
+        self,
+        target: models.Target,
+        *,
+        path: str = models.WORKSPACE,
+        recursive: bool = False,
+        limit: int = 1000,
+    ) -> models.ListResult:
         """What is in a folder."""
-        request = checked(ListRequest, **_of(target), path=path, recursive=recursive, limit=limit)
+        request = models.checked(
+            models.ListRequest, **_of(target), path=path, recursive=recursive, limit=limit
+        )
         return await self.call(op.LIST_FILES, request)
 
 
@@ -200,11 +190,11 @@ class Tenants(ABC):
         """Those of one tenant."""
 
     @abstractmethod
-    async def health(self) -> Health:
+    async def health(self) -> models.Health:
         """How the whole is doing. Raises RuntimeUnavailable where there is nobody to ask."""
 
 
-def to_run(request: ExecuteRequest) -> ExecuteRequest:
+def to_run(request: models.ExecuteRequest) -> models.ExecuteRequest:
     """A request that is to be run. Raises InvalidRequest for a dry run, which check answers."""
     if request.dry_run:
         raise InvalidRequest("a dry run is never run; ask check() what the policy says")
@@ -228,19 +218,19 @@ class closing:  # noqa: N801 - it is used like contextlib's
             await self._events.aclose()
 
 
-def _of(target: Target) -> dict[str, str | None]:
+def _of(target: models.Target) -> dict[str, str | None]:
     """Whose sandbox is meant: also of a request that says more."""
     return {"thread_id": target.thread_id, "session_id": target.session_id}
 
 
 def _stdin_requests(
     about: dict[str, Any], data: bytes, *, eof: bool, offset: int | None
-) -> Iterator[StdinRequest]:
+) -> Iterator[models.StdinRequest]:
     """At least one, however little there is."""
     for at in range(0, len(data) or 1, STDIN_PIECE):
         piece = data[at : at + STDIN_PIECE]
-        yield checked(
-            StdinRequest,
+        yield models.checked(
+            models.StdinRequest,
             **about,
             **_as_text(piece),
             eof=eof and at + STDIN_PIECE >= len(data),
