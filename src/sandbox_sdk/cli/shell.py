@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Self
 
 import typer
 
@@ -15,11 +19,18 @@ from sandbox_sdk.background import background
 from sandbox_sdk.cli.caller import INTERRUPTED, SANDBOX_FAILED, Caller
 from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.follow import run_command, shown_as
-from sandbox_sdk.cli.lines import History, is_complete
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.events import ExitEvent
+
+_UNFINISHED = (
+    "unexpected end of file",  # a block, a pipe, an `&&` that goes on
+    "unexpected EOF while looking for",  # a quote, a bracket
+    "delimited by end-of-file",  # a here-document
+)
+_KEPT = 2000
+"""Lines of history."""
 
 
 def shell(
@@ -155,3 +166,49 @@ def _interrupts() -> Iterator[Interrupts]:
         yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def is_complete(text: str) -> bool:
+    """Whether bash would run this as it is, or complain, instead of waiting for more.
+
+    Asks the bash of this machine, which only reads and runs nothing. Where there is none, every
+    line counts as complete.
+    """
+    if (len(text) - len(text.rstrip("\\"))) % 2:
+        return False
+    bash = shutil.which("bash")
+    if bash is None:
+        return True
+    checked = subprocess.run(
+        [bash, "--norc", "--noprofile", "-n"],
+        input=text + "\n",
+        env={"LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return not any(sign in checked.stderr for sign in _UNFINISHED)
+
+
+class History:
+    """What was typed, kept from shell to shell. Use as a context manager."""
+
+    def __init__(self) -> None:
+        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        self._path = Path(base, "sandbox", "history")
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(ImportError, OSError):
+            import readline
+
+            readline.set_history_length(_KEPT)
+            readline.read_history_file(self._path)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with contextlib.suppress(ImportError, OSError):
+            import readline
+
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.touch(mode=0o600)
+            readline.write_history_file(self._path)

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from sandbox_sdk.errors import InvalidPath
 from sandbox_sdk.integrations.operations import Reply
 from sandbox_sdk.integrations.tools import SandboxTools
-from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult
+from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, problems
 
 BASH: BetaToolBash20250124Param = {"type": "bash_20250124", "name": "bash"}
 EDITOR: BetaToolTextEditor20250728Param = {
@@ -188,8 +188,7 @@ def _edit(given: object) -> Steps:
     try:
         edit = _EDIT.validate_python(given)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        raise ToolError(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+        raise ToolError(problems(error, "input")) from None
     match edit:
         case View(path=path, view_range=(first, last)):
             lines = {"offset": first, "limit": _ALL if last == -1 else last - first + 1}

@@ -1,7 +1,7 @@
-"""What a model sees of its sandbox: results, errors and limits, in words it can act on.
+"""What a model is told about its sandbox: results, errors and limits, in words it can act on.
 
-Everything here is pure. `present` is for what came of a command, `explain` for what went wrong
-with a call, `system_prompt` for what a model should know before its first.
+Everything here is pure. `present` shows the result of a command, `explain` an error, and
+`system_prompt` is what a model should know before its first call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sandbox_sdk import errors
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, USER, WORKSPACE, ExecuteResult, Limits
 
 OUTPUTS = "/tmp/outputs"
-"""Where the whole of an output goes that was shortened: beside the work, not in it."""
+"""Where the whole of a shortened output is saved: outside of the workspace."""
 
 RECREATED = (
     "Note: your sandbox was lost or had expired, and this is a new one. Your files from before are"
@@ -59,7 +59,7 @@ class Shortened:
 
 
 def clean(output: str, options: Presenting) -> str:
-    """Output as a person at a terminal would have it at the end. Keeps the number of lines."""
+    """Output as a terminal would show it at the end. Keeps the number of lines."""
     if options.collapse_progress and "\r" in output:
         output = "\n".join(_last_state(line) for line in output.split("\n"))
     if options.strip_ansi:
@@ -86,8 +86,8 @@ def shorten(text: str, max_chars: int) -> Shortened | None:
 def present(
     result: ExecuteResult, *, options: Presenting | None = None, saved_as: str | None = None
 ) -> str:
-    """What came of a command. `saved_as` is where in the box the whole cleaned output is, if it is
-    shortened here and somebody has saved it."""
+    """The result of a command. saved_as: the file in the box with the whole cleaned output, if it
+    is shortened here and was saved."""
     options = options or Presenting()
     parts = [RECREATED] if result.session_state == "recreated" else []
     parts.append(_shown(clean(result.output, options), options, saved_as) or "(no output)")
@@ -101,7 +101,7 @@ def present(
 
 
 def explain(error: errors.SandboxError) -> str:
-    """What went wrong with a call and what to do about it."""
+    """What went wrong with a call, and what to do about it."""
     if isinstance(error, errors.CommandRejected):
         return _rejection(error)
     message = error.message.rstrip(".")
@@ -109,7 +109,7 @@ def explain(error: errors.SandboxError) -> str:
 
 
 def system_prompt(limits: Limits, *, max_chars: int = Presenting.max_chars) -> str:
-    """What a model should know of its sandbox, as a paragraph of a system prompt."""
+    """A paragraph about the sandbox for a system prompt."""
     network = (
         "There is no network: nothing can be downloaded or installed from the internet."
         if limits.network == "none"
@@ -131,7 +131,7 @@ def system_prompt(limits: Limits, *, max_chars: int = Presenting.max_chars) -> s
 
 
 def _last_state(line: str) -> str:
-    """What a terminal shows of a line whose parts overwrite one another."""
+    """What a terminal shows of a line with carriage returns."""
     states = [part for part in line.split("\r") if part]
     return states[-1] if states else ""
 

@@ -1,8 +1,8 @@
 """Every operation of the wire contract, declared once.
 
-The HTTP routes, the OpenAPI document, what a client may repeat and where a coordinator sends a call
-are all read from this table. Events, uploads and downloads do not fit into one request and one
-answer: they have methods of their own in sandboxes.py.
+The HTTP routes, the OpenAPI document, the client's retries and the coordinator's routing are all
+read from this table. Events, uploads and downloads are more than one request and one answer: they
+have methods of their own in sandboxes.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def never(_request: Any) -> bool:
 
 
 def keyed(request: models.ExecuteRequest) -> models.ExecuteRequest:
-    """Under a key a command may be asked for any number of times, and runs once."""
+    """The request with an idempotency key: sent any number of times, the command runs once."""
     if request.idempotency_key is not None:
         return request
     return request.model_copy(update={"idempotency_key": uuid.uuid4().hex})
@@ -50,7 +50,7 @@ def keyed(request: models.ExecuteRequest) -> models.ExecuteRequest:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation(Generic[Req, Ans]):
-    """One operation. Everything but the handler that carries it out follows from this."""
+    """One operation: all there is to it except the handler that carries it out."""
 
     name: str
     """Also the operation id in the OpenAPI document."""
@@ -63,13 +63,13 @@ class Operation(Generic[Req, Ans]):
     description: str
     tag: Tag = "sandboxes"
     scope: Scope = "use"
-    """What a key has to be good for: to use sandboxes, or to look at them. Public: no key."""
+    """What an API key has to allow: to use sandboxes, or to read about them. Public: no key."""
     creates: bool = False
-    """Whether any worker will do where the thread has no session yet."""
+    """Whether any worker may serve it if the thread has no session yet."""
     repeatable: Callable[[Req], bool] = always
-    """Whether it may be carried out twice, and is sent again after a broken connection."""
+    """Whether it may be carried out twice, so that it is retried after a broken connection."""
     prepare: Callable[[Req], Req] | None = None
-    """Makes a request repeatable, before it is sent for the first time."""
+    """Makes a request repeatable before it is first sent."""
     status: Callable[[Ans], int] | None = None
     """The HTTP status of an answer, where it is not always 200."""
     errors: tuple[type[SandboxError], ...] = ()

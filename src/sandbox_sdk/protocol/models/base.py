@@ -23,17 +23,18 @@ def check_thread_id(thread_id: str) -> str:
     """Raises InvalidThreadId."""
     if not re.fullmatch(THREAD_ID, thread_id):
         raise InvalidThreadId(
-            "a thread_id has 1 to 128 characters out of A-Z a-z 0-9 . _ : @ + = -"
+            f"thread_id {thread_id[:140]!r} has {len(thread_id)} characters; use 1 to 128 out of"
+            " A-Z a-z 0-9 . _ : @ + = -"
         )
     return thread_id
 
 
 def utf8_size(text: str) -> int:
-    """Raises ValueError where it is not text."""
+    """Raises ValueError for text that UTF-8 cannot encode."""
     try:
         return len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
-        raise ValueError("half a surrogate pair is not text; send valid Unicode") from None
+        raise ValueError("half a surrogate pair cannot be UTF-8; send valid Unicode") from None
 
 
 ThreadId = Annotated[
@@ -84,15 +85,19 @@ _AnyRequest = TypeVar("_AnyRequest", bound=Request)
 
 
 def checked(model: type[_AnyRequest], **fields: Any) -> _AnyRequest:
-    """What a server would refuse is refused here, with the same error. Raises InvalidRequest."""
+    """A request, checked as the server would check it. Raises InvalidRequest."""
     try:
         return model(**fields)
     except ValidationError as exc:
-        problems = "; ".join(
-            f"{'.'.join(map(str, error['loc'])) or 'request'}: {error['msg']}"
-            for error in exc.errors(include_url=False)
-        )
-        raise InvalidRequest(problems) from None
+        raise InvalidRequest(problems(exc, "request")) from None
+
+
+def problems(exc: ValidationError, whole: str) -> str:
+    """What is wrong with which fields. whole: the name of the thing that has them."""
+    return "; ".join(
+        f"{'.'.join(map(str, error['loc'])) or whole}: {error['msg']}"
+        for error in exc.errors(include_url=False)
+    )
 
 
 class ErrorBody(Model):
