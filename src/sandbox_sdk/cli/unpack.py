@@ -90,7 +90,7 @@ def _steps(name: str) -> Steps:
         known = False
     steps = tuple(step for step in name.split("/") if step not in ("", "."))
     if not known or not name or name.startswith("/") or ".." in steps:
-        raise InvalidPath(f"the folder was not copied: {name[:200]!r} in it leads out")
+        raise InvalidPath(f"the folder was not copied: {name[:200]!r} in it leads out of it")
     return steps
 
 

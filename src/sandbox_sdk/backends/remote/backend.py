@@ -6,7 +6,7 @@ import contextlib
 import os
 import ssl
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import Any, Self
 
 from anyio.lowlevel import current_token
@@ -216,18 +216,12 @@ def _body(request: Request) -> dict[str, Any]:
 
 async def _understood(model: type[Ans], body: bytes) -> Ans:
     """The answer in a body. Raises Internal."""
-    with _translated():
+    try:
         if issubclass(model, ListResult) and len(body) > _AT_ONCE:
             return await read_listing(body)  # type: ignore[return-value]
         return model.model_validate_json(body)
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
     except ValueError as exc:
         wrong = problems(exc, "answer") if isinstance(exc, ValidationError) else str(exc)
         raise Internal(
-            f"invalid answer from the server: {wrong[:500]}; is its version another?"
+            f"invalid answer from the server, maybe of another version: {wrong[:500]}"
         ) from exc

@@ -110,5 +110,5 @@ def _event(name: str, data: str) -> CommandEvent:
         return _EVENT.validate_python({"event": name, **body})
     except (ValueError, KeyError, TypeError) as exc:
         raise Internal(
-            f"invalid {name} event from the server ({type(exc).__name__}): is its version another?"
+            f"invalid {name} event from the server, maybe of another version: {type(exc).__name__}"
         ) from exc
