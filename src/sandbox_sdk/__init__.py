@@ -5,8 +5,10 @@
     with SandboxClient(thread_id="conv-42") as sandbox:
         print(sandbox.execute("python3 -c 'print(2+2)'").output)
 
-SANDBOX_URL says which server; without it, sandboxes are made by this process (`LocalBackend`).
+SANDBOX_URL names the server; without it, this process makes the sandboxes itself (`LocalBackend`).
 """
+
+# ruff: noqa: F405 - the errors of __all__ come with the star; a test looks each of them up.
 
 from __future__ import annotations
 
@@ -15,34 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox_sdk.backends.local import LocalBackend, LocalSettings
 from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
 from sandbox_sdk.client import AsyncSandboxClient
-from sandbox_sdk.errors import (
-    Capacity,
-    CommandFailed,
-    CommandRejected,
-    DiskFull,
-    FileMissing,
-    FileTooLarge,
-    Forbidden,
-    IdempotencyMismatch,
-    Internal,
-    InvalidPath,
-    InvalidRequest,
-    InvalidThreadId,
-    MethodNotAllowed,
-    Misdirected,
-    NotFound,
-    RateLimited,
-    RequestTimeout,
-    RuntimeUnavailable,
-    SandboxError,
-    SessionLost,
-    SessionNotFound,
-    StdinClosed,
-    TransferCorrupted,
-    Unauthorized,
-    Unavailable,
-    Unreachable,
-)
+from sandbox_sdk.errors import *  # noqa: F403
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.process import AsyncProcess, Process
 from sandbox_sdk.protocol.events import (
@@ -142,7 +117,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """RemoteBackend when it is asked for: its HTTP library is half the time of an import."""
+    """Import RemoteBackend on first use: half of an import's time is its HTTP library."""
     if name == "RemoteBackend":
         from sandbox_sdk.backends.remote import RemoteBackend
 

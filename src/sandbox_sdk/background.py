@@ -1,8 +1,8 @@
 """The background loop: the one event loop of ours in a process, in a thread of its own.
 
-Synchronous callers have no event loop, and the local service must not depend on one that a caller
-may end at any time. Both live here. The loop starts when it is first needed and ends with the
-process, after everything that is still open has been closed.
+Synchronous callers have no event loop, and the local service must not live in one that a caller may
+end at any time: both use this one. It starts at its first use and ends with the process, after
+everything that is still open has been closed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 GIVE_UP_S = 5.0
-"""How long work may take to stop that nobody waits for any more."""
+"""How long to wait for cancelled work to stop."""
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
@@ -53,7 +53,7 @@ class Background:
         return f"<Background {state}, {len(self._open) + len(self._open_last)} open>"
 
     def run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Do work in the loop and wait for it. Who is interrupted meanwhile gives it up."""
+        """Do work in the loop and wait for it. An interrupt of the waiting thread cancels it."""
         future, ended = self._start(work)
         try:
             return future.result()
@@ -63,7 +63,7 @@ class Background:
             raise
 
     def iterate(self, make: Callable[[], AsyncGenerator[_Item]]) -> Generator[_Item]:
-        """What an asynchronous iterator yields; it is closed when this one is."""
+        """What an asynchronous generator of the loop yields. Closing this one closes that one."""
         items = make()
         try:
             while True:
@@ -76,8 +76,8 @@ class Background:
                 self.run(items.aclose)
 
     async def cross(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Do work in the loop, for a task of any other loop or of this one. Where that task is
-        cancelled, the work is too, and it is waited for."""
+        """Do work in the loop, for a task of any loop. If the task is cancelled, the work is too,
+        and is waited for."""
         if asyncio.get_running_loop() is self._loop:
             return await work()
         future, ended = self._start(work)
@@ -89,7 +89,7 @@ class Background:
             raise
 
     async def cross_each(self, make: Callable[[], AsyncGenerator[_Item]]) -> AsyncGenerator[_Item]:
-        """What an iterator of the loop yields, for a task of any other loop or of this one."""
+        """What an asynchronous generator of the loop yields, for a task of any loop."""
         items = make()
         try:
             while True:
@@ -104,8 +104,8 @@ class Background:
     def _start(
         self, work: Callable[[], Awaitable[_Result]]
     ) -> tuple[Future[_Result], Future[None]]:
-        """The result, and the end: work that is given up has no result, but an end all the same,
-        and an iterator must not be closed before it."""
+        """The future of the result, and one of the end. Cancelled work has no result but still an
+        end, and a generator must not be closed before that."""
         ended: Future[None] = Future()
 
         async def whole() -> _Result:
@@ -119,19 +119,16 @@ class Background:
     def at_exit(
         self, owner: object, close: Callable[[], Awaitable[None]], *, last: bool = False
     ) -> None:
-        """Close owner at the end of the process, unless it is forgotten before; what others need
-        for their own closing comes last."""
+        """Close owner at the end of the process, unless forget() is called before. last: after all
+        others, because they need it to close."""
         (self._open_last if last else self._open)[owner] = close
 
     def close_when_unheld(self, holder: object, owner: object) -> None:
-        """Close owner when nobody has its holder any more: one that was forgotten must not stay
-        until the end of the process."""
-        unheld = weakref.finalize(holder, self._close_soon, owner)
-        unheld.atexit = False
+        """Close owner when holder is garbage collected, not only at the end of the process."""
+        weakref.finalize(holder, self._close_soon, owner).atexit = False
 
     def _close_soon(self, owner: object) -> None:
-        """The garbage collector calls this, in any thread and in the middle of anything: it only
-        leaves word."""
+        """The garbage collector calls this, in any thread at any moment: it must not block."""
         close = self._open.pop(owner, None)
         if close is not None and self._loop is not None and os.getpid() == self._pid:
             with contextlib.suppress(RuntimeError):  # The loop has ended.
@@ -152,16 +149,16 @@ class Background:
 
     def _started(self) -> BlockingPortal:
         if os.getpid() != self._pid:
-            raise RuntimeError("this client was made before a fork; make another one in the child")
+            raise RuntimeError("this client was made before a fork; make a new one in the child")
         if self._ended:
-            raise RuntimeError("this process is about to end")
+            raise RuntimeError("the process is ending and its clients are closed; call earlier")
         if self._portal is not None:
             return self._portal
         with self._starting:
             if self._portal is None:
-                # Not atexit: that comes after the interpreter has ended all use of thread pools,
-                # and closing boxes needs them. The pools' own end is registered by their import,
-                # and what was registered last comes first.
+                # Not atexit: it runs after the interpreter has shut down thread pools, which
+                # closing boxes needs. Importing the pools registers their shutdown, and the last
+                # to be registered runs first.
                 importlib.import_module("concurrent.futures.thread")
                 threading._register_atexit(self._end)  # type: ignore[attr-defined]
                 portal = self._stack.enter_context(start_blocking_portal(name="sandbox"))
@@ -189,36 +186,32 @@ class Background:
                 self.run(all_closed)
 
 
-def coming_from(
+async def coming_from(
     loop: asyncio.AbstractEventLoop, chunks: AsyncIterable[_Item]
 ) -> AsyncIterator[_Item]:
     """What an iterator of one loop yields, for a task of any other."""
+    items = aiter(chunks)
 
-    async def each() -> AsyncIterator[_Item]:
-        items = aiter(chunks)
-        while True:
-            step = asyncio.run_coroutine_threadsafe(_next(items), loop)
-            if (item := await asyncio.wrap_future(step)) is None:
-                return
-            yield item
+    async def step() -> _Item | None:
+        return await anext(items, None)
 
-    return each()
-
-
-async def _next(items: AsyncIterator[_Item]) -> _Item | None:
-    return await anext(items, None)
+    while True:
+        item = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(step(), loop))
+        if item is None:
+            return
+        yield item
 
 
 _background = Background()
 
 
 def background() -> Background:
-    """The one of this process."""
+    """The background loop of this process."""
     return _background
 
 
 def _forget_after_fork() -> None:
-    """A child has no thread of its parent's: it starts with a loop of its own."""
+    """A forked child does not have the thread of its parent's loop: it gets a loop of its own."""
     global _background
     _background = Background()
 

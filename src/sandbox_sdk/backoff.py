@@ -1,4 +1,4 @@
-"""Growing pauses between attempts, and an end to them: for whatever is tried again."""
+"""Growing pauses between attempts, up to an end, for anything that is retried."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 @dataclass
 class Backoff:
-    """Twice as long each time, and never quite the same. It ends for_s after `since`, which is the
-    first failure if left out, and after `most` failures."""
+    """Pauses that double each time, with jitter. They end after `most` failures, and for_s seconds
+    after `since`, by default the first failure."""
 
     first_s: float
     longest_s: float
@@ -23,7 +23,7 @@ class Backoff:
         self, now: float, *, at_least_s: float = 0.0, within_s: float = math.inf
     ) -> float | None:
         """How long to wait before the next attempt. None: give up. within_s: an earlier end, for
-        the failure at hand."""
+        this failure alone."""
         if self.since is None:
             self.since = now
         whole = min(self.first_s * 2.0 ** min(self._failures, 30), self.longest_s)
@@ -33,5 +33,5 @@ class Backoff:
         return None if late or self._failures > self.most else pause_s
 
     def reset(self) -> None:
-        """There was progress: what failed before does not count any more."""
+        """There was progress: earlier failures no longer count."""
         self.since, self._failures = None, 0

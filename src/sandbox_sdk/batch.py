@@ -30,9 +30,14 @@ class AsyncBatchSandboxClient(AsyncSandboxClient):
         run at once, each from the state as it is at its start, and all to their ends.
         """
         if stop_on_error and parallel:
-            raise ValueError("commands that run at once cannot stop one another: choose one")
+            raise ValueError(
+                "stop_on_error and parallel: commands that run at once cannot stop one another;"
+                " choose one"
+            )
         if "idempotency_key" in options:
-            raise ValueError("one idempotency_key cannot stand for several commands")
+            raise ValueError(
+                "idempotency_key is for one command, and a batch has several; use execute()"
+            )
         if parallel:
             return await self._at_once(commands, options)
         results = []

@@ -46,12 +46,12 @@ from sandbox_sdk.transfer import ByteChunks, FileChunks
 class AsyncSandboxClient:
     """The sandbox of one thread. It is made at its first use.
 
-    With `server_url`, or SANDBOX_URL in the environment, it is on that server; else it is made by
-    this very process (see LocalBackend). `backend` says so explicitly.
+    With `server_url`, or SANDBOX_URL in the environment, it is on that server; otherwise this
+    process makes it (see LocalBackend). `backend` overrides both.
 
-    A client that is given a `thread_id` (or a `session_id`) shares that sandbox with everybody who
-    uses the same, now and later; leaving closes the connection alone. A client without one has a
-    sandbox of its own and cleans it up on leaving.
+    A client with a `thread_id` (or a `session_id`) shares that sandbox with every other client that
+    has the same, now and later; closing the client leaves the sandbox alone. A client without one
+    has a sandbox of its own, which ends when the client is closed.
 
         >>> async def main():
         ...     async with AsyncSandboxClient() as sandbox:
@@ -76,7 +76,9 @@ class AsyncSandboxClient:
         if backend is None:
             backend = default_backend(server_url, api_key)
         elif server_url is not None or api_key is not None:
-            raise ValueError("a backend knows its server and its key: give one or the other")
+            raise ValueError(
+                "backend has a server_url and api_key of its own: give one or the other"
+            )
         self._connection = Connection(backend, thread_id=thread_id, session_id=session_id)
 
     def __repr__(self) -> str:
@@ -84,8 +86,8 @@ class AsyncSandboxClient:
 
     @property
     def thread_id(self) -> str | None:
-        """The thread this client speaks for. None where it was given a session_id, and as long as
-        a sandbox of its own is not made."""
+        """The thread of the sandbox. None for a client with a session_id, and until a sandbox of
+        its own is made."""
         return self._connection.thread_id
 
     async def __aenter__(self) -> Self:
@@ -98,11 +100,11 @@ class AsyncSandboxClient:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A server that has just been found gone is not waited for a second time.
+        # A server that has just proved unreachable is not asked to clean up.
         await self._connection.close(cleanup=not isinstance(exc, RuntimeUnavailable))
 
     async def close(self) -> None:
-        """Leave; a sandbox of the client's own is cleaned up. Closing twice is harmless."""
+        """Close the connection and end a sandbox of the client's own. May be called twice."""
         await self._connection.close()
 
     # Sessions
@@ -114,16 +116,16 @@ class AsyncSandboxClient:
         env: Mapping[str, str] | None = None,
         idle_timeout_s: float | None = None,
     ) -> Session:
-        """Make the sandbox now, with settings of its own; `status` tells where there was one.
+        """Make the sandbox now, with settings of its own. `status` says whether it existed before.
 
-        Only needed for the settings: the first use makes it too.
+        Only needed for the settings: the first use makes the sandbox too.
         """
         return await self._connection.make(
             environment=environment, env=env or {}, idle_timeout_s=idle_timeout_s
         )
 
     async def session(self) -> SessionInfo:
-        """How the sandbox is doing. Neither a use of it, nor does it make the one of a thread."""
+        """The state of the sandbox. Neither counts as a use, nor makes the one of a thread."""
         sandboxes, target = await self._connection.ready()
         return await sandboxes.session(target)
 
@@ -132,12 +134,12 @@ class AsyncSandboxClient:
         return await (await self._connection.opened()).sessions()
 
     async def cleanup(self) -> CleanupResult:
-        """End the sandbox with all that is in it. The next use of its thread makes a new one."""
+        """End the sandbox, with its files. The next use of its thread makes a new one."""
         sandboxes, target = await self._connection.ready()
         return await sandboxes.cleanup(target)
 
     async def restart(self) -> Session:
-        """End the sandbox and make an empty one for the same thread, of the next generation."""
+        """End the sandbox and make an empty one for its thread, with the next generation."""
         sandboxes, target = await self._connection.ready()
         before = None if target.thread_id else await sandboxes.session(target)
         with contextlib.suppress(SessionNotFound, SessionLost):
@@ -145,7 +147,7 @@ class AsyncSandboxClient:
         return await self._connection.make(again=before)
 
     async def health(self) -> Health:
-        """How the server is doing, or the service in this process."""
+        """The state of the server, or of the service in this process."""
         return await (await self._connection.opened()).health()
 
     # Commands
@@ -155,7 +157,7 @@ class AsyncSandboxClient:
     ) -> ExecuteResult:
         """Run bash source to its end. Working directory, variables and functions carry over.
 
-        An exit code other than 0 is a result; with check it raises CommandFailed, which has it.
+        With check, an exit code other than 0 raises CommandFailed, which has the result.
         """
         sandboxes, target = await self._connection.ready()
         result = await sandboxes.execute(command_request(target, command, **options))
@@ -208,7 +210,7 @@ class AsyncSandboxClient:
     async def upload_file(
         self, local_path: str | os.PathLike[str], path: str | None = None
     ) -> UploadResult:
-        """Store a file of this machine; relative to /workspace, or under its own name there."""
+        """Store a file of this machine; path is relative to /workspace, by default its own name."""
         sandboxes, target = await self._connection.ready()
         local = Path(local_path)
         return await sandboxes.upload_file(target, path or local.name, FileChunks(local))
@@ -221,10 +223,10 @@ class AsyncSandboxClient:
     async def download_file(
         self, path: str, local_path: str | os.PathLike[str] | None = None
     ) -> Path:
-        """Fetch a file, or a folder as a tar, and tell where it is.
+        """Fetch a file, or a folder as a tar, and return where it was written.
 
-        It goes to local_path, or into that folder, or into the current one. It is there when it is
-        whole and verified, or not at all. Raises TransferCorrupted.
+        That is local_path, or a file in it if it is a folder; by default the current folder. It is
+        there once it is complete and verified, or not at all. Raises TransferCorrupted.
         """
         sandboxes, target = await self._connection.ready()
         async with sandboxes.download_file(target, path) as download:
@@ -244,7 +246,7 @@ class AsyncSandboxClient:
         return await sandboxes.list_files(target, path=path, recursive=recursive, limit=limit)
 
     async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
-        """Move a file or a folder; what it is where it is then. Folders on the way are made."""
+        """Move a file or a folder, and return its new entry. Missing parent folders are made."""
         sandboxes, target = await self._connection.ready()
         request = checked(RenameRequest, **dict(target), path=path, to=to, replace=replace)
         return await sandboxes.call(RENAME, request)
@@ -258,7 +260,7 @@ class AsyncSandboxClient:
         return await self.upload_bytes(text.encode(encoding), path)
 
     async def exists(self, path: str) -> bool:
-        """Whether there is a file or a folder."""
+        """Whether there is such a file or folder."""
         try:
             await self.list_files(path, limit=1)
         except FileMissing:
@@ -267,7 +269,7 @@ class AsyncSandboxClient:
 
 
 def default_backend(server_url: str | None, api_key: str | None) -> Sandboxes:
-    """The server that is given or in SANDBOX_URL; else sandboxes of this process."""
+    """The server that is given or in SANDBOX_URL; otherwise this process."""
     if url := server_url or os.environ.get("SANDBOX_URL"):
         from sandbox_sdk.backends.remote import RemoteBackend
 

@@ -1,4 +1,4 @@
-"""Which sandbox a client speaks to, and when the way there is opened and closed."""
+"""Which sandbox a client uses, and when its backend is opened and closed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 CLOSE_S = 15.0
-"""How long leaving may take where the server does not answer."""
+"""How long close() waits for a server that does not answer."""
 
 
 class Connection:
-    """A backend and one sandbox of it; both are opened at their first use.
+    """A backend and one sandbox of it; the first use opens the one and makes the other.
 
-    With neither thread_id nor session_id the sandbox is the connection's own, and ends with it.
+    With neither thread_id nor session_id the sandbox belongs to the connection, and ends with it.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Connection:
     async def opened(self) -> Sandboxes:
         """The backend, open."""
         if self._closed:
-            raise RuntimeError("this client is closed; make another one")
+            raise RuntimeError("this client is closed; make a new one")
         if not self._opened:
             async with self._opening:
                 if not self._opened:
@@ -63,7 +63,7 @@ class Connection:
         return self._backend
 
     async def ready(self) -> tuple[Sandboxes, Target]:
-        """The backend, open, and whose sandbox is meant; one of its own is made first."""
+        """The open backend, and the sandbox to use; the connection's own is made if need be."""
         sandboxes = await self.opened()
         if self._target is None:
             async with self._opening:
@@ -73,8 +73,8 @@ class Connection:
         return sandboxes, self._target
 
     async def make(self, *, again: Session | None = None, **settings: Any) -> Session:
-        """The session, made where there is none; `again` is one that has ended, for which a new
-        one is made."""
+        """The session, made if there is none. again: an ended session whose thread gets a new
+        one."""
         sandboxes = await self.opened()
         async with self._opening:
             if self._target is None:
@@ -94,7 +94,7 @@ class Connection:
         return session
 
     async def close(self, *, cleanup: bool = True) -> None:
-        """Let go of the backend, and end a sandbox of its own unless told otherwise."""
+        """Close the backend, and with cleanup end the connection's own sandbox."""
         closed, self._closed = self._closed, True
         if closed or not self._opened:
             return

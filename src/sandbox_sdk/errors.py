@@ -8,79 +8,27 @@ SandboxError
 
 from __future__ import annotations
 
-from sandbox_sdk.protocol.errors import (
-    Capacity,
-    CommandRejected,
-    DiskFull,
-    FileMissing,
-    FileTooLarge,
-    Forbidden,
-    IdempotencyMismatch,
-    Internal,
-    InvalidPath,
-    InvalidRequest,
-    InvalidThreadId,
-    MethodNotAllowed,
-    Misdirected,
-    NotFound,
-    RateLimited,
-    RequestTimeout,
-    RuntimeUnavailable,
-    SandboxError,
-    SessionLost,
-    SessionNotFound,
-    StdinClosed,
-    Unauthorized,
-    Unavailable,
-    Unreachable,
-)
+from sandbox_sdk.protocol.errors import *  # noqa: F403
+from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import ExecuteResult
 
-__all__ = [
-    "Capacity",
-    "CommandFailed",
-    "CommandRejected",
-    "DiskFull",
-    "FileMissing",
-    "FileTooLarge",
-    "Forbidden",
-    "IdempotencyMismatch",
-    "Internal",
-    "InvalidPath",
-    "InvalidRequest",
-    "InvalidThreadId",
-    "MethodNotAllowed",
-    "Misdirected",
-    "NotFound",
-    "RateLimited",
-    "RequestTimeout",
-    "RuntimeUnavailable",
-    "SandboxError",
-    "SessionLost",
-    "SessionNotFound",
-    "StdinClosed",
-    "TransferCorrupted",
-    "Unauthorized",
-    "Unavailable",
-    "Unreachable",
-]
-
 _SHOWN = 2000
+"""Characters of a failed command's output in the message."""
 
 
 class CommandFailed(SandboxError):
-    """A command that was run with `check=True` did not exit with 0. `result` tells the rest."""
+    """A command run with `check=True` exited with something other than 0; see `result`."""
 
     code = "command_failed"
 
     def __init__(self, result: ExecuteResult) -> None:
-        said = (result.stderr or result.output).strip()[-_SHOWN:]
+        output = (result.stderr or result.output).strip()[-_SHOWN:]
         message = f"the command ended with exit code {result.exit_code}"
-        super().__init__(f"{message}: {said}" if said else message)
+        super().__init__(f"{message}: {output}" if output else message)
         self.result = result
 
 
 class TransferCorrupted(SandboxError):
-    """What arrived is not what was sent. Nothing was kept of it; try again."""
+    """A file arrived incomplete or with another checksum. Nothing was written; try again."""
 
     code = "transfer_corrupted"

@@ -1,4 +1,4 @@
-"""What a server had to leave out of the tar of a folder, as the tar itself says at its end."""
+"""What is missing from the tar of a folder, according to the notice at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_LINE = 300
 
 
 class TarEnd:
-    """The last bytes of a tar that goes by."""
+    """Keeps the last bytes of a tar that is streamed."""
 
     def __init__(self) -> None:
         self._end = bytearray()
@@ -24,13 +24,13 @@ class TarEnd:
             self._trim()
 
     def left_out(self) -> list[str]:
-        """A line for each thing that is not in the tar, or not whole: its path and why. The text
-        comes from a sandbox; it is made printable here."""
+        """A line for each thing that is missing or incomplete: its path and why. The text comes
+        from a sandbox, so control characters are escaped."""
         return self._notice()[1]
 
     @property
     def notice_bytes(self) -> int:
-        """How much of the end of the tar is there to tell this."""
+        """The size of the notice, up to the end of the tar."""
         return self._notice()[0]
 
     def _notice(self) -> tuple[int, list[str]]:
@@ -60,7 +60,7 @@ class TarEnd:
 
 
 def take_notice(archive: Path) -> list[str]:
-    """What is left out of an archive on this machine, and the archive without its notice."""
+    """Return what is missing from an archive on this machine, and cut the notice off it."""
     end = TarEnd()
     with archive.open("r+b") as file:
         file.seek(max(archive.stat().st_size - _KEPT, 0))

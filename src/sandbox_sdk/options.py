@@ -1,4 +1,4 @@
-"""What may be said about a command besides its text."""
+"""The options of a command."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class CommandOptions(TypedDict, total=False):
     """Keyword arguments of execute, stream and start."""
 
     timeout: float | None
-    """Seconds after which everything the command has started is ended, an hour at most. None is as
-    the server is set up, 30 unless told, and holds where nothing is said; for a command in the
-    background that is an hour."""
+    """Seconds after which the command and everything it has started is ended, at most 3600. None,
+    the default, is the server's command_timeout, which is 30 unless configured. Without this
+    option, start() allows 3600."""
     cwd: str
-    """Where to run it, instead of where the last command left off."""
+    """Where to run it, instead of the directory that the last command ended in."""
     env: Mapping[str, str]
     """Variables of this command alone."""
     stdin: str
-    """What it reads; nothing, unless told."""
+    """What it reads from stdin, which is empty by default."""
     idempotency_key: str
-    """A second call with the same key joins the first instead of running again."""
+    """A second call with the same key gets the result of the first instead of running again."""

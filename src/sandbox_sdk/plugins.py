@@ -1,4 +1,4 @@
-"""What is installed beside the SDK, found by entry points: the SDK itself imports nothing of it."""
+"""Finds optional parts, such as the server, by entry points: the SDK never imports them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNTIMES = "agent_sandbox.runtimes"
 
 
 def own(group: str) -> Iterator[EntryPoint]:
-    """Those of this package. Quick: no other package is looked at."""
+    """The entry points of this package. Fast: other packages are not searched."""
     try:
         yield from distribution("agent-sandbox").entry_points.select(group=group)
     except PackageNotFoundError:  # Run from a folder, without being installed.
@@ -23,7 +23,7 @@ def own(group: str) -> Iterator[EntryPoint]:
 
 
 def names(group: str) -> list[str]:
-    """What there is in a group, of all packages."""
+    """The names in a group, over all packages."""
     return sorted({found.name for found in entry_points(group=group)})
 
 
@@ -32,4 +32,4 @@ def load(group: str, name: str) -> Any:
     for found in (*own(group), *entry_points(group=group, name=name)):
         if found.name == name:
             return found.load()
-    raise LookupError(f"nothing named {name!r} is installed for {group}")
+    raise LookupError(f"no installed package has an entry point {name!r} in the group {group}")

@@ -1,4 +1,4 @@
-"""A command in the background: look at it, wait for it, feed it, end it."""
+"""A command in the background: see its state, wait for it, send it input, end it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,12 @@ from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
 
 
 class AsyncProcess:
-    """A command that runs in a sandbox on its own; it does not need this object to go on.
+    """A command that runs in the background of a sandbox, with or without this object.
 
-    Its `command_id` is all it takes to come back to it, from another process too:
-    `client.process(command_id)`.
+    To come back to it, also from another process: `client.process(command_id)`.
     """
 
-    def __init__(
-        self,
-        sandboxes: Sandboxes,
-        target: Target,
-        command_id: str,
-    ) -> None:
+    def __init__(self, sandboxes: Sandboxes, target: Target, command_id: str) -> None:
         self.command_id = command_id
         self._sandboxes = sandboxes
         self._target = target
@@ -39,22 +33,22 @@ class AsyncProcess:
         return f"<{type(self).__name__} {self.command_id}>"
 
     async def result(self) -> ExecuteResult:
-        """How it stands, with the output kept so far; `exit_code` is None while it runs."""
+        """Its state, with the output kept so far; `exit_code` is None while it runs."""
         return await self._sandboxes.result(self._target, self.command_id)
 
     async def output(self) -> str:
-        """What it has written so far, as far as it is kept."""
+        """The output kept so far."""
         return (await self.result()).output
 
     async def stream(self, *, offset: int = 0) -> AsyncGenerator[CommandEvent]:
-        """What it writes from an offset in its output on, and its exit."""
+        """Its output from an offset on, as it comes, and its exit."""
         following = self._sandboxes.follow(self._target, self.command_id, offset=offset)
         async with closing(following) as events:
             async for event in events:
                 yield event
 
     async def wait(self, timeout: float | None = None) -> ExecuteResult:  # noqa: ASYNC109
-        """How it ended. Raises TimeoutError where it still runs after timeout seconds."""
+        """Wait for its end. Raises TimeoutError if it still runs after timeout seconds."""
         with anyio.fail_after(timeout):
             result = await self.result()
             if result.exit_code is None:
@@ -85,7 +79,7 @@ class Process:
     """The same for synchronous callers: see AsyncProcess."""
 
     def __init__(self, process: AsyncProcess, background: Background, *, client: object) -> None:
-        """client: what the process is reached through. It is closed when nobody has it any more."""
+        """client: kept here, because a client that nobody holds is closed."""
         self._process = process
         self._background = background
         self._client = client

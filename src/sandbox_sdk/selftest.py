@@ -1,4 +1,4 @@
-"""The self-test: every basic operation once, on the sandboxes this environment is set up for."""
+"""The self-test: runs every basic operation once, with the settings of this environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def _steps(sandbox: SandboxClient, folder: Path) -> list[tuple[str, Callable[[], str]]]:
-    """Names and deeds; a deed tells what it saw, or raises."""
+    """The steps by name. Each returns what to print, or raises."""
     sent, received = folder / "sent.txt", folder / "received.txt"
     sent.write_text("hello from outside\n")
 
@@ -59,7 +59,7 @@ def _steps(sandbox: SandboxClient, folder: Path) -> list[tuple[str, Callable[[],
 
 def _expect(seen: str, expected: str) -> str:
     if seen != expected:
-        raise ValueError(f"{seen!r} instead of {expected!r}")
+        raise ValueError(f"got {seen!r}, expected {expected!r}")
     return seen
 
 

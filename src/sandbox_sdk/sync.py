@@ -1,12 +1,11 @@
-"""SandboxClient: AsyncSandboxClient for those without an event loop. There is no logic here."""
+"""SandboxClient: AsyncSandboxClient for synchronous callers. It only forwards."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from sandbox_sdk.background import background
 from sandbox_sdk.client import AsyncSandboxClient
@@ -40,9 +39,9 @@ class SandboxClient:
         ...     sandbox.execute("echo hello $NAME from $PWD").output
         'hello world from /tmp\\n'
 
-    Any number of threads may share one. It works inside a running event loop too, such as a
-    notebook's, which it blocks like any other synchronous call. One that is never closed is closed
-    when nobody holds it any more, or at the end of the process.
+    Any number of threads may share one. It also works inside a running event loop, such as a
+    notebook's, and blocks it like any synchronous call. One that is never closed is closed when it
+    is garbage collected, or at the end of the process.
     """
 
     _kind = AsyncSandboxClient
@@ -77,14 +76,9 @@ class SandboxClient:
         self._run(self._client.__aenter__)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         self._background.forget(self._client)
-        self._background.run(lambda: self._client.__aexit__(exc_type, exc, trace))
+        self._background.run(lambda: self._client.__aexit__(*exc_info))
 
     def close(self) -> None:
         self._background.forget(self._client)
@@ -127,7 +121,7 @@ class SandboxClient:
         return self._run(lambda: self._client.check(command))
 
     def stream(self, command: str, **options: Unpack[CommandOptions]) -> Generator[CommandEvent]:
-        self._remember()
+        self._close_at_exit()
         return self._background.iterate(lambda: self._client.stream(command, **options))
 
     def start(
@@ -175,8 +169,8 @@ class SandboxClient:
         return self._run(lambda: self._client.exists(path))
 
     def _run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
-        self._remember()
+        self._close_at_exit()
         return self._background.run(work)
 
-    def _remember(self) -> None:
+    def _close_at_exit(self) -> None:
         self._background.at_exit(self._client, self._client.close)

@@ -1,4 +1,4 @@
-"""Files between this machine and a sandbox: in pieces, verified, and never half there."""
+"""Files between this machine and a sandbox: in chunks, verified, and whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 5
 
 
 class FileChunks:
-    """A file of this machine in pieces; every iteration begins at its start."""
+    """The chunks of a file; every iteration starts from the beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class FileChunks:
 
 
 class ByteChunks:
-    """Bytes in pieces; every iteration begins at their start."""
+    """The chunks of some bytes; every iteration starts from the beginning."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -45,14 +45,13 @@ class ByteChunks:
 
 
 async def save(download: Download, local_path: Path, *, warn: bool = True) -> Path:
-    """Write a download to disk: beside its place first, under its name when whole and verified.
+    """Write a download to a temporary file, which is renamed when it is complete and verified.
 
-    warn: log what a tar lacks.
-
-    A folder as local_path means a file in it, named as in the sandbox. Raises TransferCorrupted.
+    If local_path is a folder, the file goes into it, named as in the sandbox. warn: log what is
+    missing from a tar. Raises TransferCorrupted.
     """
     target = _place(download.info, local_path)
-    # Not named after the target: a name may already be as long as a name can be.
+    # Not named after the target, whose name may already have the maximum length.
     part = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         async with await anyio.open_file(part, "xb") as file:
@@ -70,24 +69,29 @@ async def read(download: Download) -> bytes:
 
 
 async def _verified(download: Download, *, warn: bool = True) -> AsyncIterator[bytes]:
-    """The chunks of a download, and an error at the end if they are not what the server sent."""
+    """The chunks of a download. Raises TransferCorrupted if size or checksum are wrong."""
     info, digest, size = download.info, hashlib.sha256(), 0
     end = TarEnd()
     async for chunk in download.chunks:
         digest.update(chunk)
         size += len(chunk)
         if info.size is not None and size > info.size:
-            raise TransferCorrupted(f"{info.path}: more than its {info.size} bytes came; try again")
+            raise TransferCorrupted(
+                f"{info.path}: more than its {info.size} bytes arrived; try again"
+            )
         if warn and info.type == "directory":
             end.feed(chunk)
         yield chunk
     if info.size is not None and size != info.size:
         raise TransferCorrupted(f"{info.path}: {size} of {info.size} bytes arrived; try again")
     if info.sha256 is not None and digest.hexdigest() != info.sha256:
-        raise TransferCorrupted(f"{info.path} did not arrive as it was sent; try again")
+        raise TransferCorrupted(
+            f"{info.path}: SHA-256 is {digest.hexdigest()} here and {info.sha256} on the server;"
+            " try again"
+        )
     if left_out := end.left_out():
         shown = "; ".join(left_out[:_SHOWN]) + ("; …" if len(left_out) > _SHOWN else "")
-        log.warning("left out of the tar of %s, or not whole in it: %s", info.path, shown)
+        log.warning("missing or incomplete in the tar of %s: %s", info.path, shown)
 
 
 def _place(info: DownloadInfo, local_path: Path) -> Path:
@@ -98,11 +102,13 @@ def _place(info: DownloadInfo, local_path: Path) -> Path:
 
 
 def own_name(info: DownloadInfo) -> str:
-    """What a file or folder is called by itself. The name comes from the sandbox: never a path.
+    """The name of a file or folder without its path. It comes from the sandbox, so it is checked.
 
-    Raises InvalidPath where it cannot be a name here.
+    Raises InvalidPath if it cannot be a file name here.
     """
     name = Path(info.filename).name
     if name in ("", "..") or "\0" in name:
-        raise InvalidPath(f"{info.filename!r} is no name for a file here: say how to call it")
+        raise InvalidPath(
+            f"{info.filename!r} cannot be a file name here; pass a local path with a name"
+        )
     return name

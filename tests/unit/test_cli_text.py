@@ -8,9 +8,9 @@ import pytest
 
 from sandbox_sdk.cli.copy import Place
 from sandbox_sdk.cli.escape import escaped, escaped_json
-from sandbox_sdk.cli.lines import is_complete
-from sandbox_sdk.cli.ps import span
 from sandbox_sdk.cli.run import split_file
+from sandbox_sdk.cli.sessions import span
+from sandbox_sdk.cli.shell import is_complete
 from sandbox_server.cli.serve import farewell
 from sandbox_server.main import Left
 

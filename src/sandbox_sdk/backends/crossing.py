@@ -21,13 +21,13 @@ from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
 
 
 class Crossing(Sandboxes):
-    """Every call is carried over into the background loop, and what it returns back."""
+    """Every call runs in the background loop, and its result is handed back to the caller's."""
 
     _background: Background
 
     @abstractmethod
     async def _place(self) -> Sandboxes:
-        """Where calls go. Asked in the background loop, for every call anew."""
+        """Where calls go. Runs in the background loop, for every call."""
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         async def there() -> Ans:

@@ -13,7 +13,7 @@ from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 
 class LocalSettings(TypedDict, total=False):
-    """What a local service can be told; the rest comes from SANDBOX_… in the environment."""
+    """Settings of a local service; those left out come from SANDBOX_… in the environment."""
 
     runtime: str
     docker_runtime: str
@@ -36,12 +36,12 @@ class LocalSettings(TypedDict, total=False):
 
 
 class LocalService(Protocol):
-    """The local service as this process has it. Lives in the background loop."""
+    """This process's handle on the local service. Lives in the background loop."""
 
     users: int
 
     async def place(self) -> Sandboxes:
-        """Where calls go now. Raises what kept the service from starting."""
+        """Where calls go now. Raises the error that kept the service from starting."""
         ...
 
     async def close(self) -> None: ...
@@ -55,7 +55,7 @@ class LocalBackend(Crossing):
     user: one of them runs it, and when that one ends, another takes over. The sandbox of a thread
     outlives the process, until its idle timeout: a program that is run again finds its files.
 
-    Raises RuntimeUnavailable where no box can be made here, or the server part is not installed.
+    Raises RuntimeUnavailable if this machine can make no box, or the server part is not installed.
     """
 
     def __init__(self, **settings: Unpack[LocalSettings]) -> None:
@@ -98,12 +98,12 @@ class LocalBackend(Crossing):
 
     async def _place(self) -> Sandboxes:
         if self._shared is None:
-            raise RuntimeError("this backend is not open: use it with a client, or `async with`")
+            raise RuntimeError("LocalBackend is not open: pass it to a client, or use `async with`")
         return await self._shared.place()
 
 
 def _service(settings: LocalSettings) -> LocalService:
-    """The one of this process with such settings. Raises RuntimeUnavailable, InvalidRequest."""
+    """This process's service with these settings. Raises RuntimeUnavailable, InvalidRequest."""
     try:
         host = plugins.load(plugins.LOCAL, "host")
     except (ImportError, LookupError) as exc:

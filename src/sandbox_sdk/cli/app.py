@@ -1,4 +1,4 @@
-"""All subcommands, put together. What a subcommand needs is imported when it runs."""
+"""All subcommands, put together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sandbox_sdk import plugins
-from sandbox_sdk.cli import copy, health, kill, logs, mcp, ps, rm, run, shell
+from sandbox_sdk.cli import commands, copy, mcp, run, sessions, shell
 
 app = typer.Typer(
     name="sandbox",
@@ -25,12 +25,12 @@ app = typer.Typer(
 _COMMANDS: list[Callable[..., None]] = [
     run.run,
     shell.shell,
-    ps.ps,
-    logs.logs,
-    kill.kill,
-    rm.rm,
+    sessions.ps,
+    commands.logs,
+    commands.kill,
+    sessions.rm,
     copy.cp,
-    health.health,
+    sessions.health,
     mcp.mcp,
 ]
 for _command in _COMMANDS:

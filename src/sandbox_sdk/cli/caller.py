@@ -1,4 +1,4 @@
-"""Whoever typed the command: where their sandboxes are, and how they want to be told things."""
+"""What all subcommands share: the way to the sandboxes, the output and the exit codes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
+from sandbox_sdk.backends.local import LocalBackend
 from sandbox_sdk.cli.escape import escaped, escaped_json
+from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.protocol.errors import SandboxError
 
 if TYPE_CHECKING:
-    from sandbox_sdk.backends.local import LocalBackend
     from sandbox_sdk.backends.remote import RemoteBackend
-    from sandbox_sdk.client import AsyncSandboxClient
 
 SANDBOX_FAILED = 125
-"""As `docker run` has it: not the command has failed, but what should run it."""
+"""Like `docker run`: what failed is not the command, but what should run it."""
 INTERRUPTED = 130
 
 
@@ -32,22 +32,18 @@ class Caller:
 
     def client(self, thread_id: str | None = None) -> AsyncSandboxClient:
         """A client for a thread; without one, for a session that ends with the client."""
-        from sandbox_sdk.client import AsyncSandboxClient
-
         return AsyncSandboxClient(thread_id, backend=self.sandboxes())
 
     def sandboxes(self) -> RemoteBackend | LocalBackend:
-        """A server's, or without one this process's own."""
+        """Those of the server, or without one those of this process."""
         if self.url:
             from sandbox_sdk.backends.remote import RemoteBackend
 
             return RemoteBackend(self.url, api_key=self.api_key)
-        from sandbox_sdk.backends.local import LocalBackend
-
         return LocalBackend()
 
     def run(self, work: Coroutine[Any, Any, int | None]) -> NoReturn:
-        """Do the work and leave with its exit code, or with a line that says what went wrong."""
+        """Do the work and exit with its code, or with a line that says what went wrong."""
         try:
             code = asyncio.run(work)
         except KeyboardInterrupt:
@@ -57,9 +53,9 @@ class Caller:
         raise typer.Exit(code or 0)
 
     def fail(self, error: SandboxError | OSError) -> NoReturn:
-        """Tell an error and leave."""
+        """Print an error and exit."""
         if isinstance(error, BrokenPipeError):
-            raise error  # Who reads our output has left: nobody to tell.
+            raise error  # The reader of our output has left: printing would fail again.
         if self.json:
             self.tell({"error": error_body(error)})
         else:

@@ -7,18 +7,20 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from sandbox_sdk import transfer
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.options import ApiKey, Json, Url
+from sandbox_sdk.cli.unpack import unpack
+from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.left_out import take_notice
 from sandbox_sdk.protocol.errors import FileMissing, SandboxError
+from sandbox_sdk.protocol.models import WORKSPACE, Target
 
-if TYPE_CHECKING:
-    from sandbox_sdk.client import AsyncSandboxClient
-
-# Runs in place of the shell, so that the thread's working directory and variables stay as they are.
+# `exec` replaces the shell, so the thread's working directory and variables stay as they are.
 _UNPACK = (
     """exec bash -c 'mkdir -p -- "$2" && tar -x -f "$1" -C "$2"; code=$?; rm -f -- "$1"; """
     """exit "$code"' cp {archive} {folder}"""
@@ -59,7 +61,9 @@ def cp(
     """
     from_, to = Place.of(source), Place.of(target)
     if bool(from_.thread) == bool(to.thread):
-        raise typer.BadParameter("exactly one of FROM and TO has to be T:PATH")
+        raise typer.BadParameter(
+            f"exactly one of FROM and TO has to be T:PATH, not {source!r} and {target!r}"
+        )
     caller = Caller(url=url, api_key=api_key, json=as_json)
     caller.run(_copy(caller, from_, to))
 
@@ -93,11 +97,11 @@ async def _is_folder(sandbox: AsyncSandboxClient, path: str) -> bool:
     except FileMissing:
         return False
     # Of a file, the file itself is listed.
-    return [PurePosixPath(each.path) for each in entries] != [PurePosixPath("/workspace", path)]
+    return [PurePosixPath(each.path) for each in entries] != [PurePosixPath(WORKSPACE, path)]
 
 
 async def _upload_folder(sandbox: AsyncSandboxClient, local: Path, path: str) -> int:
-    """As one archive: modes, links and empty folders arrive too. Its size."""
+    """Upload as one archive, so that modes, links and empty folders arrive. Returns its size."""
     with tempfile.NamedTemporaryFile(prefix="sandbox-cp-", suffix=".tar") as archive:
         with tarfile.open(fileobj=archive, mode="w") as tar:
             # The folder itself, where a link was named; links in it stay links.
@@ -105,27 +109,25 @@ async def _upload_folder(sandbox: AsyncSandboxClient, local: Path, path: str) ->
         archive.flush()
         stored = await sandbox.upload_file(archive.name, f".{Path(archive.name).name}")
     unpack = _UNPACK.format(
-        archive=shlex.quote(stored.path), folder=shlex.quote(str(PurePosixPath("/workspace", path)))
+        archive=shlex.quote(stored.path), folder=shlex.quote(str(PurePosixPath(WORKSPACE, path)))
     )
     result = await sandbox.execute(unpack, timeout=_UNPACK_S)
     if result.exit_code != 0:
-        raise SandboxError(f"the folder could not be unpacked in the sandbox: {result.output}")
+        raise SandboxError(
+            f"{path} could not be unpacked in the sandbox (exit code {result.exit_code}):"
+            f" {result.output}"
+        )
     return stored.size
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Who owns a file here means nothing there."""
+    """Files belong to the user of the sandbox, whoever owns them here."""
     member.uid = member.gid = 1000
     member.uname = member.gname = ""
     return member
 
 
 async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]:
-    from sandbox_sdk import transfer
-    from sandbox_sdk.cli.unpack import unpack
-    from sandbox_sdk.left_out import take_notice
-    from sandbox_sdk.protocol.models import Target
-
     async with (
         caller.sandboxes() as sandboxes,
         sandboxes.download_file(Target(thread_id=from_.thread), from_.path or ".") as download,
@@ -144,5 +146,5 @@ async def _download(caller: Caller, from_: Place, local: Path) -> dict[str, Any]
     for line in () if caller.json else told:
         caller.complain(f"left out: {line}")
     for name in () if caller.json else left_out:
-        caller.complain(f"{name} was left out: it is no file, or a link that leads out")
+        caller.complain(f"{name} was left out: not a file, or a link that leads out of the folder")
     return {"type": "directory", "path": str(local), "size": size, "left_out": [*told, *left_out]}

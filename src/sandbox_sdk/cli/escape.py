@@ -1,7 +1,7 @@
-"""Text from elsewhere, made harmless for a terminal.
+"""Text from a sandbox, made safe to print on a terminal.
 
-The name of a file or folder in a sandbox may move the cursor, set the title of the window, or turn
-the direction of what follows. Only the output of a command goes to the terminal as it is.
+A file name may contain codes that move the cursor, set the window's title or turn the direction of
+text. Only the output of a command goes to the terminal as it is.
 """
 
 from __future__ import annotations
@@ -10,20 +10,14 @@ import json
 
 
 def escaped(text: str) -> str:
-    """Text on one line: what a terminal would obey, or not show, is written as in source code."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else _in_source(each) for each in text)
-
-
-def escaped_json(document: str) -> str:
-    """The same JSON, without characters a terminal would obey. Line breaks of its form stay."""
-    if document.isprintable():
-        return document
+    """Text on one line, with control and invisible characters as escapes of source code."""
     return "".join(
-        each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in document
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
 
 
-def _in_source(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+def escaped_json(document: str) -> str:
+    """The same JSON with such characters as escapes of JSON. Line breaks between values stay."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in document
+    )

@@ -1,4 +1,4 @@
-"""Commands as they run: their output onto the right stream, their end when Ctrl-C asks for it."""
+"""Running commands: shows their output, passes stdin on, and kills them on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from sandbox_sdk.cli.escape import escaped, escaped_json
+from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import Capacity, Internal, SandboxError
 from sandbox_sdk.protocol.events import (
     CommandEvent,
@@ -20,11 +23,6 @@ from sandbox_sdk.protocol.events import (
     StartEvent,
 )
 
-if TYPE_CHECKING:
-    from sandbox_sdk.client import AsyncSandboxClient
-    from sandbox_sdk.options import CommandOptions
-    from sandbox_sdk.process import AsyncProcess
-
 Show = Callable[[CommandEvent], None]
 
 _PIECE = 64 * 1024
@@ -32,27 +30,31 @@ _READ_AHEAD = 4
 _SEND_AGAIN_S = 0.2
 
 
-def show_text(event: CommandEvent) -> None:
-    """Output to our own stdout and stderr; whatever else a person should know to stderr."""
+def shown_as(*, json: bool) -> Show:
+    """How events are shown: as a line of JSON each, or as text for a person."""
+    return _show_json if json else _show_text
+
+
+def _show_text(event: CommandEvent) -> None:
+    """Output goes to our stdout and stderr, notes for the person to stderr."""
     if isinstance(event, OutputEvent):
         write(event.data, to=event.event)
     elif isinstance(event, GapEvent):
         _note(f"{event.next_offset - event.offset} bytes of output are no longer kept")
     elif isinstance(event, StartEvent) and event.session_state == "recreated":
-        _note("the box of this thread was lost with all in it; this is a new one")
+        _note("the box of this thread was lost with its files; this is a new one")
     elif isinstance(event, ExitEvent) and event.timed_out:
         _note("the command ran into its --timeout and was ended")
     elif isinstance(event, ExitEvent) and event.reason == "oom":
         _note("the command ran out of memory and was ended")
 
 
-def show_json(event: CommandEvent) -> None:
-    """A line of JSON for every event."""
+def _show_json(event: CommandEvent) -> None:
     write(escaped_json(event.model_dump_json()) + "\n", to="stdout")
 
 
 def write(text: str, *, to: str) -> None:
-    """As UTF-8, whatever the locale says: that is what boxes speak."""
+    """As UTF-8, whatever the locale says: boxes use UTF-8."""
     stream = sys.stdout if to == "stdout" else sys.stderr
     stream.buffer.write(text.encode())
     stream.buffer.flush()
@@ -73,8 +75,8 @@ async def run_command(
 ) -> ExitEvent:
     """Run a command to its end and show what happens.
 
-    Once interrupted is set, the command and everything it has started is killed; that is an end
-    like any other. What can be read from input_fd is passed on to it.
+    Once `interrupted` is set, the command and everything it has started is killed, and its end is
+    returned as usual. What can be read from input_fd is passed on to it.
     """
     beside: list[asyncio.Task[None]] = []
     if input_fd is None:
@@ -96,7 +98,7 @@ async def run_command(
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-    raise Internal("the server told no end of the command")
+    raise Internal("the events of the command ended without its exit; see `sandbox ps` for it")
 
 
 async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Event) -> None:
@@ -108,10 +110,9 @@ async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Even
 
 
 async def _pass_on(input_fd: int, process: AsyncProcess) -> None:
-    """Send what is read, as it is read, until its end or the command's.
+    """Send what is read, as it is read, until the input or the command ends.
 
-    Reading is left to a thread that nobody waits for: a pipe may stay silent for ever, after the
-    command has ended.
+    A daemon thread reads: a pipe may stay silent for ever after the command has ended.
     """
     loop = asyncio.get_running_loop()
     pieces: asyncio.Queue[bytes] = asyncio.Queue()

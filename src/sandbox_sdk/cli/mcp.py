@@ -42,8 +42,8 @@ def mcp(
     try:
         from sandbox_sdk.integrations.mcp import serve_stdio
     except ModuleNotFoundError as exc:
-        lacks = f"this needs `pip install 'agent-sandbox[mcp]'` ({exc})"
-        caller.fail(RuntimeUnavailable(lacks))
+        missing = f"`sandbox mcp` needs `pip install 'agent-sandbox[mcp]'` ({exc})"
+        caller.fail(RuntimeUnavailable(missing))
     caller.run(_serve(caller, thread, serve_stdio))
 
 

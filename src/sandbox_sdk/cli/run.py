@@ -7,15 +7,14 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from sandbox_sdk.cli.caller import INTERRUPTED, Caller
+from sandbox_sdk.cli.follow import run_command, shown_as
 from sandbox_sdk.cli.options import ApiKey, EnvPairs, Json, Url, env_of
-
-if TYPE_CHECKING:
-    from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.options import CommandOptions
 
 
 def run(
@@ -64,13 +63,11 @@ async def _run(
     stdin: int | None,
     options: CommandOptions,
 ) -> int:
-    from sandbox_sdk.cli.follow import run_command, show_json, show_text
-
     interrupted = on_interrupt()
     async with caller.client(thread) as sandbox:
         for local, path in files:
             await sandbox.upload_file(local, path)
-        show = show_json if caller.json else show_text
+        show = shown_as(json=caller.json)
         exit_ = await run_command(
             sandbox, command, show=show, interrupted=interrupted, input_fd=stdin, **options
         )
@@ -78,7 +75,7 @@ async def _run(
 
 
 def on_interrupt() -> asyncio.Event:
-    """Set by the first Ctrl-C. The second gives up whatever this task waits for."""
+    """An event that the first Ctrl-C sets. The second cancels this task."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     interrupted = asyncio.Event()
 
@@ -100,7 +97,7 @@ def split_file(text: str) -> tuple[str, str]:
 
 
 def _stdin() -> int | None:
-    """The descriptor to pass on: none where a person sits in front of it, or it is closed."""
+    """The descriptor to pass on: none if stdin is a terminal, or closed."""
     try:
         return None if sys.stdin is None or os.isatty(0) else 0
     except OSError:

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated, Self
 
 import typer
 
+from sandbox_sdk.background import background
 from sandbox_sdk.cli.caller import INTERRUPTED, SANDBOX_FAILED, Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.lines import History, is_complete
+from sandbox_sdk.cli.follow import run_command, shown_as
 from sandbox_sdk.cli.options import ApiKey, Json, Url
+from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.events import ExitEvent
 
-if TYPE_CHECKING:
-    from sandbox_sdk.client import AsyncSandboxClient
-    from sandbox_sdk.protocol.events import ExitEvent
+_UNFINISHED = (
+    "unexpected end of file",  # a block, a pipe, an `&&` that goes on
+    "unexpected EOF while looking for",  # a quote, a bracket
+    "delimited by end-of-file",  # a here-document
+)
+_KEPT = 2000
+"""Lines of history."""
 
 
 def shell(
@@ -38,8 +49,6 @@ def shell(
     runs, Ctrl-D or `exit` leaves. Commands have no terminal: editors and pagers do not work.
     With --json, a line of JSON for every event.
     """
-    from sandbox_sdk.background import background
-
     caller = Caller(url=url, api_key=api_key, json=as_json)
     try:
         sandbox = caller.client(thread)
@@ -54,7 +63,7 @@ def shell(
 
 
 class Shell:
-    """Reads in this thread, as readline wants it; commands run in the loop of another."""
+    """Reads lines in the main thread, which readline needs; commands run in the background loop."""
 
     def __init__(
         self, caller: Caller, sandbox: AsyncSandboxClient, *, name: str, timeout: float
@@ -68,9 +77,8 @@ class Shell:
         self._code = 0
 
     def converse(self) -> int:
-        """Until the end of the input. The exit code of the last command, or the one `exit` asks
-        for."""
-        self._run(":")  # Makes the sandbox where there is none, and tells where we are.
+        """Run lines until the input ends, or `exit`. Returns the exit code."""
+        self._run(":")  # Makes the sandbox if there is none, and tells the working directory.
         with History() if self._interactive else contextlib.nullcontext():
             while (text := self._read()) is not None:
                 words = text.split()
@@ -81,14 +89,14 @@ class Shell:
         return self._code
 
     def _attempt(self, text: str) -> None:
-        """Run it; a failure of the sandbox is told, and the next line may do better."""
+        """Run a line. Where the sandbox fails, say so and go on with the next line."""
         try:
             self._run(text)
         except SandboxError as exc:
             self._caller.complain(exc.message)
             self._code = SANDBOX_FAILED
         except KeyboardInterrupt:
-            self._caller.complain("given up; the command may still run (sandbox ps)")
+            self._caller.complain("gave up waiting; the command may still run (see `sandbox ps`)")
             self._code = INTERRUPTED
 
     def _read(self) -> str | None:
@@ -111,8 +119,6 @@ class Shell:
                 return text
 
     def _run(self, command: str) -> None:
-        from sandbox_sdk.background import background
-
         with _interrupts() as interrupts:
             exit_ = background().run(lambda: self._in_loop(command, interrupts))
         self._cwd, self._code = exit_.cwd, exit_.exit_code
@@ -120,21 +126,19 @@ class Shell:
             print()
 
     async def _in_loop(self, command: str, interrupts: Interrupts) -> ExitEvent:
-        from sandbox_sdk.cli.follow import run_command, show_json, show_text
-
         interrupted = asyncio.Event()
         interrupts.set(interrupted)
         return await run_command(
             self._sandbox,
             command,
-            show=show_json if self._caller.json else show_text,
+            show=shown_as(json=self._caller.json),
             interrupted=interrupted,
             timeout=self._timeout,
         )
 
 
 class Interrupts:
-    """How often Ctrl-C was pressed, and whom to tell the first time."""
+    """Counts Ctrl-C. The first sets an event; the next raise KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -162,3 +166,49 @@ def _interrupts() -> Iterator[Interrupts]:
         yield interrupts
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def is_complete(text: str) -> bool:
+    """Whether bash would run this as it is, or complain, instead of waiting for more.
+
+    Asks the bash of this machine, which only reads and runs nothing. Where there is none, every
+    line counts as complete.
+    """
+    if (len(text) - len(text.rstrip("\\"))) % 2:
+        return False
+    bash = shutil.which("bash")
+    if bash is None:
+        return True
+    checked = subprocess.run(
+        [bash, "--norc", "--noprofile", "-n"],
+        input=text + "\n",
+        env={"LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return not any(sign in checked.stderr for sign in _UNFINISHED)
+
+
+class History:
+    """What was typed, kept from shell to shell. Use as a context manager."""
+
+    def __init__(self) -> None:
+        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        self._path = Path(base, "sandbox", "history")
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(ImportError, OSError):
+            import readline
+
+            readline.set_history_length(_KEPT)
+            readline.read_history_file(self._path)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with contextlib.suppress(ImportError, OSError):
+            import readline
+
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._path.touch(mode=0o600)
+            readline.write_history_file(self._path)

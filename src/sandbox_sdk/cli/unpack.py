@@ -1,8 +1,7 @@
-"""Unpacks an archive that came out of a sandbox, which may have been made to do harm.
+"""Unpacks an archive from a sandbox, which may be malicious.
 
-Every step goes by the descriptor of the folder above it, and no link is ever followed, whether it
-came from the sandbox, now or in a copy before, or was made by the user: a link in the way is
-replaced.
+Every path is walked from folder to folder by descriptors, and no link is followed, wherever it came
+from: a link in the way is replaced.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _MAX_LINKS = 40
 def unpack(archive: Path, folder: Path) -> list[str]:
     """Put what is in the archive into folder, which is made, or filled where there is one.
 
-    Only files, folders, and links that stay inside: the names of whatever else there was are
-    returned. Raises InvalidPath where the archive is broken or tries to get out, and then nothing
-    has been copied; also where it has a file in place of a folder, or the other way round.
+    Only files, folders, and links that stay inside are unpacked; returns the names of the rest.
+    Raises InvalidPath, before anything is copied, where the archive is broken or a path leads out;
+    also where it has a file in place of a folder here, or the other way round.
     """
     try:
         with tarfile.open(archive, "r:") as tar:
@@ -61,7 +60,10 @@ def _plan(tar: tarfile.TarFile) -> _Plan:
     plan = _Plan()
     for member in tar:
         if member.size < 0:
-            raise InvalidPath("the folder was not copied: its archive is broken")
+            raise InvalidPath(
+                f"the folder was not copied: {member.name[:200]!r} has a size of {member.size};"
+                " copy it again"
+            )
         steps = _steps(member.name)
         if member.isdir():
             plan.folders.add(steps)
@@ -76,7 +78,7 @@ def _plan(tar: tarfile.TarFile) -> _Plan:
     }
     for steps in (*plan.files, *plan.links):
         if steps in plan.folders or (steps in plan.files and steps in plan.links):
-            raise InvalidPath(f"the folder was not copied: {'/'.join(steps)!r} is two things in it")
+            raise InvalidPath(f"the folder was not copied: {'/'.join(steps)!r} is there twice")
     return plan
 
 
@@ -88,7 +90,7 @@ def _steps(name: str) -> Steps:
         known = False
     steps = tuple(step for step in name.split("/") if step not in ("", "."))
     if not known or not name or name.startswith("/") or ".." in steps:
-        raise InvalidPath(f"the folder was not copied: {name[:200]!r} in it leads out")
+        raise InvalidPath(f"the folder was not copied: {name[:200]!r} in it leads out of it")
     return steps
 
 
@@ -146,7 +148,7 @@ def _descended(top: int, steps: Steps) -> Iterator[int]:
 
 
 def _fill(top: int, tar: tarfile.TarFile, plan: _Plan) -> None:
-    """Links come last: until then there are none below the folder that are ours."""
+    """Links come last, so that no file is written through one of them."""
     below: dict[Steps, list[Steps]] = {steps: [] for steps in sorted(plan.folders)}
     for steps in plan.files:
         below[steps[:-1]].append(steps)
@@ -167,13 +169,13 @@ def _write(above: int, name: str, tar: tarfile.TarFile, member: tarfile.TarInfo)
         with source, open(fd, "wb") as file:
             shutil.copyfileobj(source, file)
             file.flush()
-            with contextlib.suppress(OSError, ValueError, OverflowError):  # A time that is none.
+            with contextlib.suppress(OSError, ValueError, OverflowError):  # An impossible time.
                 os.utime(fd, (member.mtime, member.mtime))
 
 
 @contextlib.contextmanager
 def _replacing(above: int, name: str) -> Iterator[str]:
-    """The name under which to make what then takes its place, whole."""
+    """A temporary name beside `name`, which is replaced at the end in one step."""
     part = f".{secrets.token_hex(8)}.part"
     try:
         yield part
@@ -187,13 +189,13 @@ def _replacing(above: int, name: str) -> Iterator[str]:
 
 
 def _mode(member: tarfile.TarInfo) -> int:
-    """Readable for its owner, executable where it was, without bits that lend rights."""
+    """Readable for its owner, executable where it was, without setuid and setgid."""
     return (member.mode & 0o755 if member.mode & 0o100 else member.mode & 0o644) | 0o600
 
 
 def _remove_links_out(folder: Path, top: int, plan: _Plan) -> list[str]:
-    """Only when all are there can it be told where a link leads by way of others, such as those
-    that the user had there."""
+    """A link may lead out by way of other links, also those that were here before: that can only be
+    told when all are in place."""
     out = [steps for steps in plan.links if not _leads_inside(folder, steps)]
     for steps in out:
         with _descended(top, steps[:-1]) as above:

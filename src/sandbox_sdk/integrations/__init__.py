@@ -9,6 +9,6 @@
 | anthropic     | Anthropic's SDK: Claude's own bash and text editor         | anthropic     |
 | mcp           | the Model Context Protocol, on stdio and over HTTP         | mcp           |
 
-All of them are on top of `tools`, and `presenting` is what their models see. Nothing is imported
-here: each module needs its extra alone.
+All of them use `tools`, and `presenting` is what their models see. Nothing is imported here, so
+that each module needs its own extra alone.
 """

@@ -3,7 +3,7 @@
 
     client.beta.messages.tool_runner(tools=sandbox_tools("conv-42"), …).until_done()
 
-Claude knows these tools by heart: they have no description of ours, only what they do and say.
+Claude was trained on these tools: their descriptions and schemas are Anthropic's own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from sandbox_sdk.errors import InvalidPath
 from sandbox_sdk.integrations.operations import Reply
 from sandbox_sdk.integrations.tools import SandboxTools
-from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult
+from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, problems
 
 BASH: BetaToolBash20250124Param = {"type": "bash_20250124", "name": "bash"}
 EDITOR: BetaToolTextEditor20250728Param = {
@@ -32,9 +32,9 @@ EDITOR: BetaToolTextEditor20250728Param = {
     "name": "str_replace_based_edit_tool",
 }
 _ALL = 1_000_000
-"""Lines: more than there are in any file that is shown."""
+"""A limit of lines that no file shown has."""
 
-# Runs in the box, so that edits that come at once wait for one another.
+# Runs in the box, where a lock makes concurrent edits wait.
 _INSERT = f"""
 import fcntl, json, os, sys
 call = json.loads(sys.argv[1])
@@ -90,7 +90,7 @@ Edit = Annotated[View | Create | StrReplace | Insert, Field(discriminator="comma
 _EDIT: TypeAdapter[View | Create | StrReplace | Insert] = TypeAdapter(Edit)
 
 Steps = Generator[tuple[str, dict[str, Any]], Reply, Reply]
-"""Calls of our tools, each answered with its reply; then what to say to Claude."""
+"""Yields calls of our tools, is sent their replies, and returns the reply for Claude."""
 
 
 class _InSandbox:
@@ -108,19 +108,20 @@ class _InSandbox:
         return f"<{type(self).__name__} {self._thread_id}, {self._tools!r}>"
 
     def _run(self, steps: Steps) -> str:
-        call = next(steps)
+        name, given = next(steps)
         while True:
+            reply = self._tools.dispatch(name, given, thread_id=self._thread_id)
             try:
-                call = steps.send(self._tools.dispatch(call[0], call[1], thread_id=self._thread_id))
+                name, given = steps.send(reply)
             except StopIteration as done:
                 return _said(done.value)
 
     async def _arun(self, steps: Steps) -> str:
-        call = next(steps)
+        name, given = next(steps)
         while True:
-            reply = await self._tools.adispatch(call[0], call[1], thread_id=self._thread_id)
+            reply = await self._tools.adispatch(name, given, thread_id=self._thread_id)
             try:
-                call = steps.send(reply)
+                name, given = steps.send(reply)
             except StopIteration as done:
                 return _said(done.value)
 
@@ -187,8 +188,7 @@ def _edit(given: object) -> Steps:
     try:
         edit = _EDIT.validate_python(given)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        raise ToolError(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+        raise ToolError(problems(error, "input")) from None
     match edit:
         case View(path=path, view_range=(first, last)):
             lines = {"offset": first, "limit": _ALL if last == -1 else last - first + 1}

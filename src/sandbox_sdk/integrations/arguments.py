@@ -1,4 +1,4 @@
-"""The tools as a model is told of them: their names, descriptions and arguments."""
+"""The tools as a model sees them: names, descriptions and arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from sandbox_sdk.protocol.models import MAX_COMMAND, MAX_TIMEOUT_S, WORKSPACE
+from sandbox_sdk.protocol.models import MAX_COMMAND, MAX_TIMEOUT_S, WORKSPACE, problems
 
 PATH = f"A path in the sandbox, relative to {WORKSPACE}."
 
@@ -134,7 +134,7 @@ ALL: dict[str, type[Arguments]] = {
 }
 
 USUAL = ("bash", "read_file", "write_file", "edit_file", "list_files")
-"""What agents are given unless told: bytes in base64 are for programs more than for models."""
+"""The default tools of an agent. Files in base64 are more for programs than for models."""
 
 Given = str | Mapping[str, Any]
 """The arguments of a call: as an object, or as JSON the way a model writes it."""
@@ -156,24 +156,20 @@ def schemas(names: Sequence[str] = USUAL) -> list[dict[str, Any]]:
 
 
 def parsed(name: str, arguments: Given) -> Arguments:
-    """A call as it was meant. Raises ValueError with what is wrong, for the model."""
+    """The arguments of a call, checked. Raises ValueError with what to tell the model."""
     if name not in ALL:
         raise ValueError(f"there is no tool {name!r}, only {', '.join(ALL)}")
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
         return ALL[name].model_validate(given)
     except ValidationError as error:
-        problems = (
-            f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
-            for problem in error.errors(include_url=False)
-        )
-        raise ValueError("; ".join(problems)) from None
+        raise ValueError(problems(error, "arguments")) from None
     except json.JSONDecodeError as error:
         raise ValueError(f"the arguments are not JSON: {error}") from None
 
 
 def _plain(schema: object) -> Any:
-    """A schema as models read it best: without titles, optional values without a null."""
+    """A JSON schema that is simple for models: no titles, and no null for optional values."""
     if isinstance(schema, list):
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):

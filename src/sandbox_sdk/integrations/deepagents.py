@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from posixpath import basename, isabs
+from typing import Any
 
 from deepagents.backends.protocol import (
     ExecuteOffloadResult,
@@ -84,34 +85,28 @@ class SandboxBackend(BaseSandbox):
         command: str,
         capture_path: str,
         *,
-        max_inline_bytes: int,  # noqa: ARG002
-        max_capture_bytes: int | None = None,  # noqa: ARG002
         timeout: int | None = None,
+        **_limits: Any,
     ) -> ExecuteOffloadResult:
-        reply = self._tools.dispatch(
-            "bash",
-            {"command": command, "timeout": _seconds(timeout)},
-            thread_id=self._thread(),
-            tool_call_id=basename(capture_path),
+        given = {"command": command, "timeout": _seconds(timeout)}
+        call_id = basename(capture_path)
+        return _shown(
+            self._tools.dispatch("bash", given, thread_id=self._thread(), tool_call_id=call_id)
         )
-        return _shown(reply)
 
     async def aexecute_with_offload(
         self,
         command: str,
         capture_path: str,
         *,
-        max_inline_bytes: int,  # noqa: ARG002
-        max_capture_bytes: int | None = None,  # noqa: ARG002
         timeout: int | None = None,  # noqa: ASYNC109
+        **_limits: Any,
     ) -> ExecuteOffloadResult:
-        reply = await self._tools.adispatch(
-            "bash",
-            {"command": command, "timeout": _seconds(timeout)},
-            thread_id=self._thread(),
-            tool_call_id=basename(capture_path),
+        given = {"command": command, "timeout": _seconds(timeout)}
+        call_id, thread_id = basename(capture_path), self._thread()
+        return _shown(
+            await self._tools.adispatch("bash", given, thread_id=thread_id, tool_call_id=call_id)
         )
-        return _shown(reply)
 
     # Files
 
@@ -177,7 +172,7 @@ async def _download(tools: Operations, path: str) -> FileDownloadResponse:
 
 def _check_absolute(path: str) -> None:
     if not isabs(path):
-        raise InvalidPath(f"{path} is not an absolute path")
+        raise InvalidPath(f"{path} is not an absolute path; begin it with /")
 
 
 def _named(error: SandboxError) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-from dataclasses import dataclass
 
 from sandbox_sdk.integrations.presenting import Presenting, shorten
 from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, ListResult
 
-# Runs in the box, so that a replay is known by its key, and edits that come at once wait for one
-# another. `exec`: a shell that is replaced leaves its state to others.
+# Runs in the box: the idempotency key of the command keeps a replay from editing twice, and the
+# lock makes concurrent edits wait. `exec` replaces the shell: the thread's shell state stays as is.
 _EDIT = f"""
 import fcntl, json, os, shutil, sys, tempfile
 call = json.load(sys.stdin)
@@ -38,38 +37,28 @@ except (OSError, ValueError) as error:
 EDIT_COMMAND = f"exec python3 -c {shlex.quote(_EDIT)}"
 
 
-@dataclass(frozen=True)
-class Edited:
-    """What came of an edit."""
-
-    text: str
-    done: bool
-
-
-def edited(result: ExecuteResult, *, replace_all: bool) -> Edited:
-    """What EDIT_COMMAND has told."""
+def edited(result: ExecuteResult, *, replace_all: bool) -> tuple[str, bool]:
+    """What to tell of a run of EDIT_COMMAND, and whether the file was changed."""
     try:
         told = json.loads(result.stdout)
     except ValueError:
-        said = result.output.strip()[-500:] or f"exit code {result.exit_code}"
-        return Edited(f"Not edited: {said}", done=False)
+        output = result.output.strip()[-500:] or f"exit code {result.exit_code}"
+        return f"Not edited: {output}", False
     path = told["path"]
     if "error" in told:
-        return Edited(f"Not edited: {path}: {told['error']}", done=False)
+        return f"Not edited: {path}: {told['error']}", False
     found = told["found"]
     if found == 0:
-        return Edited(
+        return (
             f"Not edited: the text is not in {path}. Read the file and give the text exactly as it"
-            " is there, with its spaces and line breaks",
-            done=False,
-        )
+            " is there, with its spaces and line breaks"
+        ), False
     if found > 1 and not replace_all:
-        return Edited(
+        return (
             f"Not edited: the text is {found} times in {path}. Give more of what is around the one"
-            " you mean, or replace_all",
-            done=False,
-        )
-    return Edited(f"Replaced {found} in {path}", done=True)
+            " you mean, or replace_all"
+        ), False
+    return f"Replaced {found} in {path}", True
 
 
 def numbered(data: bytes, *, path: str, offset: int, limit: int, options: Presenting) -> str:

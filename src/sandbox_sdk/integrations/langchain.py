@@ -6,9 +6,9 @@
     agent = create_agent(model, middleware=[SandboxMiddleware()], checkpointer=checkpointer)
     agent.invoke({"messages": [...]}, {"configurable": {"thread_id": "conv-42"}})
 
-The thread is the one of the run: every conversation has its own sandbox, and nothing has to be
-passed along. A tool call that LangGraph replays is not carried out twice. Output is streamed while
-a command runs, in the modes "custom" and "tools".
+The thread is that of the run, so every conversation has its own sandbox. A tool call that LangGraph
+replays is not carried out twice. Output is streamed while a command runs, in the modes "custom" and
+"tools".
 
 Needs `pip install agent-sandbox[langchain]`.
 """
@@ -40,8 +40,8 @@ def thread_of(config: RunnableConfig) -> str:
     thread_id = config.get("configurable", {}).get("thread_id")
     if thread_id is None:
         raise ValueError(
-            "this run has no thread_id, so nobody can tell whose sandbox is meant: pass"
-            ' {"configurable": {"thread_id": …}} as its config'
+            "the config of this run has no thread_id, which names its sandbox: pass"
+            ' {"configurable": {"thread_id": …}}'
         )
     return str(thread_id)
 
@@ -52,25 +52,7 @@ def bash_tool(tools: SandboxTools | None = None) -> BaseTool:
     While a command runs, its output comes as `{"sandbox": {"tool_call_id": …, "output": …}}` in
     the stream mode "custom", and as deltas of the tool in the mode "tools".
     """
-    shared = tools or SandboxTools()
-
-    def run(config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any) -> _Content:
-        call_id = runtime.tool_call_id if runtime else None
-        reply = Reply("")
-        for piece in shared.stream(given, thread_id=thread_of(config), tool_call_id=call_id):
-            reply = _shown(runtime, piece)
-        return _content(Bash.name, reply, call_id)
-
-    async def arun(
-        config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any
-    ) -> _Content:
-        call_id = runtime.tool_call_id if runtime else None
-        reply = Reply("")
-        async for piece in shared.astream(given, thread_id=thread_of(config), tool_call_id=call_id):
-            reply = _shown(runtime, piece)
-        return _content(Bash.name, reply, call_id)
-
-    return _tool(Bash.name, run, arun)
+    return _tool(tools or SandboxTools(), Bash.name)
 
 
 def file_tools(
@@ -78,7 +60,7 @@ def file_tools(
 ) -> list[BaseTool]:
     """Tools to read, write, edit and list the files of the sandbox."""
     shared = tools or SandboxTools()
-    return [_file_tool(shared, name) for name in names]
+    return [_tool(shared, name) for name in names]
 
 
 def sandbox_tools(tools: SandboxTools | None = None) -> list[BaseTool]:
@@ -127,29 +109,31 @@ class SandboxMiddleware(AgentMiddleware[Any, Any, Any]):
             await self._sandboxes.acleanup(thread_of(get_config()))
 
 
-def _file_tool(tools: SandboxTools, name: str) -> BaseTool:
+def _tool(tools: SandboxTools, name: str) -> BaseTool:
+    """One tool. Its schema is given as a dict, not as a model: LangChain would check the arguments
+    with a model, where SandboxTools tells the LLM in words what is wrong, and would take what
+    LangGraph injects for arguments."""
+
     def run(config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any) -> _Content:
-        call_id = runtime.tool_call_id if runtime else None
-        thread_id = thread_of(config)
-        reply = tools.dispatch(name, given, thread_id=thread_id, tool_call_id=call_id)
+        thread_id, call_id = thread_of(config), runtime.tool_call_id if runtime else None
+        if name != Bash.name:
+            reply = tools.dispatch(name, given, thread_id=thread_id, tool_call_id=call_id)
+        else:
+            for piece in tools.stream(given, thread_id=thread_id, tool_call_id=call_id):
+                reply = _shown(runtime, piece)
         return _content(name, reply, call_id)
 
     async def arun(
         config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any
     ) -> _Content:
-        call_id = runtime.tool_call_id if runtime else None
-        thread_id = thread_of(config)
-        reply = await tools.adispatch(name, given, thread_id=thread_id, tool_call_id=call_id)
+        thread_id, call_id = thread_of(config), runtime.tool_call_id if runtime else None
+        if name != Bash.name:
+            reply = await tools.adispatch(name, given, thread_id=thread_id, tool_call_id=call_id)
+        else:
+            async for piece in tools.astream(given, thread_id=thread_id, tool_call_id=call_id):
+                reply = _shown(runtime, piece)
         return _content(name, reply, call_id)
 
-    return _tool(name, run, arun)
-
-
-def _tool(
-    name: str, run: Callable[..., _Content], arun: Callable[..., Awaitable[_Content]]
-) -> BaseTool:
-    """The schema is given as such, not as a model: what is wrong with a call is then told to the
-    model by us, in words, and what LangGraph injects is not taken for an argument."""
     return StructuredTool(
         name=name,
         description=ALL[name].description(),

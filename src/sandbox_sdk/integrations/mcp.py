@@ -42,7 +42,7 @@ _NO_THREAD = (
 
 Context = ServerRequestContext[dict[str, Any], Any]
 Conversation = tuple[AsyncSandboxTools, str | None]
-"""Whose tools, and in which thread; None where a request does not tell."""
+"""The tools and the thread of a request; None if it names no thread."""
 
 
 async def serve_stdio(tools: AsyncSandboxTools, thread_id: str) -> None:
@@ -53,17 +53,17 @@ async def serve_stdio(tools: AsyncSandboxTools, thread_id: str) -> None:
 
 
 class McpEndpoint:
-    """The tools for HTTP: an ASGI app, which works inside its `lifespan`.
+    """The tools over HTTP: an ASGI app, which works inside its `lifespan`.
 
-    `tenant` tells from the headers of a request whose it is, or raises; each tenant has threads of
-    its own.
+    `tenant` gets the tenant of a request from its headers, or raises; each tenant has its own
+    threads.
     """
 
     def __init__(self, tenants: Tenants, *, tenant: Callable[[Headers], str]) -> None:
         self._tenants = tenants
         self._tenant = tenant
         self._tools: dict[str, AsyncSandboxTools] = {}
-        # Whoever mounts this decides by which names it may be reached.
+        # The app that mounts this checks the Host header.
         security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self._manager = StreamableHTTPSessionManager(
             mcp_server(self._conversation), security_settings=security
@@ -80,7 +80,7 @@ class McpEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         tenant = self._tenant(Headers(scope=scope))
         scope.setdefault("state", {})["tenant"] = tenant
-        # A session can be used by those alone who have begun it.
+        # An MCP session can only be used by the tenant that began it.
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=tenant, scopes=[]))
         await self._manager.handle_request(scope, receive, send)
 
@@ -96,7 +96,7 @@ class McpEndpoint:
 
 
 def mcp_server(conversation: Callable[[Context], Conversation]) -> Server[dict[str, Any]]:
-    """An MCP server with the tools of whatever conversation a request belongs to."""
+    """An MCP server with the tools of the conversation that a request belongs to."""
 
     async def list_tools(
         _context: Context, _params: types.PaginatedRequestParams | None
@@ -127,8 +127,8 @@ def mcp_server(conversation: Callable[[Context], Conversation]) -> Server[dict[s
     async def discover(
         context: Context, _params: types.RequestParams | None
     ) -> types.DiscoverResult:
-        # The newest protocol has no sessions. Who names no thread is asked to begin one the older
-        # way, so that there is something to tell conversations apart by.
+        # The newest protocol has no sessions. A client that names no thread is offered the older
+        # versions alone, whose session ids tell conversations apart.
         _, thread_id = conversation(context)
         versions = HANDSHAKE_PROTOCOL_VERSIONS if thread_id is None else MODERN_PROTOCOL_VERSIONS
         return types.DiscoverResult(
@@ -156,8 +156,7 @@ async def _carried_out(
     arguments: Mapping[str, Any],
     context: Context,
 ) -> Reply:
-    """The reply of a tool. A client that has asked for progress is told a command's output as it
-    comes."""
+    """The reply of a tool. A client that asked for progress gets a command's output as it comes."""
     if name != "bash" or "progress_token" not in (context.meta or {}):
         return await tools.dispatch(name, arguments, thread_id=thread_id)
     seen = 0
@@ -175,7 +174,7 @@ def _result(content: types.ContentBlock, *, failed: bool = False) -> types.CallT
 
 
 def _file(path: str, data: str) -> types.ContentBlock:
-    """A file as a client can best use it: an image can be looked at, the rest is a resource."""
+    """A file as MCP content: an image as such, anything else as a resource."""
     kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
     if kind.startswith("image/"):
         return types.ImageContent(data=data, mime_type=kind)

@@ -12,16 +12,7 @@ from typing import Unpack
 from sandbox_sdk import transfer
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.errors import FileTooLarge, InvalidPath, SandboxError, SessionNotFound
-from sandbox_sdk.integrations.arguments import (
-    Arguments,
-    Bash,
-    DownloadFile,
-    EditFile,
-    ListFiles,
-    ReadFile,
-    UploadFile,
-    WriteFile,
-)
+from sandbox_sdk.integrations import arguments as args
 from sandbox_sdk.integrations.filing import EDIT_COMMAND, edited, listed, numbered, oldest_beyond
 from sandbox_sdk.integrations.presenting import (
     OUTPUTS,
@@ -37,9 +28,9 @@ from sandbox_sdk.protocol.models import ExecuteResult, Model, Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
 
 MAX_READ = 10 << 20
-"""Larger files are not carried out of the box for a model to look at."""
+"""Bytes of a file that a tool reads for a model."""
 MAX_KEPT = 16 << 20
-"""Of outputs, in a box: they lie in its memory."""
+"""Bytes of saved outputs in a box: /tmp there is memory."""
 _THREADS_REMEMBERED = 10_000
 
 
@@ -53,17 +44,17 @@ class Reply:
     error: SandboxError | None = None
     """Why the call was not carried out, where the sandbox refused it."""
     failed: bool = False
-    """Whether it was not carried out. A command that ends with 1 was."""
+    """Whether the call was not carried out. A command that ends with exit code 1 was."""
 
     def __str__(self) -> str:
         return self.text
 
 
 class Generations:
-    """The last known generation of each thread.
+    """The last generation of each thread that its model knows of.
 
-    The server tells of a new sandbox once. Where it told a file tool, which has no words for it,
-    the next command brings it to the model.
+    The server reports a new sandbox once. If that was to a file tool, whose reply does not say so,
+    the reply of the next command does.
     """
 
     def __init__(self) -> None:
@@ -76,12 +67,12 @@ class Generations:
             del self._known[next(iter(self._known))]
 
     def notice(self, thread_id: str, generation: int) -> None:
-        """A generation the model is not told of: news only where nothing was known."""
+        """Remember a generation that the model is not told of, unless one is known."""
         if thread_id not in self._known:
             self.remember(thread_id, generation)
 
     def told(self, thread_id: str, result: ExecuteResult) -> ExecuteResult:
-        """The result, with a change of generation in it that the model has not been told."""
+        """The result, marked as "recreated" if the model has not been told of its generation."""
         known = self._known.get(thread_id, result.generation)
         self.remember(thread_id, result.generation)
         if known < result.generation and result.session_state == "live":
@@ -107,41 +98,45 @@ class Operations:
         self._presenting = presenting
         self._generations = generations
 
-    async def call(self, call: Arguments, tool_call_id: str | None) -> Reply:
+    async def call(self, call: args.Arguments, tool_call_id: str | None) -> Reply:
         """Carry out a call; one that was carried out before under its tool_call_id is not again."""
         match call:
-            case Bash():
+            case args.Bash():
                 return await self.bash(call, tool_call_id)
-            case EditFile():
+            case args.EditFile():
                 return await self._edit(call, tool_call_id)
-            case ReadFile():
-                return await self._read(call)
-            case ListFiles():
+            case args.ReadFile(path=path, offset=offset, limit=limit):
+                data = await self.content(path)
+                options = self._presenting
+                return Reply(numbered(data, path=path, offset=offset, limit=limit, options=options))
+            case args.ListFiles():
                 listing = await self.sandbox.list_files(call.path, recursive=call.recursive)
                 return Reply(listed(listing, options=self._presenting), artifact=listing)
-            case WriteFile():
+            case args.WriteFile():
                 return await self._store(call.path, call.content.encode())
-            case UploadFile():
+            case args.UploadFile():
                 return await self._store(call.path, b64decode(call.data_base64))
-            case DownloadFile():
+            case args.DownloadFile():
                 return Reply(b64encode(await self.content(call.path)).decode())
         raise TypeError(f"no such tool: {call!r}")
 
     async def quietly(self, command: str, **options: Unpack[CommandOptions]) -> ExecuteResult:
-        """Run a command that the model does not see. What it should be told comes later."""
+        """Run a command that the model does not see."""
         result = await self.sandbox.execute(command, **options)
         self._generations.notice(self._thread_id, result.generation)
         return result
 
-    async def bash(self, call: Bash, tool_call_id: str | None) -> Reply:
+    async def bash(self, call: args.Bash, tool_call_id: str | None) -> Reply:
         if call.restart:
             await self._restart(tool_call_id)
         if call.command is None:
             return Reply(RESTARTED)
         result = await self.sandbox.execute(call.command, **_options(call, tool_call_id))
-        return await self._told(call, result)
+        return await self._reply(call, result)
 
-    async def stream(self, call: Bash, tool_call_id: str | None) -> AsyncGenerator[str | Reply]:
+    async def stream(
+        self, call: args.Bash, tool_call_id: str | None
+    ) -> AsyncGenerator[str | Reply]:
         """The output of a command as it comes, and then the reply."""
         if call.restart:
             await self._restart(tool_call_id)
@@ -154,15 +149,14 @@ class Operations:
                 if isinstance(event, OutputEvent):
                     yield event.data
                 elif isinstance(event, ExitEvent):
-                    yield await self._told(call, await self._result(event))
-
-    async def _result(self, event: ExitEvent) -> ExecuteResult:
-        process = await self.sandbox.process(event.command_id)
-        result = await process.result()
-        return result.model_copy(update={"session_state": event.session_state})
+                    process = await self.sandbox.process(event.command_id)
+                    result = await process.result()
+                    # Only the events say whether this command got a new box.
+                    state = {"session_state": event.session_state}
+                    yield await self._reply(call, result.model_copy(update=state))
 
     async def _restart(self, tool_call_id: str | None) -> None:
-        """A new generation; not again where this very call has made it."""
+        """Restart the sandbox, unless this very call has done so before."""
         key = _key(tool_call_id, "restart")
         if key is not None and await self._remembers(key):
             return
@@ -178,7 +172,7 @@ class Operations:
             return False
         return any(command.idempotency_key == key for command in known.commands)
 
-    async def _told(self, call: Bash, result: ExecuteResult) -> Reply:
+    async def _reply(self, call: args.Bash, result: ExecuteResult) -> Reply:
         result = self._generations.told(self._thread_id, result)
         text = clean(result.output, self._presenting)
         saved_as = None
@@ -188,7 +182,7 @@ class Operations:
         return Reply(f"{RESTARTED}\n{said}" if call.restart else said, artifact=result)
 
     async def _save(self, text: str, path: str) -> str | None:
-        """Keep an output in the box. Where that fails the result is none the worse."""
+        """Save an output in the box, and delete the oldest beyond MAX_KEPT. None if that fails."""
         try:
             saved = await self.sandbox.write_text(path, text)
             listing = await self.sandbox.list_files(OUTPUTS)
@@ -198,38 +192,34 @@ class Operations:
             return None
         return saved.path
 
-    async def _read(self, call: ReadFile) -> Reply:
-        data = await self.content(call.path)
-        text = numbered(
-            data, path=call.path, offset=call.offset, limit=call.limit, options=self._presenting
-        )
-        return Reply(text)
-
     async def content(self, path: str, *, max_bytes: int = MAX_READ) -> bytes:
         """The bytes of a file. Raises InvalidPath for a folder, FileTooLarge."""
         target = Target(thread_id=self._thread_id)
         async with self._sandboxes.download_file(target, path) as download:
             if download.info.type == "directory":
-                raise InvalidPath(f"{path} is a folder, not a file")
+                raise InvalidPath(f"{path} is a folder, not a file; list it instead")
             if (size := download.info.size or 0) > max_bytes:
-                raise FileTooLarge(f"{path} has {size:,} bytes; use grep, head or sed")
+                raise FileTooLarge(
+                    f"{path} has {size:,} bytes, at most {max_bytes:,} can be read; use grep, head"
+                    " or sed"
+                )
             return await transfer.read(download)
 
     async def _store(self, path: str, data: bytes) -> Reply:
         result = await self.sandbox.upload_bytes(data, path)
         return Reply(f"Wrote {result.size:,} bytes to {result.path}", artifact=result)
 
-    async def _edit(self, call: EditFile, tool_call_id: str | None) -> Reply:
+    async def _edit(self, call: args.EditFile, tool_call_id: str | None) -> Reply:
         stdin = call.model_dump_json()
         options = CommandOptions(stdin=stdin)
         if key := _key(tool_call_id, stdin):
             options["idempotency_key"] = key
         result = await self.quietly(EDIT_COMMAND, **options)
-        came = edited(result, replace_all=call.replace_all)
-        return Reply(came.text, artifact=result, failed=not came.done)
+        text, done = edited(result, replace_all=call.replace_all)
+        return Reply(text, artifact=result, failed=not done)
 
 
-def _options(call: Bash, tool_call_id: str | None) -> CommandOptions:
+def _options(call: args.Bash, tool_call_id: str | None) -> CommandOptions:
     options = CommandOptions()
     if call.timeout is not None:
         options["timeout"] = call.timeout
@@ -239,8 +229,8 @@ def _options(call: Bash, tool_call_id: str | None) -> CommandOptions:
 
 
 def _key(tool_call_id: str | None, what: str) -> str | None:
-    """The idempotency key of a call. A person may change the arguments of a call that waits for
-    approval, and its id stays: so what is to be done is part of the key."""
+    """The idempotency key of a call. It includes what is to be done: a person may change the
+    arguments of a call that waits for approval, which keeps its id."""
     if not tool_call_id:
         return None
     digest = hashlib.sha256(f"{tool_call_id}\0{what}".encode()).hexdigest()[:32]

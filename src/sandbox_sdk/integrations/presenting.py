@@ -1,7 +1,7 @@
-"""What a model sees of its sandbox: results, errors and limits, in words it can act on.
+"""What a model is told about its sandbox: results, errors and limits, in words it can act on.
 
-Everything here is pure. `present` is for what came of a command, `explain` for what went wrong
-with a call, `system_prompt` for what a model should know before its first.
+Everything here is pure. `present` shows the result of a command, `explain` an error, and
+`system_prompt` is what a model should know before its first call.
 """
 
 from __future__ import annotations
@@ -9,28 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sandbox_sdk.errors import (
-    Capacity,
-    CommandRejected,
-    DiskFull,
-    FileMissing,
-    FileTooLarge,
-    Forbidden,
-    IdempotencyMismatch,
-    InvalidRequest,
-    RateLimited,
-    RuntimeUnavailable,
-    SandboxError,
-    SessionLost,
-    SessionNotFound,
-    TransferCorrupted,
-    Unauthorized,
-    Unavailable,
-)
+from sandbox_sdk import errors
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, USER, WORKSPACE, ExecuteResult, Limits
 
 OUTPUTS = "/tmp/outputs"
-"""Where the whole of an output goes that was shortened: beside the work, not in it."""
+"""Where the whole of a shortened output is saved: outside of the workspace."""
 
 RECREATED = (
     "Note: your sandbox was lost or had expired, and this is a new one. Your files from before are"
@@ -76,7 +59,7 @@ class Shortened:
 
 
 def clean(output: str, options: Presenting) -> str:
-    """Output as a person at a terminal would have it at the end. Keeps the number of lines."""
+    """Output as a terminal would show it at the end. Keeps the number of lines."""
     if options.collapse_progress and "\r" in output:
         output = "\n".join(_last_state(line) for line in output.split("\n"))
     if options.strip_ansi:
@@ -103,8 +86,8 @@ def shorten(text: str, max_chars: int) -> Shortened | None:
 def present(
     result: ExecuteResult, *, options: Presenting | None = None, saved_as: str | None = None
 ) -> str:
-    """What came of a command. `saved_as` is where in the box the whole cleaned output is, if it is
-    shortened here and somebody has saved it."""
+    """The result of a command. saved_as: the file in the box with the whole cleaned output, if it
+    is shortened here and was saved."""
     options = options or Presenting()
     parts = [RECREATED] if result.session_state == "recreated" else []
     parts.append(_shown(clean(result.output, options), options, saved_as) or "(no output)")
@@ -117,16 +100,16 @@ def present(
     return "\n".join(parts)
 
 
-def explain(error: SandboxError) -> str:
-    """What went wrong with a call and what to do about it."""
-    if isinstance(error, CommandRejected):
+def explain(error: errors.SandboxError) -> str:
+    """What went wrong with a call, and what to do about it."""
+    if isinstance(error, errors.CommandRejected):
         return _rejection(error)
     message = error.message.rstrip(".")
     return f"Error ({error.code}): {message}. {_advice(error)}".rstrip()
 
 
 def system_prompt(limits: Limits, *, max_chars: int = Presenting.max_chars) -> str:
-    """What a model should know of its sandbox, as a paragraph of a system prompt."""
+    """A paragraph about the sandbox for a system prompt."""
     network = (
         "There is no network: nothing can be downloaded or installed from the internet."
         if limits.network == "none"
@@ -148,7 +131,7 @@ def system_prompt(limits: Limits, *, max_chars: int = Presenting.max_chars) -> s
 
 
 def _last_state(line: str) -> str:
-    """What a terminal shows of a line whose parts overwrite one another."""
+    """What a terminal shows of a line with carriage returns."""
     states = [part for part in line.split("\r") if part]
     return states[-1] if states else ""
 
@@ -194,7 +177,7 @@ def _ending(result: ExecuteResult) -> str:
     return f"[{ending}]"
 
 
-def _rejection(error: CommandRejected) -> str:
+def _rejection(error: errors.CommandRejected) -> str:
     lines = [f"Not run: {error.message}"]
     for name, label in (
         ("rule", "rule"),
@@ -209,32 +192,38 @@ def _rejection(error: CommandRejected) -> str:
     return "\n".join(lines)
 
 
-_ADVICE: list[tuple[type[SandboxError], str]] = [
+_ADVICE: list[tuple[type[errors.SandboxError], str]] = [
     (
-        SessionLost,
+        errors.SessionLost,
         "Your sandbox is gone with all its files. The next command gets a new, empty one",
     ),
-    (SessionNotFound, "There is no sandbox yet; run a command, and there will be"),
-    (FileMissing, "Look what is there with a listing of the folder"),
-    (DiskFull, f"Delete what is not needed; `du -sh {WORKSPACE}/* | sort -h` shows what is large"),
-    (FileTooLarge, "Split the file, or make it inside the sandbox"),
-    (TransferCorrupted, "Nothing was kept of it. Try again"),
-    (IdempotencyMismatch, "This call was made before with other arguments. Call again"),
-    (InvalidRequest, "Correct the arguments and call again"),
-    (Unauthorized, "You cannot mend this: tell the user that the API key is missing or wrong"),
-    (Forbidden, "You cannot mend this: tell the user"),
-    (Capacity, "Nothing is lost"),
-    (RateLimited, "Nothing is lost"),
-    (RuntimeUnavailable, "The sandbox cannot be reached, but nothing is known to be lost"),
-    (Unavailable, "Nothing is lost"),
+    (errors.SessionNotFound, "There is no sandbox yet; run a command, and there will be"),
+    (errors.FileMissing, "Look what is there with a listing of the folder"),
+    (
+        errors.DiskFull,
+        f"Delete what is not needed; `du -sh {WORKSPACE}/* | sort -h` shows what is large",
+    ),
+    (errors.FileTooLarge, "Split the file, or make it inside the sandbox"),
+    (errors.TransferCorrupted, "Nothing was kept of it. Try again"),
+    (errors.IdempotencyMismatch, "This call was made before with other arguments. Call again"),
+    (errors.InvalidRequest, "Correct the arguments and call again"),
+    (
+        errors.Unauthorized,
+        "You cannot mend this: tell the user that the API key is missing or wrong",
+    ),
+    (errors.Forbidden, "You cannot mend this: tell the user"),
+    (errors.Capacity, "Nothing is lost"),
+    (errors.RateLimited, "Nothing is lost"),
+    (errors.RuntimeUnavailable, "The sandbox cannot be reached, but nothing is known to be lost"),
+    (errors.Unavailable, "Nothing is lost"),
 ]
 
 
-def _advice(error: SandboxError) -> str:
+def _advice(error: errors.SandboxError) -> str:
     said = next((text for kind, text in _ADVICE if isinstance(error, kind)), None)
     if said is None:
         return "This is a fault of the sandbox. Try once more; if it stays, tell the user."
-    if isinstance(error, Unavailable):
+    if isinstance(error, errors.Unavailable):
         wait = error.details.get("retry_after_s")
         when = f"in {wait:g} seconds" if isinstance(wait, int | float) else "in a while"
         return f"{said}: try the same call again {when}; if it stays, tell the user."

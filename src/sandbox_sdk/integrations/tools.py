@@ -5,16 +5,15 @@
         reply = tools.dispatch(call.name, call.arguments, thread_id="conv-42", tool_call_id=call.id)
         reply.text                                     # for the message with role "tool"
 
-Every thread has its sandbox, made at its first call. A call never raises a SandboxError: what went
-wrong is told in the reply, in words a model can act on.
+Every thread has its own sandbox, made at its first call. A call never raises a SandboxError: the
+reply says what went wrong, in words a model can act on.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypedDict, TypeVar
 
 import anyio
 
@@ -57,12 +56,7 @@ class AsyncSandboxTools:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -83,7 +77,7 @@ class AsyncSandboxTools:
 
     @contextlib.asynccontextmanager
     async def operations(self, thread_id: str) -> AsyncIterator[Operations]:
-        """The tools over one thread's sandbox, for integrations that need their own forms."""
+        """The tools of one thread, for integrations that present results in their own way."""
         async with self.sandbox(thread_id) as sandbox:
             yield Operations(
                 sandbox,
@@ -105,8 +99,7 @@ class AsyncSandboxTools:
     ) -> Reply:
         """Carry out a model's call.
 
-        One that comes again with the same tool_call_id and the same arguments, as frameworks
-        replay them, is not carried out twice.
+        Frameworks replay calls: one with the same tool_call_id and arguments runs only once.
         """
         try:
             call = parsed(name, arguments)
@@ -131,7 +124,7 @@ class AsyncSandboxTools:
             yield _failure(error)
 
     async def system_prompt(self, thread_id: str) -> str:
-        """What to tell a model about its sandbox, which is made for it."""
+        """What to tell a model about its sandbox. Makes the sandbox, to know its limits."""
         async with self.sandbox(thread_id) as sandbox:
             session = await sandbox.create_session()
         return system_prompt(session.limits, max_chars=self._presenting.max_chars)
@@ -182,68 +175,65 @@ class SandboxTools:
     def dispatch(
         self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> Reply:
-        self._remember()
-        return self._background.run(
-            lambda: self._tools.dispatch(
-                name, arguments, thread_id=thread_id, tool_call_id=tool_call_id
-            )
-        )
+        ids = _Ids(thread_id=thread_id, tool_call_id=tool_call_id)
+        return self._run(lambda: self._tools.dispatch(name, arguments, **ids))
 
     async def adispatch(
         self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> Reply:
-        self._remember()
-        return await self._background.cross(
-            lambda: self._tools.dispatch(
-                name, arguments, thread_id=thread_id, tool_call_id=tool_call_id
-            )
-        )
+        ids = _Ids(thread_id=thread_id, tool_call_id=tool_call_id)
+        return await self._cross(lambda: self._tools.dispatch(name, arguments, **ids))
 
     def stream(
         self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> Generator[str | Reply]:
-        self._remember()
-        return self._background.iterate(
-            lambda: self._tools.stream(arguments, thread_id=thread_id, tool_call_id=tool_call_id)
-        )
+        ids = _Ids(thread_id=thread_id, tool_call_id=tool_call_id)
+        self._close_at_exit()
+        return self._background.iterate(lambda: self._tools.stream(arguments, **ids))
 
     def astream(
         self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
     ) -> AsyncGenerator[str | Reply]:
-        self._remember()
-        return self._background.cross_each(
-            lambda: self._tools.stream(arguments, thread_id=thread_id, tool_call_id=tool_call_id)
-        )
+        ids = _Ids(thread_id=thread_id, tool_call_id=tool_call_id)
+        self._close_at_exit()
+        return self._background.cross_each(lambda: self._tools.stream(arguments, **ids))
 
     def use(self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]) -> _Result:
         """Do work in the sandbox of a thread. Raises what it raises."""
-        self._remember()
-        return self._background.run(lambda: self._tools.use(thread_id, work))
+        return self._run(lambda: self._tools.use(thread_id, work))
 
     async def ause(
         self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
     ) -> _Result:
-        self._remember()
-        return await self._background.cross(lambda: self._tools.use(thread_id, work))
+        return await self._cross(lambda: self._tools.use(thread_id, work))
 
     def system_prompt(self, thread_id: str) -> str:
-        self._remember()
-        return self._background.run(lambda: self._tools.system_prompt(thread_id))
+        return self._run(lambda: self._tools.system_prompt(thread_id))
 
     async def asystem_prompt(self, thread_id: str) -> str:
-        self._remember()
-        return await self._background.cross(lambda: self._tools.system_prompt(thread_id))
+        return await self._cross(lambda: self._tools.system_prompt(thread_id))
 
     def cleanup(self, thread_id: str) -> None:
-        self._remember()
-        self._background.run(lambda: self._tools.cleanup(thread_id))
+        self._run(lambda: self._tools.cleanup(thread_id))
 
     async def acleanup(self, thread_id: str) -> None:
-        self._remember()
-        await self._background.cross(lambda: self._tools.cleanup(thread_id))
+        await self._cross(lambda: self._tools.cleanup(thread_id))
 
-    def _remember(self) -> None:
+    def _run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
+        self._close_at_exit()
+        return self._background.run(work)
+
+    async def _cross(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
+        self._close_at_exit()
+        return await self._background.cross(work)
+
+    def _close_at_exit(self) -> None:
         self._background.at_exit(self._tools, self._tools.close)
+
+
+class _Ids(TypedDict):
+    thread_id: str
+    tool_call_id: str | None
 
 
 def _failure(error: SandboxError | ValueError) -> Reply:

@@ -47,7 +47,7 @@ class SandboxError(Exception):
     def from_wire(
         cls, code: str, message: str, details: dict[str, Any] | None = None
     ) -> SandboxError:
-        """The error a server has told by its code."""
+        """The error of an answer with this code."""
         error = _BY_CODE.get(code, SandboxError)(message)
         error.details = dict(details or {})
         return error
@@ -162,10 +162,10 @@ class RuntimeUnavailable(Unavailable):
 
 
 class Unreachable(RuntimeUnavailable):
-    """No answer came. `may_have_arrived` tells whether the server may have begun nevertheless."""
+    """No answer came. `may_have_arrived`: whether the server may have carried out the call."""
 
     silent = False
-    """Whether the server has taken the call, and the time for its answer was over."""
+    """Whether the server took the call, but did not answer in time."""
 
     def __init__(self, message: str, /, *, may_have_arrived: bool = True, **details: Any) -> None:
         super().__init__(message, **details)
@@ -180,5 +180,5 @@ def _tree(root: type[SandboxError]) -> list[type[SandboxError]]:
     return [root, *(found for child in root.__subclasses__() for found in _tree(child))]
 
 
-# Of several with one code, the most general: the others are known on one side only.
+# Of several classes with one code the most general: the others never travel.
 _BY_CODE = {cls.code: cls for cls in reversed(_tree(SandboxError))}

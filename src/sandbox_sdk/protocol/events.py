@@ -55,13 +55,13 @@ CommandEvent = StartEvent | OutputEvent | GapEvent | ExitEvent
 
 
 def event_id(command_id: str, offset: int) -> str:
-    """What a client sends back as Last-Event-ID to go on after this point."""
+    """What a client sends as Last-Event-ID to continue after this point."""
     return f"{command_id}:{offset}"
 
 
 def parse_event_id(text: str) -> tuple[str, int]:
-    """The inverse. Raises ValueError."""
+    """The inverse of event_id. Raises ValueError."""
     command_id, _, offset = text.rpartition(":")
     if not command_id:
-        raise ValueError("an event id is command_id:offset")
+        raise ValueError(f"event id {text[:200]!r} is not command_id:offset")
     return command_id, int(offset)

@@ -1,8 +1,8 @@
 """Every operation of the wire contract, declared once.
 
-The HTTP routes, the OpenAPI document, what a client may repeat and where a coordinator sends a call
-are all read from this table. Events, uploads and downloads do not fit into one request and one
-answer: they have methods of their own in sandboxes.py.
+The HTTP routes, the OpenAPI document, the client's retries and the coordinator's routing are all
+read from this table. Events, uploads and downloads are more than one request and one answer: they
+have methods of their own in sandboxes.py.
 """
 
 from __future__ import annotations
@@ -12,37 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol import errors, models
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_sdk.protocol.models import (
-    CheckRequest,
-    CleanupResult,
-    CommandInfo,
-    CommandList,
-    CommandTarget,
-    CreateSessionRequest,
-    EmptyRequest,
-    ExecuteRequest,
-    ExecuteResult,
-    FileEntry,
-    Health,
-    ListRequest,
-    ListResult,
-    Model,
-    RenameRequest,
-    Request,
-    Session,
-    SessionInfo,
-    SessionList,
-    SignalRequest,
-    StdinReceipt,
-    StdinRequest,
-    Target,
-    Verdict,
-)
 
-Req = TypeVar("Req", bound=Request)
-Ans = TypeVar("Ans", bound=Model)
+Req = TypeVar("Req", bound=models.Request)
+Ans = TypeVar("Ans", bound=models.Model)
 
 Scope = Literal["use", "read", "public"]
 Tag = Literal["sandboxes", "commands", "sessions", "files"]
@@ -67,8 +41,8 @@ def never(_request: Any) -> bool:
     return False
 
 
-def keyed(request: ExecuteRequest) -> ExecuteRequest:
-    """Under a key a command may be asked for any number of times, and runs once."""
+def keyed(request: models.ExecuteRequest) -> models.ExecuteRequest:
+    """The request with an idempotency key: sent any number of times, the command runs once."""
     if request.idempotency_key is not None:
         return request
     return request.model_copy(update={"idempotency_key": uuid.uuid4().hex})
@@ -76,7 +50,7 @@ def keyed(request: ExecuteRequest) -> ExecuteRequest:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation(Generic[Req, Ans]):
-    """One operation. Everything but the handler that carries it out follows from this."""
+    """One operation: all there is to it except the handler that carries it out."""
 
     name: str
     """Also the operation id in the OpenAPI document."""
@@ -89,13 +63,13 @@ class Operation(Generic[Req, Ans]):
     description: str
     tag: Tag = "sandboxes"
     scope: Scope = "use"
-    """What a key has to be good for: to use sandboxes, or to look at them. Public: no key."""
+    """What an API key has to allow: to use sandboxes, or to read about them. Public: no key."""
     creates: bool = False
-    """Whether any worker will do where the thread has no session yet."""
+    """Whether any worker may serve it if the thread has no session yet."""
     repeatable: Callable[[Req], bool] = always
-    """Whether it may be carried out twice, and is sent again after a broken connection."""
+    """Whether it may be carried out twice, so that it is retried after a broken connection."""
     prepare: Callable[[Req], Req] | None = None
-    """Makes a request repeatable, before it is sent for the first time."""
+    """Makes a request repeatable before it is first sent."""
     status: Callable[[Ans], int] | None = None
     """The HTTP status of an answer, where it is not always 200."""
     errors: tuple[type[SandboxError], ...] = ()
@@ -109,8 +83,8 @@ CREATE_SESSION = Operation(
     name="create_session",
     method="POST",
     path="/create_session",
-    request=CreateSessionRequest,
-    answer=Session,
+    request=models.CreateSessionRequest,
+    answer=models.Session,
     summary="Make a session, or find the live one",
     description="The live session of a thread, or a new one. Without a thread_id the session is a "
     "thread of its own, named like the session.",
@@ -124,8 +98,8 @@ EXECUTE = Operation(
     name="execute",
     method="POST",
     path="/execute",
-    request=ExecuteRequest,
-    answer=ExecuteResult,
+    request=models.ExecuteRequest,
+    answer=models.ExecuteResult,
     summary="Run a command",
     description="Run bash source in the session of a thread, which is made where there is none. "
     "Working directory, variables, functions and options carry over to the next command.",
@@ -138,8 +112,8 @@ CHECK = Operation(
     name="check",
     method="POST",
     path="/execute",
-    request=CheckRequest,
-    answer=Verdict,
+    request=models.CheckRequest,
+    answer=models.Verdict,
     summary="See what the policy says of a command",
     description="What the policy says of a command. It is not run, and no session is made.",
     creates=True,
@@ -149,8 +123,8 @@ RESULT = Operation(
     name="command",
     method="GET",
     path="/command",
-    request=CommandTarget,
-    answer=ExecuteResult,
+    request=models.CommandTarget,
+    answer=models.ExecuteResult,
     summary="See how a command stands",
     description="How a command stands, with the output kept so far; `exit_code` is null while it "
     "runs. Asking does not count as use of the session.",
@@ -162,8 +136,8 @@ COMMANDS = Operation(
     name="commands",
     method="GET",
     path="/commands",
-    request=Target,
-    answer=CommandList,
+    request=models.Target,
+    answer=models.CommandList,
     summary="See which commands a session knows",
     description="The commands a session knows: those that run, and the newest of those that ended. "
     "Asking does not count as use of the session.",
@@ -175,8 +149,8 @@ SIGNAL = Operation(
     name="signal",
     method="POST",
     path="/command/signal",
-    request=SignalRequest,
-    answer=CommandInfo,
+    request=models.SignalRequest,
+    answer=models.CommandInfo,
     summary="Send a signal to a command",
     description="Send a signal to all processes of a command. `KILL` ends everything it has "
     "started, daemons included. A command that has ended is left alone, and answered as it is.",
@@ -189,8 +163,8 @@ STDIN = Operation(
     name="stdin",
     method="POST",
     path="/command/stdin",
-    request=StdinRequest,
-    answer=StdinReceipt,
+    request=models.StdinRequest,
+    answer=models.StdinReceipt,
     summary="Send input to a command",
     description="Send input to a command that was started with `stdin_open`. With an `offset` the "
     "call may be repeated: what has come before is not written again.",
@@ -202,8 +176,8 @@ LIST_FILES = Operation(
     name="list_files",
     method="GET",
     path="/list_files",
-    request=ListRequest,
-    answer=ListResult,
+    request=models.ListRequest,
+    answer=models.ListResult,
     summary="See what is in a folder",
     description="What is in a folder. The session is made where there is none.",
     creates=True,
@@ -213,8 +187,8 @@ RENAME = Operation(
     name="rename",
     method="POST",
     path="/rename",
-    request=RenameRequest,
-    answer=FileEntry,
+    request=models.RenameRequest,
+    answer=models.FileEntry,
     summary="Move a file or a folder",
     description="Move a file or a folder inside the sandbox. Folders on the way are made; a file "
     "that is there already is replaced only if told, a folder never.",
@@ -227,8 +201,8 @@ SESSION = Operation(
     name="session",
     method="GET",
     path="/session",
-    request=Target,
-    answer=SessionInfo,
+    request=models.Target,
+    answer=models.SessionInfo,
     summary="See how a session is doing",
     description="How a session is doing. Asking does not count as use of it, and never makes one.",
     scope="read",
@@ -238,8 +212,8 @@ SESSIONS = Operation(
     name="sessions",
     method="GET",
     path="/sessions",
-    request=EmptyRequest,
-    answer=SessionList,
+    request=models.EmptyRequest,
+    answer=models.SessionList,
     summary="See which sessions there are",
     description="The live sessions of whoever asks, oldest first. No box is asked.",
     tag="sessions",
@@ -249,8 +223,8 @@ CLEANUP = Operation(
     name="cleanup",
     method="POST",
     path="/cleanup",
-    request=Target,
-    answer=CleanupResult,
+    request=models.Target,
+    answer=models.CleanupResult,
     summary="End a session",
     description="End a session: its processes and its files are gone.",
     # The second time it would say that there is no such session.
@@ -261,8 +235,8 @@ HEALTH = Operation(
     name="health",
     method="GET",
     path="/health",
-    request=EmptyRequest,
-    answer=Health,
+    request=models.EmptyRequest,
+    answer=models.Health,
     summary="See how the server is doing",
     description="How the server is doing. Needs no key.",
     scope="public",

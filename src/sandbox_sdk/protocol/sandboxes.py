@@ -1,67 +1,41 @@
-"""Sandboxes: the one interface. A service offers it, the HTTP app and the clients use it."""
+"""Sandboxes: the interface that services implement, and that the HTTP app and clients use."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.events import CommandEvent
-from sandbox_sdk.protocol.models import (
-    WORKSPACE,
-    CheckRequest,
-    CleanupResult,
-    CommandInfo,
-    CommandList,
-    CommandTarget,
-    CreateSessionRequest,
-    DownloadInfo,
-    DownloadRequest,
-    EmptyRequest,
-    ExecuteRequest,
-    ExecuteResult,
-    FollowRequest,
-    Health,
-    ListRequest,
-    ListResult,
-    Session,
-    SessionInfo,
-    SessionList,
-    SignalName,
-    SignalRequest,
-    StdinReceipt,
-    StdinRequest,
-    Target,
-    UploadRequest,
-    UploadResult,
-    Verdict,
-    checked,
-)
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 
 STDIN_PIECE = 256 * 1024
-"""Six times as long in JSON at worst: well within what a body may have."""
+"""Bytes in one request: in JSON six times as many at worst, well below the limit of a body."""
+
+closing = aclosing
+"""For generators of events: they hold connections, so leaving one early has to close it."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file on its way out. A folder comes as a tar."""
+    """A file that is being read. A folder comes as a tar."""
 
-    info: DownloadInfo
+    info: models.DownloadInfo
     chunks: AsyncIterator[bytes]
 
 
 class Sandboxes(ABC):
     """The sandboxes of one tenant. Every method may raise any SandboxError.
 
-    An implementation provides call, events, upload and download; the rest is made of these.
-    execute, stream, upload_file and list_files make the session of a thread_id they do not know; by
-    session_id they raise SessionNotFound.
+    An implementation provides call, events, upload and download; the other methods use these.
+    execute, stream, upload_file and list_files make the session of a thread that has none; with a
+    session_id they raise SessionNotFound instead.
     """
 
     @abstractmethod
@@ -69,102 +43,109 @@ class Sandboxes(ABC):
         """Carry out an operation of the table."""
 
     @abstractmethod
-    def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
-        """Run a command, or go on with one that was started before, and yield what happens."""
+    def events(
+        self, request: models.ExecuteRequest | models.FollowRequest
+    ) -> AsyncGenerator[CommandEvent]:
+        """Run a command, or follow one that was started before, and yield its events."""
 
     @abstractmethod
-    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
-        """Store a file. It appears when it is whole, or not at all."""
+    async def upload(
+        self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
+        """Store a file. It appears once it is complete, or not at all."""
 
     @abstractmethod
-    def download(self, request: DownloadRequest) -> AbstractAsyncContextManager[Download]:
+    def download(self, request: models.DownloadRequest) -> AbstractAsyncContextManager[Download]:
         """Read a file, or a folder as a tar."""
 
     # Sessions
 
-    async def create_session(self, request: CreateSessionRequest) -> Session:
+    async def create_session(self, request: models.CreateSessionRequest) -> models.Session:
         """The live session of a thread, or a new one. Without thread_id, a thread of its own."""
         return await self.call(op.CREATE_SESSION, request)
 
-    async def session(self, target: Target) -> SessionInfo:
-        """How a session is doing. Neither a use of it, nor does it make one."""
+    async def session(self, target: models.Target) -> models.SessionInfo:
+        """The state of a session. Neither counts as a use of it, nor makes one."""
         return await self.call(op.SESSION, target)
 
-    async def sessions(self) -> SessionList:
+    async def sessions(self) -> models.SessionList:
         """The live sessions, oldest first."""
-        return await self.call(op.SESSIONS, EmptyRequest())
+        return await self.call(op.SESSIONS, models.EmptyRequest())
 
-    async def cleanup(self, target: Target) -> CleanupResult:
-        """End a session and all that is in it."""
+    async def cleanup(self, target: models.Target) -> models.CleanupResult:
+        """End a session, with its processes and files."""
         return await self.call(op.CLEANUP, target)
 
-    async def health(self) -> Health:
-        """How the whole is doing. Raises RuntimeUnavailable where there is nobody to ask."""
-        return await self.call(op.HEALTH, EmptyRequest())
+    async def health(self) -> models.Health:
+        """The state of the server. Raises RuntimeUnavailable if none can be reached."""
+        return await self.call(op.HEALTH, models.EmptyRequest())
 
     # Commands
 
-    async def execute(self, request: ExecuteRequest) -> ExecuteResult:
-        """Run a command to its end. It goes on when the caller leaves."""
+    async def execute(self, request: models.ExecuteRequest) -> models.ExecuteResult:
+        """Run a command to its end. It goes on if the caller leaves."""
         return await self.call(op.EXECUTE, to_run(request))
 
-    def stream(self, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
-        """Run a command and yield what happens as it happens."""
+    def stream(self, request: models.ExecuteRequest) -> AsyncGenerator[CommandEvent]:
+        """Run a command and yield its events as they happen."""
         return self.events(to_run(request))
 
-    async def check(self, request: ExecuteRequest) -> Verdict:
+    async def check(self, request: models.ExecuteRequest) -> models.Verdict:
         """What the policy says of a command. It is not run, and no session is made."""
-        return await self.call(op.CHECK, CheckRequest(**{**dict(request), "dry_run": True}))
+        return await self.call(op.CHECK, models.CheckRequest(**{**dict(request), "dry_run": True}))
 
     def follow(
-        self, target: Target, command_id: str, *, offset: int = 0
+        self, target: models.Target, command_id: str, *, offset: int = 0
     ) -> AsyncGenerator[CommandEvent]:
-        """Go on with a command that was started before, from an offset in its output on."""
-        request = checked(FollowRequest, **_of(target), command_id=command_id, offset=offset)
+        """Follow a command that was started before, from an offset in its output on."""
+        request = models.checked(
+            models.FollowRequest, **_of(target), command_id=command_id, offset=offset
+        )
         return self.events(request)
 
-    async def result(self, target: Target, command_id: str) -> ExecuteResult:
-        """How a command stands, with the output kept so far; `exit_code` is None while it runs.
+    async def result(self, target: models.Target, command_id: str) -> models.ExecuteResult:
+        """The state of a command, with the output kept so far; `exit_code` is None while it runs.
 
-        Neither a use of the session, nor does it make one. Raises NotFound for a command the box
+        Neither counts as a use of the session, nor makes one. Raises NotFound for a command the box
         does not know.
         """
-        request = checked(CommandTarget, **_of(target), command_id=command_id)
+        request = models.checked(models.CommandTarget, **_of(target), command_id=command_id)
         return await self.call(op.RESULT, request)
 
-    async def commands(self, target: Target) -> CommandList:
-        """The commands a session knows, running ones and the newest of those that ended.
+    async def commands(self, target: models.Target) -> models.CommandList:
+        """The commands of a session: running ones, and the newest of those that ended.
 
-        Neither a use of the session, nor does it make one.
+        Neither counts as a use of the session, nor makes one.
         """
         return await self.call(op.COMMANDS, target)
 
     async def signal(
-        self, target: Target, command_id: str, *, signal: SignalName = "TERM"
-    ) -> CommandInfo:
+        self, target: models.Target, command_id: str, *, signal: models.SignalName = "TERM"
+    ) -> models.CommandInfo:
         """Send a signal to all processes of a command. KILL ends everything it has started,
-        daemons included. For a command that has ended nothing is done; that is no error.
+        daemons included. Does nothing if the command has ended.
 
         Raises NotFound for a command the box does not know.
         """
-        request = checked(SignalRequest, **_of(target), command_id=command_id, signal=signal)
+        request = models.checked(
+            models.SignalRequest, **_of(target), command_id=command_id, signal=signal
+        )
         return await self.call(op.SIGNAL, request)
 
     async def send_stdin(
         self,
-        target: Target,
+        target: models.Target,
         command_id: str,
         data: bytes,
         *,
         eof: bool = False,
         offset: int | None = None,
-    ) -> StdinReceipt:
+    ) -> models.StdinReceipt:
         """Input for a command that was started with `stdin_open`; with eof, the last of it.
 
-        offset is where in stdin the data belongs: what has come before is not written again, so
-        the same call may be repeated. Without it the data goes to the end. Raises StdinClosed,
-        Capacity where the command does not read what it has been sent, InvalidRequest where
-        offset leaves a hole, and NotFound.
+        offset is where in stdin the data belongs: what has arrived before is not written again, so
+        the call may be repeated. Without it the data is appended. Raises StdinClosed, Capacity if
+        the command does not read what was sent, InvalidRequest if offset leaves a hole, NotFound.
         """
         about = {**_of(target), "command_id": command_id}
         for request in _stdin_requests(about, data, eof=eof, offset=offset):
@@ -174,73 +155,69 @@ class Sandboxes(ABC):
     # Files
 
     async def upload_file(
-        self, target: Target, path: str, chunks: AsyncIterable[bytes]
-    ) -> UploadResult:
-        """Store a file. It appears when it is whole, or not at all."""
-        return await self.upload(checked(UploadRequest, **_of(target), path=path), chunks)
+        self, target: models.Target, path: str, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
+        """Store a file. It appears once it is complete, or not at all."""
+        return await self.upload(
+            models.checked(models.UploadRequest, **_of(target), path=path), chunks
+        )
 
-    def download_file(self, target: Target, path: str) -> AbstractAsyncContextManager[Download]:
+    def download_file(
+        self, target: models.Target, path: str
+    ) -> AbstractAsyncContextManager[Download]:
         """Read a file, or a folder as a tar."""
-        return self.download(checked(DownloadRequest, **_of(target), path=path))
+        return self.download(models.checked(models.DownloadRequest, **_of(target), path=path))
 
     async def list_files(
-        self, target: Target, *, path: str = WORKSPACE, recursive: bool = False, limit: int = 1000
-    ) -> ListResult:
+        self,
+        target: models.Target,
+        *,
+        path: str = models.WORKSPACE,
+        recursive: bool = False,
+        limit: int = 1000,
+    ) -> models.ListResult:
         """What is in a folder."""
-        request = checked(ListRequest, **_of(target), path=path, recursive=recursive, limit=limit)
+        request = models.checked(
+            models.ListRequest, **_of(target), path=path, recursive=recursive, limit=limit
+        )
         return await self.call(op.LIST_FILES, request)
 
 
 class Tenants(ABC):
-    """The sandboxes of all tenants. The same thread_id under two tenants is two threads, and what
-    belongs to somebody else does not exist."""
+    """The sandboxes of all tenants. The same thread_id of two tenants is two threads, and a tenant
+    never sees those of another."""
 
     @abstractmethod
     def of(self, tenant: str) -> Sandboxes:
-        """Those of one tenant."""
+        """The sandboxes of one tenant."""
 
     @abstractmethod
-    async def health(self) -> Health:
-        """How the whole is doing. Raises RuntimeUnavailable where there is nobody to ask."""
+    async def health(self) -> models.Health:
+        """The state of the server. Raises RuntimeUnavailable if none can be reached."""
 
 
-def to_run(request: ExecuteRequest) -> ExecuteRequest:
-    """A request that is to be run. Raises InvalidRequest for a dry run, which check answers."""
+def to_run(request: models.ExecuteRequest) -> models.ExecuteRequest:
+    """The request, unless it is a dry run. Raises InvalidRequest: a dry run is for check()."""
     if request.dry_run:
-        raise InvalidRequest("a dry run is never run; ask check() what the policy says")
+        raise InvalidRequest(
+            "dry_run is true, so the command is not run; use check() for its verdict"
+        )
     return request
 
 
-class closing:  # noqa: N801 - it is used like contextlib's
-    """Iterators of backends hold connections: whoever leaves one early closes it.
-
-    A class: a loop that shuts down closes generators in any order, also those of decorators.
-    """
-
-    def __init__(self, events: AsyncIterator[CommandEvent]) -> None:
-        self._events = events
-
-    async def __aenter__(self) -> AsyncIterator[CommandEvent]:
-        return self._events
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if isinstance(self._events, AsyncGenerator):
-            await self._events.aclose()
-
-
-def _of(target: Target) -> dict[str, str | None]:
-    """Whose sandbox is meant: also of a request that says more."""
+def _of(target: models.Target) -> dict[str, str | None]:
+    """The fields that name a sandbox, also of a request with more fields."""
     return {"thread_id": target.thread_id, "session_id": target.session_id}
 
 
 def _stdin_requests(
     about: dict[str, Any], data: bytes, *, eof: bool, offset: int | None
-) -> Iterator[StdinRequest]:
-    """At least one, however little there is."""
+) -> Iterator[models.StdinRequest]:
+    """The requests that send data: at least one, also for no data."""
     for at in range(0, len(data) or 1, STDIN_PIECE):
         piece = data[at : at + STDIN_PIECE]
-        yield checked(
-            StdinRequest,
+        yield models.checked(
+            models.StdinRequest,
             **about,
             **_as_text(piece),
             eof=eof and at + STDIN_PIECE >= len(data),
@@ -249,7 +226,7 @@ def _stdin_requests(
 
 
 def _as_text(piece: bytes) -> dict[str, str]:
-    """How input travels: as it is where that is possible."""
+    """Data as text if it is UTF-8, otherwise in base64."""
     try:
         return {"data": piece.decode(), "encoding": "utf-8"}
     except UnicodeDecodeError:

@@ -25,7 +25,7 @@ class FakeAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeCall:
-    """A command as a function sees it that answers for it."""
+    """What a function that answers for commands is given."""
 
     command: str
     thread_id: str
@@ -38,29 +38,21 @@ class FakeCall:
 
 Answering = Callable[[FakeCall], FakeAnswer]
 
-_UNKNOWN = "{command}: the fake sandbox has no answer to this; give it one with on()\n"
+Script = list[tuple[str | re.Pattern[str], Answering]]
+"""Answers by command; the first that fits counts."""
 
 
-class Script:
-    """Answers by command; the newest that fits counts."""
-
-    def __init__(self) -> None:
-        self._lines: list[tuple[str | re.Pattern[str], Answering]] = []
-
-    def add(self, command: str | re.Pattern[str], answering: Answering) -> None:
-        self._lines.insert(0, (command, answering))
-
-    def answer(self, call: FakeCall) -> FakeAnswer:
-        """As bash does for a command it does not find, where there is no answer."""
-        for command, answering in self._lines:
-            if _fits(command, call.command):
-                return answering(call)
-        said = _UNKNOWN.format(command=call.command)
-        return FakeAnswer(stderr=said, exit_code=127)
+def answer_to(call: FakeCall, script: Script) -> FakeAnswer:
+    """What the script says; without an answer there, exit code 127, as bash has it."""
+    for wanted, answering in script:
+        if _fits(wanted, call.command):
+            return answering(call)
+    unknown = f"{call.command}: FakeBackend has no answer to this command; add one with on()\n"
+    return FakeAnswer(stderr=unknown, exit_code=127)
 
 
 def _fits(wanted: str | re.Pattern[str], command: str) -> bool:
-    """A text fits commands that begin with it, word by word."""
+    """A text fits commands that begin with its words."""
     if isinstance(wanted, re.Pattern):
         return wanted.search(command) is not None
     return command == wanted or command.startswith(wanted + " ")

@@ -1,4 +1,4 @@
-"""FakeBackend: sandboxes in memory, whose commands answer what they are told."""
+"""FakeBackend: sandboxes in memory, whose commands end as the test says."""
 
 from __future__ import annotations
 
@@ -19,58 +19,26 @@ from typing import Any
 
 import anyio
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import FileTooLarge
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, StartEvent
-from sandbox_sdk.protocol.models import (
-    CheckRequest,
-    CleanupResult,
-    CommandInfo,
-    CommandList,
-    CommandTarget,
-    CreateSessionRequest,
-    DownloadInfo,
-    DownloadRequest,
-    EmptyRequest,
-    ExecuteRequest,
-    ExecuteResult,
-    FileEntry,
-    FollowRequest,
-    Health,
-    Limits,
-    ListRequest,
-    ListResult,
-    RenameRequest,
-    RunningCommand,
-    Session,
-    SessionInfo,
-    SessionList,
-    SessionState,
-    SessionUsage,
-    SignalRequest,
-    StdinReceipt,
-    StdinRequest,
-    Target,
-    UploadRequest,
-    UploadResult,
-    Verdict,
-)
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
-from sandbox_sdk.testing.answers import Answering, FakeAnswer, FakeCall, Script
+from sandbox_sdk.testing.answers import Answering, FakeAnswer, FakeCall, Script, answer_to
 from sandbox_sdk.testing.commands import FakeCommand
 from sandbox_sdk.testing.files import FakeFiles, resolve
 from sandbox_sdk.testing.sessions import RUNTIME, WORKER, End, FakeSession, FakeSessions
+from sandbox_sdk.transfer import ByteChunks
 
-_CHUNK = 64 * 1024
 _LOOK_S = 0.005
 
 
 class FakeBackend(Sandboxes):
     """A double for tests of programs that use sandboxes. Nothing is run, nothing leaves memory.
 
-    Sessions, generations, files, idempotency keys, timeouts and errors are as everywhere; what
-    commands do, you say:
+    Sessions, generations, files, idempotency keys, timeouts and errors are like those of a server;
+    what commands do is up to the test:
 
         >>> fake = FakeBackend()
         >>> fake.on("pytest", output="3 passed", writes={"report.txt": "fine"})
@@ -80,7 +48,7 @@ class FakeBackend(Sandboxes):
         >>> fake.ran
         ['pytest -q']
 
-    A command that nobody has given an answer ends with 127, as one that bash does not find.
+    A command without an answer ends with exit code 127, like one that bash does not find.
     """
 
     def __init__(
@@ -89,12 +57,12 @@ class FakeBackend(Sandboxes):
         self.ran: list[str] = []
         """Every command so far, oldest first."""
         self._capacity = capacity
-        self._limits = Limits(
+        self._limits = models.Limits(
             memory_bytes=512 << 20, cpus=0.5, pids=256, disk_bytes=1 << 30, command_timeout_s=30,
             output_limit_bytes=1 << 20, upload_limit_bytes=upload_limit, network="none",
         )  # fmt: skip
         self._sessions = FakeSessions(capacity=capacity, idle_timeout_s=idle_timeout_s)
-        self._script = Script()
+        self._script: Script = []
         self._handlers: Mapping[Operation[Any, Any], Callable[[Any], Awaitable[Any]]] = {
             op.CREATE_SESSION: self._create_session,
             op.SESSION: self._session,
@@ -112,8 +80,7 @@ class FakeBackend(Sandboxes):
         }
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
-        answer: Ans = await self._handlers[operation](request)
-        return answer
+        return await self._handlers[operation](request)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<FakeBackend {len(self._sessions.live())} live, {len(self.ran)} commands ran>"
@@ -131,27 +98,27 @@ class FakeBackend(Sandboxes):
         takes_s: float = 0.0,
         writes: Mapping[str, str | bytes] | None = None,
     ) -> None:
-        """Give the answer to commands that begin with these words, or in which the pattern is
-        found; what is said later counts first. A function is asked for each of them anew."""
+        """Set the answer to commands that begin with these words, or in which the pattern is found;
+        the latest that fits counts. A function is called for every such command."""
         answer = FakeAnswer(
             output=output, stderr=stderr, exit_code=exit_code, takes_s=takes_s, writes=writes or {}
         )
-        self._script.add(command, answering or (lambda _: answer))
+        self._script.insert(0, (command, answering or (lambda _: answer)))
 
     def files(self, thread_id: str) -> FakeFiles:
         """The files of a thread, to look at and to change. Raises SessionNotFound."""
-        return self._sessions.find(Target(thread_id=thread_id)).files
+        return self._sessions.find(models.Target(thread_id=thread_id)).files
 
     def lose(self, thread_id: str) -> None:
-        """Do to a thread what happens when its machine dies. Raises SessionNotFound."""
-        self._sessions.find(Target(thread_id=thread_id)).ended = End.LOST
+        """Lose the box of a thread, as if its machine had died. Raises SessionNotFound."""
+        self._sessions.find(models.Target(thread_id=thread_id)).ended = End.LOST
 
     # Sessions
 
-    async def _create_session(self, request: CreateSessionRequest) -> Session:
+    async def _create_session(self, request: models.CreateSessionRequest) -> models.Session:
         own_id = str(uuid.uuid4())
         session, state = self._sessions.open(
-            Target(thread_id=request.thread_id or own_id),
+            models.Target(thread_id=request.thread_id or own_id),
             env=request.env,
             idle_timeout_s=request.idle_timeout_s,
         )
@@ -159,85 +126,90 @@ class FakeBackend(Sandboxes):
             session.session_id = own_id
         return self._told(session, "existing" if state == "live" else "created")
 
-    async def _session(self, target: Target) -> SessionInfo:
+    async def _session(self, target: models.Target) -> models.SessionInfo:
         session = self._sessions.find(target)
         running = [
-            RunningCommand(command_id=c.command_id, age_s=c.info().age_s, output_bytes=0)
-            for c in session.commands.running
+            models.RunningCommand(command_id=c.command_id, age_s=c.info().age_s, output_bytes=0)
+            for c in session.running
         ]
         summary = session.summary(self._limits)
         more = {
             "state": summary.state,
             "idle_s": 0 if running else summary.idle_s,
             "last_used_at": session.created_at,
-            "commands": len(session.commands.all),
+            "commands": len(session.commands),
             "running": running,
-            "usage": SessionUsage(cpu_s=0.0, memory_bytes=None, disk_bytes=None, pids=1),
+            "usage": models.SessionUsage(cpu_s=0.0, memory_bytes=None, disk_bytes=None, pids=1),
         }
-        return SessionInfo.model_validate({**dict(self._told(session, "existing")), **more})
+        return models.SessionInfo.model_validate({**dict(self._told(session, "existing")), **more})
 
-    async def _list_sessions(self, _request: EmptyRequest) -> SessionList:
+    async def _list_sessions(self, _request: models.EmptyRequest) -> models.SessionList:
         live = self._sessions.live()
-        return SessionList(sessions=[session.summary(self._limits) for session in live])
+        return models.SessionList(sessions=[session.summary(self._limits) for session in live])
 
-    async def _cleanup(self, target: Target) -> CleanupResult:
+    async def _cleanup(self, target: models.Target) -> models.CleanupResult:
         self._sessions.find(target).ended = End.CLEANED
-        return CleanupResult()
+        return models.CleanupResult()
 
-    async def _health(self, _request: EmptyRequest) -> Health:
-        return Health(
+    async def _health(self, _request: models.EmptyRequest) -> models.Health:
+        return models.Health(
             status="healthy", role="fake", worker_id=WORKER, runtime=RUNTIME, pool_size=0,
             active_sessions=len(self._sessions.live()), capacity=self._capacity, version="0",
             uptime_s=0.0, checks={"runtime": "ok"},
         )  # fmt: skip
 
-    def _told(self, session: FakeSession, status: str) -> Session:
-        return Session.model_validate({**session.told(self._limits), "status": status})
+    def _told(self, session: FakeSession, status: str) -> models.Session:
+        return models.Session.model_validate({**session.fields(self._limits), "status": status})
 
     # Commands
 
-    async def _execute(self, request: ExecuteRequest) -> ExecuteResult:
+    async def _execute(self, request: models.ExecuteRequest) -> models.ExecuteResult:
         session, state = self._sessions.open(request)
         command = self._started(session, request)
         if not request.background:
             await _ended(session, command)
         return _result(session, state, command)
 
-    async def _check(self, _request: CheckRequest) -> Verdict:
+    async def _check(self, _request: models.CheckRequest) -> models.Verdict:
         """Everything is allowed here."""
-        return Verdict(allowed=True, policy="fake", mode="allow-all", doubts=[], commands=[])
+        return models.Verdict(allowed=True, policy="fake", mode="allow-all", doubts=[], commands=[])
 
-    async def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
-        state: SessionState = "live"
-        if isinstance(request, ExecuteRequest):
+    async def events(
+        self, request: models.ExecuteRequest | models.FollowRequest
+    ) -> AsyncGenerator[CommandEvent]:
+        state: models.SessionState = "live"
+        if isinstance(request, models.ExecuteRequest):
             session, state = self._sessions.open(request)
             command, offset = self._started(session, request), 0
         else:
             session = self._sessions.find(request)
-            command, offset = session.commands.find(request.command_id), request.offset
-        async for event in _events(session, state, command, offset=offset):
+            command, offset = session.find(request.command_id), request.offset
+        yield StartEvent(command_id=command.command_id, **_life(session, state))
+        for event in command.events(offset):
             yield event
+        await _ended(session, command)
+        yield ExitEvent(**command.facts(), **_life(session, state))
 
-    async def _result(self, request: CommandTarget) -> ExecuteResult:
+    async def _result(self, request: models.CommandTarget) -> models.ExecuteResult:
         session = self._sessions.find(request)
-        return _result(session, "live", session.commands.find(request.command_id))
+        return _result(session, "live", session.find(request.command_id))
 
-    async def _commands(self, target: Target) -> CommandList:
+    async def _commands(self, target: models.Target) -> models.CommandList:
         session = self._sessions.find(target)
-        return CommandList(commands=[command.info() for command in session.commands.all])
+        return models.CommandList(commands=[command.info() for command in session.commands])
 
-    async def _signal(self, request: SignalRequest) -> CommandInfo:
-        command = self._sessions.find(request).commands.find(request.command_id)
+    async def _signal(self, request: models.SignalRequest) -> models.CommandInfo:
+        command = self._sessions.find(request).find(request.command_id)
         command.end(request.signal)
         return command.info()
 
-    async def _stdin(self, request: StdinRequest) -> StdinReceipt:
-        command = self._sessions.find(request).commands.find(request.command_id)
+    async def _stdin(self, request: models.StdinRequest) -> models.StdinReceipt:
+        command = self._sessions.find(request).find(request.command_id)
         return command.take(request.data_bytes(), eof=request.eof, offset=request.offset)
 
-    def _started(self, session: FakeSession, request: ExecuteRequest) -> FakeCommand:
+    def _started(self, session: FakeSession, request: models.ExecuteRequest) -> FakeCommand:
         session.use()
-        if (before := session.commands.joined(request)) is not None:
+        if (before := session.joined(request)) is not None:
             return before
         self.ran.append(request.command)
         call = FakeCall(
@@ -248,26 +220,33 @@ class FakeBackend(Sandboxes):
             stdin=request.stdin or "",
             files=session.files,
         )
-        answer = self._script.answer(call)
-        session.files.update({path: _bytes(content) for path, content in answer.writes.items()})
-        command = FakeCommand(request, answer, call.cwd, stdin=call.stdin.encode())
-        command.stdin_open = request.stdin_open
-        session.commands.all.append(command)
+        answer = answer_to(call, self._script)
+        for path, content in answer.writes.items():
+            session.files[path] = content
+        command = FakeCommand(
+            request, answer, call.cwd, stdin=call.stdin.encode(), stdin_open=request.stdin_open
+        )
+        session.commands.append(command)
         return command
 
     # Files
 
-    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+    async def upload(
+        self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
         session, _ = self._sessions.open(request)
         session.use()
         data = bytearray()
         async for chunk in chunks:
             data += chunk
             if len(data) > self._limits.upload_limit_bytes:
-                raise FileTooLarge(f"a file may have {self._limits.upload_limit_bytes} bytes")
+                raise FileTooLarge(
+                    f"{request.path} has more than {self._limits.upload_limit_bytes} bytes, the"
+                    " upload_limit; split it"
+                )
         session.files[request.path] = bytes(data)
         real = resolve(request.path)
-        return UploadResult(
+        return models.UploadResult(
             filename=posixpath.basename(real),
             path=real,
             size=len(data),
@@ -275,12 +254,12 @@ class FakeBackend(Sandboxes):
         )
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+    async def download(self, request: models.DownloadRequest) -> AsyncIterator[Download]:
         session = self._sessions.find(request)
         session.use()
         entry, data = session.files.entry(request.path), session.files.read(request.path)
         folder = entry.type == "directory"
-        info = DownloadInfo(
+        info = models.DownloadInfo(
             filename=entry.name,
             path=entry.path,
             type="directory" if folder else "file",
@@ -288,23 +267,25 @@ class FakeBackend(Sandboxes):
             sha256=None if folder else hashlib.sha256(data).hexdigest(),
             modified_at=entry.modified_at,
         )
-        yield Download(info, _pieces(data))
+        yield Download(info, aiter(ByteChunks(data)))
 
-    async def _rename(self, request: RenameRequest) -> FileEntry:
+    async def _rename(self, request: models.RenameRequest) -> models.FileEntry:
         session = self._sessions.find(request)
         session.use()
         return session.files.rename(request.path, request.to, replace=request.replace)
 
-    async def _list_files(self, request: ListRequest) -> ListResult:
+    async def _list_files(self, request: models.ListRequest) -> models.ListResult:
         session, _ = self._sessions.open(request)
         session.use()
         found = session.files.list(request.path, recursive=request.recursive)
         truncated = len(found) > request.limit
-        return ListResult(path=request.path, entries=found[: request.limit], truncated=truncated)
+        return models.ListResult(
+            path=request.path, entries=found[: request.limit], truncated=truncated
+        )
 
 
 async def _ended(session: FakeSession, command: FakeCommand) -> None:
-    """Wait for the end. Raises what became of the session meanwhile."""
+    """Wait for the end. Raises SessionNotFound or SessionLost if the session ends first."""
     while command.running:
         session.check()
         await anyio.sleep(_LOOK_S)
@@ -312,7 +293,7 @@ async def _ended(session: FakeSession, command: FakeCommand) -> None:
     session.use()
 
 
-def _life(session: FakeSession, state: SessionState) -> dict[str, Any]:
+def _life(session: FakeSession, state: models.SessionState) -> dict[str, Any]:
     return {
         "session_id": session.session_id,
         "generation": session.generation,
@@ -320,30 +301,13 @@ def _life(session: FakeSession, state: SessionState) -> dict[str, Any]:
     }
 
 
-def _result(session: FakeSession, state: SessionState, command: FakeCommand) -> ExecuteResult:
-    return ExecuteResult(
-        output=command.stdout + command.stderr,
-        stdout=command.stdout,
-        stderr=command.stderr,
+def _result(
+    session: FakeSession, state: models.SessionState, command: FakeCommand
+) -> models.ExecuteResult:
+    return models.ExecuteResult(
+        output=command.answer.output + command.answer.stderr,
+        stdout=command.answer.output,
+        stderr=command.answer.stderr,
         **command.facts(),
         **_life(session, state),
     )
-
-
-async def _events(
-    session: FakeSession, state: SessionState, command: FakeCommand, *, offset: int
-) -> AsyncGenerator[CommandEvent]:
-    yield StartEvent(command_id=command.command_id, **_life(session, state))
-    for event in command.events(offset):
-        yield event
-    await _ended(session, command)
-    yield ExitEvent(**command.facts(), **_life(session, state))
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
-
-
-async def _pieces(data: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(data), _CHUNK):
-        yield data[start : start + _CHUNK]

@@ -1,4 +1,4 @@
-"""The commands of a fake sandbox: they do nothing, but take their time over it."""
+"""The commands of a fake sandbox: they run nothing, and end when their answer says so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sandbox_sdk.protocol.errors import IdempotencyMismatch, InvalidRequest, NotFound, StdinClosed
+from sandbox_sdk.protocol.errors import InvalidRequest, StdinClosed
 from sandbox_sdk.protocol.events import OutputEvent
 from sandbox_sdk.protocol.models import (
     COMMAND_TIMEOUT_S,
@@ -20,12 +20,12 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.testing.answers import FakeAnswer
 
-_HARMLESS = ("STOP", "CONT")
+_NOT_ENDING = ("STOP", "CONT")
 
 
 @dataclass
 class FakeCommand:
-    """One command. It has ended when its time is over, or when it was ended before that."""
+    """One command. It ends when its time is over, or when it is killed before that."""
 
     request: ExecuteRequest
     answer: FakeAnswer
@@ -63,16 +63,8 @@ class FakeCommand:
         return 124 if self.timed_out else self.answer.exit_code
 
     @property
-    def stdout(self) -> str:
-        return self.answer.output
-
-    @property
-    def stderr(self) -> str:
-        return self.answer.stderr
-
-    @property
     def output_bytes(self) -> int:
-        return len((self.stdout + self.stderr).encode())
+        return len((self.answer.output + self.answer.stderr).encode())
 
     def facts(self) -> dict[str, Any]:
         """What a result and an exit event have in common."""
@@ -99,16 +91,22 @@ class FakeCommand:
         )
 
     def end(self, name: SignalName) -> None:
-        if self.running and name not in _HARMLESS:
+        if self.running and name not in _NOT_ENDING:
             self.killed, self.killed_at = name, time.monotonic()
 
     def take(self, data: bytes, *, eof: bool, offset: int | None) -> StdinReceipt:
         at = len(self.stdin) if offset is None else offset
         if at > len(self.stdin):
-            raise InvalidRequest(f"offset {at} leaves a hole: {len(self.stdin)} bytes have come")
+            raise InvalidRequest(
+                f"offset {at} leaves a hole: stdin has {len(self.stdin)} bytes so far; send those"
+                " in between first"
+            )
         new = data[len(self.stdin) - at :]
         if new and not (self.stdin_open and self.running):
-            raise StdinClosed("the command takes no input; start it with stdin_open")
+            raise StdinClosed(
+                f"command {self.command_id} takes no input: it has ended, its stdin has, or it was"
+                " started without stdin_open"
+            )
         self.stdin += new
         self.stdin_open = self.stdin_open and not eof
         return StdinReceipt(received=len(self.stdin))
@@ -116,42 +114,12 @@ class FakeCommand:
     def events(self, offset: int) -> list[OutputEvent]:
         """Its output from an offset on."""
         found, start = [], 0
-        pieces: list[tuple[Literal["stdout", "stderr"], str]]
-        pieces = [("stdout", self.stdout), ("stderr", self.stderr)]
-        for stream, text in pieces:
-            data, end = text.encode(), start + len(text.encode())
-            if end > max(start, offset):
-                at = max(start, offset)
+        streams: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
+        for stream, text in zip(streams, (self.answer.output, self.answer.stderr), strict=True):
+            data = text.encode()
+            at, end = max(start, offset), start + len(data)
+            if end > at:
                 rest = data[at - start :].decode(errors="replace")
                 found.append(OutputEvent(event=stream, data=rest, offset=at, next_offset=end))
             start = end
         return found
-
-
-class FakeCommands:
-    """The commands of one session."""
-
-    def __init__(self) -> None:
-        self.all: list[FakeCommand] = []
-
-    @property
-    def running(self) -> list[FakeCommand]:
-        return [command for command in self.all if command.running]
-
-    def find(self, command_id: str) -> FakeCommand:
-        for command in self.all:
-            if command.command_id == command_id:
-                return command
-        raise NotFound(f"no command {command_id} in this session")
-
-    def joined(self, request: ExecuteRequest) -> FakeCommand | None:
-        """The command that has run under the same key. Raises IdempotencyMismatch."""
-        for command in self.all:
-            if (
-                request.idempotency_key
-                and command.request.idempotency_key == request.idempotency_key
-            ):
-                if command.request.command != request.command:
-                    raise IdempotencyMismatch("this idempotency_key stands for another command")
-                return command
-        return None

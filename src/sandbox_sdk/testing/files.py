@@ -1,4 +1,4 @@
-"""The files of a fake sandbox: a dictionary with the manners of a file system."""
+"""The files of a fake sandbox: a dictionary that behaves like a file system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACES = (WORKSPACE, "/home/sandboxuser", "/tmp", "/dev/shm")
 
 
 class FakeFiles(MutableMapping[str, bytes]):
-    """Contents by path, absolute or relative to /workspace. Folders are there when needed."""
+    """Contents by path, absolute or below /workspace. A folder exists while a file is in it."""
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[bytes, float]] = {}
@@ -31,7 +31,7 @@ class FakeFiles(MutableMapping[str, bytes]):
         data = content.encode() if isinstance(content, str) else content
         real = resolve(path)
         if self.is_folder(real):
-            raise InvalidPath(f"{real} is a folder")
+            raise InvalidPath(f"{real} is a folder; name a file in it")
         self._files[real] = data, time.time()
 
     def __delitem__(self, path: str) -> None:
@@ -75,11 +75,11 @@ class FakeFiles(MutableMapping[str, bytes]):
         """Raises FileMissing, InvalidPath."""
         source, target = self.entry(path).path, resolve(to)
         if source in PLACES:
-            raise InvalidPath(f"{source} cannot be moved")
+            raise InvalidPath(f"{source} cannot be moved: every sandbox has it; move what is in it")
         if self.is_folder(target):
             raise InvalidPath(f"{target} is a folder; name what is to be in it")
         if target in self._files and not replace:
-            raise InvalidPath(f"{target} exists; ask to replace it")
+            raise InvalidPath(f"{target} exists; pass replace=True, or another name")
         moving = [name for name in self._files if f"{name}/".startswith(f"{source}/")]
         for name in moving:
             self._files[target + name.removeprefix(source)] = self._files.pop(name)
@@ -108,7 +108,7 @@ def resolve(path: str) -> str:
     """The absolute path. Raises InvalidPath outside of the places a sandbox may write to."""
     real = posixpath.normpath(posixpath.join(WORKSPACE, path))
     if not path or not any(real == place or real.startswith(place + "/") for place in PLACES):
-        raise InvalidPath(f"{path} is outside of {', '.join(PLACES)}")
+        raise InvalidPath(f"{path!r} is outside of {', '.join(PLACES)}; use a path below these")
     return real
 
 

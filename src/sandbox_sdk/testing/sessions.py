@@ -1,4 +1,4 @@
-"""The sessions of a fake backend: lives of threads, with their ends."""
+"""The sessions of a fake backend, live ones and those that have ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from sandbox_sdk.protocol.errors import Capacity, SandboxError, SessionLost, SessionNotFound
-from sandbox_sdk.protocol.models import WORKSPACE, Limits, SessionState, SessionSummary, Target
-from sandbox_sdk.testing.commands import FakeCommands
+from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.models import (
+    WORKSPACE,
+    ExecuteRequest,
+    Limits,
+    SessionState,
+    SessionSummary,
+    Target,
+)
+from sandbox_sdk.testing.commands import FakeCommand
 from sandbox_sdk.testing.files import FakeFiles
 
 RUNTIME = WORKER = "fake"
@@ -33,7 +40,7 @@ class FakeSession:
     env: Mapping[str, str]
     cwd: str = WORKSPACE
     files: FakeFiles = field(default_factory=FakeFiles)
-    commands: FakeCommands = field(default_factory=FakeCommands)
+    commands: list[FakeCommand] = field(default_factory=list)
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     last_used: float = field(default_factory=time.monotonic)
     ended: End | None = None
@@ -42,8 +49,12 @@ class FakeSession:
         self.last_used = time.monotonic()
 
     @property
+    def running(self) -> list[FakeCommand]:
+        return [command for command in self.commands if command.running]
+
+    @property
     def idle_s(self) -> float:
-        if self.commands.running:
+        if self.running:
             self.use()
         return time.monotonic() - self.last_used
 
@@ -58,7 +69,26 @@ class FakeSession:
         if not self.live:
             raise missing(self)
 
-    def told(self, limits: Limits) -> dict[str, Any]:
+    def find(self, command_id: str) -> FakeCommand:
+        """Raises NotFound."""
+        for command in self.commands:
+            if command.command_id == command_id:
+                return command
+        raise errors.NotFound(f"no command {command_id} in this session; commands() lists them")
+
+    def joined(self, request: ExecuteRequest) -> FakeCommand | None:
+        """The command that was run with the same key. Raises IdempotencyMismatch."""
+        key = request.idempotency_key
+        for command in self.commands:
+            if key and command.request.idempotency_key == key:
+                if command.request.command != request.command:
+                    raise errors.IdempotencyMismatch(
+                        f"idempotency_key {key!r} was used for another command; use a new key"
+                    )
+                return command
+        return None
+
+    def fields(self, limits: Limits) -> dict[str, Any]:
         left = timedelta(seconds=max(self.idle_timeout_s - self.idle_s, 0))
         return {
             "session_id": self.session_id,
@@ -72,9 +102,9 @@ class FakeSession:
         }
 
     def summary(self, limits: Limits) -> SessionSummary:
-        state = "busy" if self.commands.running else "idle"
-        told = {**self.told(limits), "idle_s": round(self.idle_s, 3), "state": state}
-        return SessionSummary.model_validate(told)
+        state = "busy" if self.running else "idle"
+        more = {"idle_s": round(self.idle_s, 3), "state": state}
+        return SessionSummary.model_validate({**self.fields(limits), **more})
 
 
 class FakeSessions:
@@ -116,7 +146,7 @@ class FakeSessions:
         if before is not None and before.live:
             return before, "live"
         if len(self.live()) >= self._capacity:
-            raise Capacity(
+            raise errors.Capacity(
                 f"at capacity: {self._capacity} of {self._capacity} sessions; retry in 5 s",
                 retry_after_s=5,
             )
@@ -132,7 +162,7 @@ class FakeSessions:
         return session, "recreated" if again else "created"
 
 
-def missing(session: FakeSession | None) -> SandboxError:
+def missing(session: FakeSession | None) -> errors.SandboxError:
     if session is not None and session.ended is End.LOST:
-        return SessionLost("the sandbox of this session is gone, with its files")
-    return SessionNotFound("no such session; create_session makes one")
+        return errors.SessionLost("the sandbox of this session is gone, with its files")
+    return errors.SessionNotFound("no such session; create_session makes one")

@@ -1,8 +1,8 @@
-"""A client for many short calls to servers nearby, as a coordinator makes them.
+"""A client for many short calls, such as a coordinator's to its workers.
 
-Through httpx alone a call takes 1.3 ms of CPU, most of it in httpcore; aiohttp takes a quarter of
-that. Bodies that are streamed go the usual way: there it makes no difference, and what goes wrong
-in the source of such a body comes out as it is.
+With httpx alone a call takes 1.3 ms of CPU, most of it in httpcore; aiohttp takes a quarter of
+that. Streamed request bodies still go through httpx: there the difference does not matter, and it
+passes on an exception of the body's source unchanged.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import httpx
 import yarl
 
 LONGEST_HEADER = 64 * 1024
-"""The path of a file comes as a header."""
+"""Bytes: the path of a downloaded file comes as a header."""
 
 
 class AiohttpClient:
-    """What of httpx.AsyncClient is needed here, without proxies, cookies and redirects."""
+    """The part of httpx.AsyncClient that Server uses, without proxies, cookies and redirects."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class AiohttpClient:
         )
 
     def _url(self, path: str) -> httpx.URL:
-        """Taken apart once: a server has few paths."""
+        """Parsed once for each path: there are few."""
         if path not in self._urls:
             self._urls[path] = httpx.URL(f"{self._base}{path}")
         return self._urls[path]
@@ -108,13 +108,13 @@ class _Body(httpx.AsyncByteStream):
                 yield chunk
 
     async def aclose(self) -> None:
-        # One that was read to its end has given its connection back already.
+        # A body that was read to its end has already released its connection.
         self._answer.close()
 
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """aiohttp's errors end here. What may have been sent is never told as unsent."""
+    """Turns aiohttp's errors into httpx's. ConnectError only if nothing can have been sent."""
     try:
         yield
     except aiohttp.ConnectionTimeoutError as exc:

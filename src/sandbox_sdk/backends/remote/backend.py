@@ -6,7 +6,7 @@ import contextlib
 import os
 import ssl
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import Any, Self
 
 from anyio.lowlevel import current_token
@@ -30,6 +30,7 @@ from sandbox_sdk.protocol.models import (
     Target,
     UploadRequest,
     UploadResult,
+    problems,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
@@ -39,7 +40,7 @@ _AT_ONCE = 128 * 1024
 
 
 class _Remote(Sandboxes):
-    """The sandboxes of one tenant: of the key's, or of the one that is named in every call."""
+    """The sandboxes of one tenant: that of the API key, or the one named in every call."""
 
     def __init__(self, server: Server, *, tenant: str | None = None) -> None:
         self._server = server
@@ -51,9 +52,10 @@ class _Remote(Sandboxes):
         try:
             return await self._ask(operation, request)
         except Unreachable as exc:
-            # By default commands may take longer there than was thought. The key joins this one.
-            unsaid = exc.silent and isinstance(request, ExecuteRequest) and request.timeout is None
-            if not (unsaid and await self._learn_timeout(request)):
+            # The server's default timeout may be longer than we assumed. With its idempotency
+            # key the repeat joins the command that runs.
+            default = isinstance(request, ExecuteRequest) and request.timeout is None
+            if not (exc.silent and default and await self._learn_timeout(request)):
                 raise
             return await self._ask(operation, request)
 
@@ -68,24 +70,24 @@ class _Remote(Sandboxes):
             json=_body(request) if operation.method == "POST" else None,
             params=_body(request) if operation.method == "GET" else None,
         )
-        # Whether a server is there at all is to be known soon.
+        # Health is for finding out soon whether a server is there at all.
         retry_for_s = FIRST_CONTACT_S if operation.answer is Health else None
         return await _understood(
             operation.answer, await self._server.ask(call, at_most_s=retry_for_s)
         )
 
     def _work_s(self, request: Request) -> float:
-        """How long the server may work on it before it says anything."""
+        """How long the server may work on it before it answers."""
         if not isinstance(request, ExecuteRequest) or request.background or request.dry_run:
             return 0.0
         return request.timeout or self._server.command_timeout_s
 
     async def _learn_timeout(self, request: Any) -> bool:
-        """Whether the server gives a command more time than was thought, where it is not told."""
+        """Ask for the server's default timeout. Whether it is longer than was assumed."""
         target = Target(thread_id=request.thread_id, session_id=request.session_id)
-        told_s = (await self.session(target)).limits.command_timeout_s
-        longer = told_s > self._server.command_timeout_s
-        self._server.command_timeout_s = max(told_s, self._server.command_timeout_s)
+        timeout_s = (await self.session(target)).limits.command_timeout_s
+        longer = timeout_s > self._server.command_timeout_s
+        self._server.command_timeout_s = max(timeout_s, self._server.command_timeout_s)
         return longer
 
     def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
@@ -127,20 +129,20 @@ class _Remote(Sandboxes):
 class RemoteBackend(_Remote):
     """A server somewhere else, `http(s)://…`, or on this machine, `unix:///path/of/its/socket`.
 
-    Use as an async context manager, or close it. Several may use one: the last closes it.
+    Use it as an async context manager, or close it. If several enter one, the last to leave closes
+    it.
 
     url and api_key: by default those in SANDBOX_URL and SANDBOX_API_KEY.
 
-    retry_for_s: how long a call is repeated while the server restarts, is full or wants to be asked
-    later, always in a way that nothing is done twice. 0: never. A server that has never answered is
-    given up sooner.
+    retry_for_s: how long a call is retried while the server restarts or is full, such that nothing
+    is done twice. 0: never. A server that has never answered is given up sooner.
 
     read_timeout_s: how long the server may take for an answer, beyond the timeout of a command.
 
-    verify: False trusts any certificate; a context of your own trusts what it says.
+    verify: False trusts any certificate; an SSLContext decides for itself.
 
-    nearby: for many calls to a server that is reached without a proxy, at a third of the CPU time.
-    Takes aiohttp, which a server has.
+    nearby: for many calls to a server that needs no proxy, at a third of the CPU time. Needs
+    aiohttp, which is installed with the server.
     """
 
     def __init__(
@@ -185,9 +187,9 @@ class RemoteBackend(_Remote):
 
 
 class RemoteTenants(Tenants):
-    """A worker as its coordinator sees it: it takes the coordinator's word for whose a call is.
+    """A worker as its coordinator uses it: the coordinator says for which tenant a call is.
 
-    Close it. A call that fails is not repeated here: by then another worker may have its thread.
+    Close it. A failed call is not retried here: another worker may have its thread by then.
     """
 
     def __init__(self, url: str, *, fleet_key: str | None) -> None:
@@ -208,22 +210,18 @@ class RemoteTenants(Tenants):
 
 
 def _body(request: Request) -> dict[str, Any]:
-    """Only what was asked for: a server of an earlier version refuses fields it does not know."""
+    """Without defaults: a server of an earlier version refuses fields it does not know."""
     return request.model_dump(mode="json", exclude_defaults=True)
 
 
 async def _understood(model: type[Ans], body: bytes) -> Ans:
     """The answer in a body. Raises Internal."""
-    with _translated():
+    try:
         if issubclass(model, ListResult) and len(body) > _AT_ONCE:
             return await read_listing(body)  # type: ignore[return-value]
         return model.model_validate_json(body)
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
     except ValueError as exc:
-        count = exc.error_count() if isinstance(exc, ValidationError) else 1
-        raise Internal(f"the server's answer is not understood: {count} errors") from exc
+        wrong = problems(exc, "answer") if isinstance(exc, ValidationError) else str(exc)
+        raise Internal(
+            f"invalid answer from the server, maybe of another version: {wrong[:500]}"
+        ) from exc

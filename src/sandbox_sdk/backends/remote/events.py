@@ -1,4 +1,4 @@
-"""The events of a command, through as many connections as it takes."""
+"""The events of a command, over as many connections as it takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sandbox_sdk.protocol.events import (
 )
 
 _NAMES = ("start", "stdout", "stderr", "gap", "exit", "error")
-"""The events understood here; a later version may send others in between."""
+"""The events known here; others, of a later version, are skipped."""
 _EVENT: TypeAdapter[CommandEvent] = TypeAdapter(CommandEvent)
 
 
@@ -36,8 +36,9 @@ async def events_of(
     command_id: str | None = None,
     offset: int = 0,
 ) -> AsyncGenerator[CommandEvent]:
-    """Run or follow a command, and go on where it was when the connection is cut: no event is lost
-    and none comes twice. A command that is run needs an idempotency key. Raises SandboxError."""
+    """Run or follow a command. If the connection is cut, a new one continues at the same place: no
+    event is lost or repeated. To run a command, body needs an idempotency key. Raises
+    SandboxError."""
     started = False
     retry = server.retry()
     while True:
@@ -47,7 +48,7 @@ async def events_of(
             async with contextlib.aclosing(connection) as events:
                 async for event in events:
                     if isinstance(event, StartEvent):
-                        # By its session: in another life of the thread it would not be found.
+                        # By session_id: a later session of the thread would not know it.
                         body, command_id = {"session_id": event.session_id}, event.command_id
                         if started:
                             continue
@@ -58,7 +59,10 @@ async def events_of(
                     yield event
                     if isinstance(event, ExitEvent):
                         return
-            raise FailedAttempt(_cut(server), repeatable=True)
+            cut = Unreachable(
+                f"the stream from {server.url} ended before its exit; follow it again"
+            )
+            raise FailedAttempt(cut, repeatable=True)
         except FailedAttempt as failed:
             retry.look_back(failed, lasted_s=time.monotonic() - connected)
             await server.pause(retry, failed)
@@ -81,7 +85,7 @@ async def _connection(
 
 
 async def _parsed(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
-    """Name and data of every event that is there to its end."""
+    """Name and data of every complete event."""
     name, data = "", ""
     async for line in answer.aiter_lines():
         field, _, value = line.partition(":")
@@ -105,8 +109,6 @@ def _event(name: str, data: str) -> CommandEvent:
             )
         return _EVENT.validate_python({"event": name, **body})
     except (ValueError, KeyError, TypeError) as exc:
-        raise Internal("the server sent an event that is not understood") from exc
-
-
-def _cut(server: Server) -> Unreachable:
-    return Unreachable(f"the stream from {server.url} ended in the middle; follow it again")
+        raise Internal(
+            f"invalid {name} event from the server, maybe of another version: {type(exc).__name__}"
+        ) from exc

@@ -1,4 +1,4 @@
-"""A long listing, read a little at a time: a coordinator has others to serve meanwhile."""
+"""Parses a long listing in slices, so that a coordinator can serve others in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sandbox_sdk.protocol.models import FileEntry, ListResult
 
 _SLICE = 200
 _START = re.compile(r'"entries"\s*:\s*\[\s*')
-"""Nowhere else: in a string its quotes would be escaped."""
+"""Matches nothing else: inside a string the quotes would be escaped."""
 _NEXT = re.compile(r"\s*,\s*")
 _END = re.compile(r"\s*\]")
 

@@ -1,4 +1,4 @@
-"""What travels other than as JSON: files in forms and files in answers."""
+"""Bodies that are not JSON: uploads as forms, and downloads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandbox_sdk.protocol.models import DownloadInfo
 
 
 class UploadForm:
-    """A form with a file in it, whose chunks can be had once."""
+    """A form with a file, whose chunks can be read once."""
 
     def __init__(self, fields: dict[str, str], chunks: AsyncIterable[bytes]) -> None:
         self._fields = fields

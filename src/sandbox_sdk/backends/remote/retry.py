@@ -8,18 +8,18 @@ from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import SandboxError
 
 FIRST_CONTACT_S = 3.0
-"""How long a server is waited for that has never answered: its address may just be wrong."""
+"""How long to retry a server that has never answered: its address may be wrong."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 HELD_S = 5.0
-"""A connection that lasted so long was a working one: patience begins anew after it."""
+"""A connection that lasted this long had worked: the time for retries starts over."""
 
 
 class FailedAttempt(Exception):
-    """One attempt has failed. `error` is what to tell where there is no other.
+    """One attempt has failed. `error` is what to raise if there is no other attempt.
 
-    repeatable: whether another attempt may follow. unreached: it has not come as far as the server.
-    after_s: when the server wants to be asked again.
+    repeatable: whether there may be another. unreached: no connection to the server was made.
+    after_s: the server's Retry-After.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class FailedAttempt(Exception):
 
     @property
     def cut(self) -> bool:
-        """Whether a connection there was has ended too soon."""
+        """Whether a connection was made and ended too soon."""
         return not self.unreached and not self.after_s
 
 
@@ -54,15 +54,15 @@ class Retry:
         """How long to wait before the next attempt. None: give up."""
         if not failed.repeatable:
             return None
-        wrong = failed.unreached and not self._known
-        within_s = FIRST_CONTACT_S if wrong else math.inf
+        maybe_wrong = failed.unreached and not self._known
+        within_s = FIRST_CONTACT_S if maybe_wrong else math.inf
         return self._backoff.pause_s(now, at_least_s=failed.after_s, within_s=within_s)
 
     def look_back(self, failed: FailedAttempt, *, lasted_s: float) -> None:
-        """What is cut again and again, but worked for a while each time, gets somewhere."""
+        """Start over if the connection had worked for a while before it was cut."""
         if failed.cut and lasted_s > HELD_S:
             self.start_over()
 
     def start_over(self) -> None:
-        """There was progress: what failed before does not count any more."""
+        """There was progress: earlier failures no longer count."""
         self._backoff.reset()

@@ -1,4 +1,4 @@
-"""A server over HTTP: one pool of connections, and repeats where they can do no harm."""
+"""A server over HTTP: its connections, and retries of calls that may be repeated."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:  # Takes aiohttp, which not every program has.
     from sandbox_sdk.backends.remote.aiohttp_client import AiohttpClient
 
 SILENCE_S = 45.0
-"""A stream of events has a comment every 15 s: one that is silent for longer has been cut."""
+"""A stream of events has a comment every 15 s: a longer silence means it was cut."""
 KEPT_ALIVE_S = 4.0
-"""Below the 5 s after which many servers close a connection: none is used that is being closed."""
+"""Below the 5 s after which many servers close a connection, so that no call meets that."""
 _GATEWAY = (502, 503, 504)
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A request as often as it is needed.
+    """A request that can be sent again.
 
-    repeatable: it does no harm twice. work_s: how long the server may work on it in silence.
-    silence_s: how long there may be none at all; a longer one is a cut. accepts: statuses of errors
-    that are answers here. tenant: on whose behalf it is sent on.
+    repeatable: it may be carried out twice. work_s: how long the server may work before it answers.
+    silence_s: replaces the read timeout; after so long without a byte the connection counts as cut.
+    accepts: error statuses that are answers here. tenant: on whose behalf a coordinator sends it.
     """
 
     method: str
@@ -58,7 +58,7 @@ class Call:
 
 
 class Server:
-    """Who opens it closes it."""
+    """The connections to one server. Close it."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Server:
         verify: bool | ssl.SSLContext = True,
         nearby: bool = False,
     ) -> None:
-        """nearby: reached without a proxy, and often: takes aiohttp, which a server has."""
+        """nearby: called often and without a proxy; uses aiohttp, which comes with the server."""
         self._address = _checked_url(url)
         self._headers = _key_header(api_key)
         self._auth: httpx.BasicAuth | None = None
@@ -86,9 +86,9 @@ class Server:
         self._nearby = nearby
         self._known = False
         self.command_timeout_s = COMMAND_TIMEOUT_S
-        """What a command gets there where nothing is said, as far as is known."""
+        """The server's default timeout of a command, as far as is known."""
         self._clients: dict[object, httpx.AsyncClient | AiohttpClient] = {}
-        """By event loop: connections cannot leave the one they were made in."""
+        """By event loop: a connection belongs to the loop it was made in."""
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
@@ -106,7 +106,7 @@ class Server:
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_ALIVE_S
         )
-        # Reading the certificates of all authorities takes longer than most calls.
+        # Not for http: loading the certificate authorities takes longer than most calls.
         verify = self._verify if self._address.scheme == "https" else False
         if self._address.scheme == "unix":
             transport = httpx.AsyncHTTPTransport(uds=self._address.path, limits=limits)
@@ -128,12 +128,12 @@ class Server:
         )
 
     def retry(self, *, at_most_s: float | None = None) -> Retry:
-        """For one call."""
+        """The retries of one call."""
         for_s = self._retry_for_s
         return Retry(for_s if at_most_s is None else min(for_s, at_most_s), known=self._known)
 
     async def ask(self, call: Call, *, at_most_s: float | None = None) -> bytes:
-        """The body of the answer, repeated for at most so long. Raises SandboxError."""
+        """The body of the answer. at_most_s: an upper bound for retries. Raises SandboxError."""
         retry = self.retry(at_most_s=at_most_s)
         began = time.monotonic()
         while True:
@@ -150,8 +150,8 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def open(self, call: Call) -> AsyncIterator[httpx.Response]:
-        """The answer as it comes, repeated until it has begun. Raises SandboxError, and
-        FailedAttempt where it is cut off after that."""
+        """The answer as it comes, retried until it has begun. Raises SandboxError, and
+        FailedAttempt if it is cut off after that."""
         retry = self.retry()
         async with contextlib.AsyncExitStack() as stack:
             while True:
@@ -173,7 +173,7 @@ class Server:
             raise failed.error from failed.__cause__
 
     async def pause(self, retry: Retry, failed: FailedAttempt) -> None:
-        """Wait for the next attempt. Raises the error where there is none."""
+        """Wait before the next attempt. Raises the error if there is none."""
         pause_s = retry.pause_s(failed, time.monotonic())
         if pause_s is None:
             raise failed.error from failed.__cause__
@@ -181,7 +181,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _attempt(self, call: Call) -> AsyncIterator[httpx.Response]:
-        """Raises FailedAttempt, or the error that the server tells."""
+        """Raises FailedAttempt, or the error in the server's answer."""
         request = self._request(call)
         with self._translated(call):
             answer = await self._client.send(request, stream=True)
@@ -211,30 +211,33 @@ class Server:
                 timeout=httpx.Timeout(read_s, connect=self._connect_s, pool=None),
             )
         except UnicodeError:
-            raise InvalidRequest("this is not text that can be sent; use valid Unicode") from None
+            raise InvalidRequest(f"{call.path}: a value is not valid Unicode; replace it") from None
 
     def _refused(self, call: Call, answer: httpx.Response) -> NoReturn:
-        told = told_error(answer)
-        after_s = _retry_after_s(answer)
-        if told is not None and (after_s is None or isinstance(told, RuntimeUnavailable)):
-            # Where a runtime has failed, the call may have begun: the caller decides.
-            raise told
-        error = told or self._untold(answer.status_code)
-        # What the server itself has put off has not been done; what a proxy says may have been.
-        put_off = after_s is not None and call.content is None
-        passing = answer.status_code in _GATEWAY and call.repeatable
-        raise FailedAttempt(error, repeatable=put_off or passing, after_s=after_s or 0.0)
-
-    def _untold(self, status: int) -> SandboxError:
-        if status in _GATEWAY:
-            return RuntimeUnavailable(
-                f"something before the server at {self.url} answers {status}; try again later"
+        error = _error_of(answer)
+        given = answer.headers.get("retry-after", "")
+        after_s = float(given) if given.isascii() and given.isdecimal() else None
+        if error is not None and (after_s is None or isinstance(error, RuntimeUnavailable)):
+            # After a failure of the runtime the call may have begun: the caller decides.
+            raise error
+        gateway = answer.status_code in _GATEWAY
+        if error is None and gateway:
+            error = RuntimeUnavailable(
+                f"a proxy before {self.url} answered {answer.status_code}; try again later"
             )
-        return Internal(f"{self.url} answered {status} without saying why; is this the server?")
+        elif error is None:
+            error = Internal(
+                f"{self.url} answered {answer.status_code} without an error of ours; does"
+                " SANDBOX_URL point at a sandbox server?"
+            )
+        # With Retry-After the server has not begun; behind a proxy's error it may have.
+        put_off = after_s is not None and call.content is None
+        repeatable = put_off or (gateway and call.repeatable)
+        raise FailedAttempt(error, repeatable=repeatable, after_s=after_s or 0.0)
 
     @contextlib.contextmanager
     def _translated(self, call: Call) -> Iterator[None]:
-        """httpx's errors end here."""
+        """Turns httpx's errors into FailedAttempt."""
         try:
             yield
         except _UNSENT as exc:
@@ -245,13 +248,23 @@ class Server:
                 self._unreachable(exc), repeatable=not hopeless, unreached=True
             ) from exc
         except httpx.LocalProtocolError:
-            error = InvalidRequest("this cannot be sent over HTTP; names are plain text")
-            raise FailedAttempt(error, repeatable=False) from None
+            bad = InvalidRequest(
+                f"{call.path}: a header value cannot be sent; use ASCII without line breaks"
+            )
+            raise FailedAttempt(bad, repeatable=False) from None
         except httpx.ReadTimeout as exc:
             again = call.repeatable and call.silence_s is not None
-            raise FailedAttempt(self._silent(), repeatable=again) from exc
+            silent = Unreachable(
+                f"the server at {self.url} took the call and did not answer in time; look at its"
+                " log, or give it longer with read_timeout_s"
+            )
+            silent.silent = True
+            raise FailedAttempt(silent, repeatable=again) from exc
         except httpx.HTTPError as exc:
-            raise FailedAttempt(self._cut(exc, call), repeatable=call.repeatable) from exc
+            why = f"{type(exc).__name__}: {exc}".rstrip(": ")
+            then = "try again" if call.repeatable else "it may have been carried out, so look first"
+            cut = Unreachable(f"the connection to {self.url} broke off ({why}); {then}")
+            raise FailedAttempt(cut, repeatable=call.repeatable) from exc
 
     def _unreachable(self, exc: Exception) -> SandboxError:
         why = str(exc) or f"no connection within {self._connect_s:g} s"
@@ -261,32 +274,14 @@ class Server:
             may_have_arrived=False,
         )
 
-    def _silent(self) -> SandboxError:
-        error = Unreachable(
-            f"the server at {self.url} took the call and did not answer in time; look at its log,"
-            " or give it longer with read_timeout_s"
-        )
-        error.silent = True
-        return error
 
-    def _cut(self, exc: Exception, call: Call) -> SandboxError:
-        why = f"{type(exc).__name__}: {exc}".rstrip(": ")
-        then = "try again" if call.repeatable else "it may have been carried out, so look first"
-        return Unreachable(f"the connection to {self.url} broke off ({why}); {then}")
-
-
-def told_error(answer: httpx.Response) -> SandboxError | None:
+def _error_of(answer: httpx.Response) -> SandboxError | None:
     """The error in an answer, where it is one of ours."""
     try:
         body = answer.json()["error"]
         return SandboxError.from_wire(str(body["code"]), str(body["message"]), body.get("details"))
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _retry_after_s(answer: httpx.Response) -> float | None:
-    given = answer.headers.get("retry-after", "")
-    return float(given) if given.isascii() and given.isdecimal() else None
 
 
 def _caused_by(exc: BaseException | None, kind: type[BaseException]) -> bool:
@@ -305,14 +300,15 @@ def _checked_url(url: str) -> httpx.URL:
     if parsed.host if parsed.scheme in ("http", "https") else parsed.scheme == "unix":
         return parsed
     raise InvalidRequest(
-        "a server's address is like http://127.0.0.1:8000, https://host or unix:///path"
+        "this is not the address of a server; use one like http://127.0.0.1:8000, https://host or"
+        " unix:///path"
     )
 
 
 def _key_header(api_key: str | None) -> dict[bytes, bytes]:
-    """Bytes: a key need not be ASCII. What no header can hold would be shown by whoever refuses it
-    later."""
+    """Bytes, since a key need not be ASCII. Checked here, because the HTTP library's error for an
+    invalid header would show the key."""
     key = (api_key or "").strip()
     if any(ord(character) < 32 for character in key):
-        raise InvalidRequest("the API key has a line break or another control character in it")
+        raise InvalidRequest("the API key contains a control character, such as a line break")
     return {b"authorization": f"Bearer {key}".encode()} if key else {}

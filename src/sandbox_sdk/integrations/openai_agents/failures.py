@@ -1,4 +1,4 @@
-"""What goes wrong with a sandbox, in the errors of the OpenAI Agents SDK."""
+"""Turns errors of sandboxes into those of the OpenAI Agents SDK."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sandbox_sdk.protocol.models import USER
 
 
 def refuse_other(user: str | User | None) -> None:
-    """A box has one user, and nobody may become another."""
+    """Raises ConfigurationError for another user than the only one of a box."""
     name = user.name if isinstance(user, User) else user
     if name not in (None, USER):
         raise errors.ConfigurationError(
-            message=f"there is no {name} in a sandbox: everything is done by {USER}",
+            message=f"there is no user {name!r} in a sandbox; leave it out, or use {USER!r}",
             error_code=errors.ErrorCode.SANDBOX_CONFIG_INVALID,
             op="exec",
             context={"user": name},

@@ -27,14 +27,14 @@ from sandbox_sdk.protocol.events import ExitEvent, GapEvent, OutputEvent
 
 _WAIT_S = 10.0
 _NO_STDIN = "stdin is not available for this process"
-"""In these words the framework explains to the model what to do."""
+"""The framework recognises this text and tells the model what to do."""
 
 _TERMINAL = """
 import os, pty, sys
 status = pty.spawn(sys.argv[1:])
 sys.exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
 """
-"""Runs a command on a terminal of its own: what is written to it is typed, Ctrl-C included."""
+"""Runs a command on a terminal of its own, so that input acts as if typed, Ctrl-C included."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Processes:
         self._client = client
         self._running: dict[int, _Running] = {}
         self.generation = 0
-        """Of the box that the last command was seen in."""
+        """The generation of the box that ran the last command."""
 
     def __repr__(self) -> str:
         return f"<Processes {len(self._running)} running>"
@@ -66,10 +66,10 @@ class Processes:
         wait_s: float | None,
         max_tokens: int | None,
     ) -> PtyExecUpdate:
-        """Start a command and wait for its end, or for as long as is wanted."""
+        """Start a command and wait for its end, or for wait_s."""
         if terminal:
             words = ["python3", "-c", _TERMINAL, *words]
-        # `exec`: a shell that is replaced leaves the thread's directory and variables as they are.
+        # `exec` replaces the shell, so the thread's directory and variables stay as they are.
         line = f"exec {shlex.join(words)}"
         process = await self._client.start(
             line, stdin_open=terminal, cwd=cwd, env=env, timeout=timeout
@@ -82,7 +82,7 @@ class Processes:
     async def write(
         self, number: int, text: str, *, wait_s: float | None, max_tokens: int | None
     ) -> PtyExecUpdate:
-        """Type text, and wait for what comes of it. Raises PtySessionNotFoundError."""
+        """Type text, and wait for output. Raises PtySessionNotFoundError."""
         if number not in self._running:
             raise PtySessionNotFoundError(session_id=number)
         if text:
@@ -103,7 +103,7 @@ class Processes:
                 await each.process.kill()
 
     async def _update(self, number: int, wait_s: float, max_tokens: int | None) -> PtyExecUpdate:
-        """What a command has written since the last time, and its exit if it came."""
+        """What a command has written since the last update, and its exit code if it has ended."""
         running = self._running[number]
         written: list[str] = []
         exit_code = None

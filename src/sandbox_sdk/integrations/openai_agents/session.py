@@ -28,10 +28,10 @@ from sandbox_sdk.integrations.presenting import RECREATED, explain
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, WORKSPACE
 
 _PREPARED = "/tmp/openai-agents/prepared"
-"""A file that is there when this box has its manifest: one that was used before is left as it is,
-and one that took the place of a lost box gets it again."""
-_NOT_RUN = 126
-"""The exit code of a command that was refused; as in bash, of one that cannot be executed."""
+"""Marks a box that has its manifest: it is not applied again, unless the box was lost and the new
+one has no such file."""
+NOT_RUN = 126
+"""The exit code of a rejected command: in bash, of one that cannot be executed."""
 
 
 class ThreadSandboxSessionState(SandboxSessionState):
@@ -55,7 +55,7 @@ class ThreadSandboxSession(BaseSandboxSession):
         self.client = client
         self._processes = Processes(client)
         self._untold = False
-        """The box took the place of a lost one, and the model has not heard of it yet."""
+        """Whether the box replaced a lost one and the model does not know it yet."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.thread_id}, {self._processes!r}>"
@@ -90,7 +90,7 @@ class ThreadSandboxSession(BaseSandboxSession):
     async def _exec_internal(
         self, *command: str | Path, timeout: float | None = None
     ) -> ExecResult:
-        # `exec`: a shell that is replaced leaves the thread's directory and variables as they are.
+        # `exec` replaces the shell, so the thread's directory and variables stay as they are.
         line = f"exec {shlex.join(map(str, command))}"
         limit_s = MAX_TIMEOUT_S if timeout is None else min(max(timeout, 0.001), MAX_TIMEOUT_S)
         with running_command(*command):
@@ -99,7 +99,7 @@ class ThreadSandboxSession(BaseSandboxSession):
                     line, timeout=limit_s, cwd=self._cwd(), env=await self._env()
                 )
             except CommandRejected as exc:
-                return ExecResult(stdout=b"", stderr=explain(exc).encode(), exit_code=_NOT_RUN)
+                return ExecResult(stdout=b"", stderr=explain(exc).encode(), exit_code=NOT_RUN)
         if result.timed_out:
             raise ExecTimeoutError(command=command, timeout_s=timeout)
         assert result.exit_code is not None
@@ -135,7 +135,7 @@ class ThreadSandboxSession(BaseSandboxSession):
                     max_tokens=max_output_tokens,
                 )
             except CommandRejected as exc:
-                return PtyExecUpdate(None, explain(exc).encode(), _NOT_RUN, None)
+                return PtyExecUpdate(None, explain(exc).encode(), NOT_RUN, None)
         told = self._told(self._processes.generation).encode()
         return PtyExecUpdate(
             update.process_id, told + update.output, update.exit_code, update.original_token_count
@@ -163,7 +163,7 @@ class ThreadSandboxSession(BaseSandboxSession):
         with reading(path):
             listed = await self.client.list_files(place, limit=1)
             if [entry.path for entry in listed.entries] != [listed.path]:
-                raise InvalidPath(f"{path} is a folder, not a file")
+                raise InvalidPath(f"{path} is a folder, not a file; name a file in it")
             return io.BytesIO(await self.client.download_bytes(place))
 
     async def write(self, path: Path, data: io.IOBase, *, user: str | User | None = None) -> None:
@@ -198,7 +198,7 @@ class ThreadSandboxSession(BaseSandboxSession):
         return await self.state.manifest.environment.resolve()
 
     def _told(self, generation: int) -> str:
-        """What the model has to hear before anything else: that its box is another one."""
+        """A note for the model if its box is a new one, once."""
         untold = self._untold or self.state.generation not in (None, generation)
         self._untold, self.state.generation = False, generation
         return f"{RECREATED}\n" if untold else ""

@@ -8,14 +8,12 @@ from typing import Any
 from agents import RunContextWrapper
 from agents.tool import ShellCallOutcome, ShellCommandOutput, ShellCommandRequest, ShellResult
 
+from sandbox_sdk.integrations.openai_agents.session import NOT_RUN
 from sandbox_sdk.integrations.operations import Reply
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, ExecuteResult
 
 ThreadOf = str | Callable[[RunContextWrapper[Any]], str]
-
-_NOT_RUN = 126
-"""As in bash, of a command that cannot be executed."""
 
 
 class SandboxShell:
@@ -52,7 +50,7 @@ class SandboxShell:
 def _output(command: str, reply: Reply) -> ShellCommandOutput:
     result = reply.artifact
     if not isinstance(result, ExecuteResult):
-        refused = ShellCallOutcome(type="exit", exit_code=_NOT_RUN)
+        refused = ShellCallOutcome(type="exit", exit_code=NOT_RUN)
         return ShellCommandOutput(stderr=reply.text, outcome=refused, command=command)
     outcome = ShellCallOutcome(type="exit", exit_code=result.exit_code)
     if result.timed_out:

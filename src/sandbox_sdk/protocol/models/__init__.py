@@ -1,0 +1,6 @@
+"""What travels over the wire: requests and answers, frozen and checked."""
+
+from sandbox_sdk.protocol.models.base import *  # noqa: F403
+from sandbox_sdk.protocol.models.commands import *  # noqa: F403
+from sandbox_sdk.protocol.models.files import *  # noqa: F403
+from sandbox_sdk.protocol.models.sessions import *  # noqa: F403

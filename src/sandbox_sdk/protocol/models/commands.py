@@ -1,0 +1,159 @@
+"""Commands: running them, following them, and what the policy says of them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from sandbox_sdk.protocol.models.base import Env, Model, SessionState, Target, utf8_size
+
+MAX_COMMAND = 1 << 20
+MAX_COMMAND_BYTES = MAX_COMMAND - 1024
+"""What a box is sent for a command, as JSON in UTF-8: its source, variables, folder and key."""
+COMMAND_TIMEOUT_S = 30.0
+"""What a command may take where neither the call nor its server's settings say so."""
+MAX_TIMEOUT_S = 3600.0
+
+SignalName = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"]
+
+
+class ExecuteRequest(Target):
+    command: str = Field(
+        min_length=1, max_length=MAX_COMMAND, description="Bash source.", examples=["echo $((2+2))"]
+    )
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_TIMEOUT_S,
+        description="Seconds. Left out: the server's command_timeout_s, which is 30 by default.",
+    )
+    cwd: str | None = Field(None, min_length=1, max_length=4096)
+    env: Env = Field(default_factory=dict, description="Variables of this command alone.")
+    stdin: str | None = None
+    stdin_open: bool = Field(False, description="stdin stays open for more, until its eof is sent.")
+    background: bool = Field(False, description="Answer at once; ask for the result later.")
+    idempotency_key: str | None = Field(None, min_length=1, max_length=200)
+    dry_run: bool = Field(False, description="Do not run it: tell what the policy says of it.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        sent = [self.command, self.env, self.cwd, self.idempotency_key]
+        size = utf8_size(json.dumps(sent, ensure_ascii=False, separators=(",", ":")))
+        if size > MAX_COMMAND_BYTES:
+            raise ValueError(
+                f"command, env, cwd and idempotency_key have {size} bytes as JSON in UTF-8, at most"
+                f" {MAX_COMMAND_BYTES}; upload a file, or use stdin"
+            )
+        utf8_size(self.stdin or "")
+        return self
+
+
+class CheckRequest(ExecuteRequest):
+    """A command that is not to be run: what does the policy say of it?"""
+
+    dry_run: Literal[True]
+
+
+class SimpleCommand(Model):
+    """One command out of a source, as the policy sees it."""
+
+    argv: list[str | None] = Field(description="Null where it is not known before running.")
+    text: str
+    start: int = Field(description="Where it stands in the command, in characters.")
+    end: int
+    via: list[str] = Field(description="The commands that would run it, outermost first.")
+
+
+class Verdict(Model):
+    """What the policy says of a command."""
+
+    allowed: bool
+    policy: str
+    mode: Literal["allow-all", "blacklist", "whitelist"]
+    rule: str | None = None
+    reason: str | None = None
+    alternative: str | None = None
+    command: SimpleCommand | None = Field(None, description="The one that is rejected.")
+    doubts: list[str] = Field(description="What could not be known before running.")
+    commands: list[SimpleCommand]
+
+
+class CommandTarget(Target):
+    """A command that was started before, in whose sandbox."""
+
+    command_id: str = Field(min_length=1, max_length=128, description="The command.")
+
+
+class FollowRequest(CommandTarget):
+    """A command whose events are wanted, from an offset in its output on."""
+
+    offset: int = Field(0, ge=0)
+
+
+class SignalRequest(CommandTarget):
+    signal: SignalName = Field(
+        "TERM", description="KILL ends everything the command has started, daemons included."
+    )
+
+
+class StdinRequest(CommandTarget):
+    data: str = Field("", description="The bytes, as text or in base64.")
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    eof: bool = Field(False, description="Nothing comes after this.")
+    offset: int | None = Field(
+        None, ge=0, description="Where in stdin the data belongs, so that a repeat is harmless."
+    )
+
+    @model_validator(mode="after")
+    def _decodable(self) -> Self:
+        self.data_bytes()
+        return self
+
+    def data_bytes(self) -> bytes:
+        """The data as the command will read it. Raises ValueError where it is not base64."""
+        if self.encoding == "utf-8":
+            return self.data.encode()
+        return b64decode(self.data, validate=True)
+
+
+class ExecuteResult(Model):
+    """How a command ended, with the output kept of it. One in the background has no exit yet."""
+
+    exit_code: int | None
+    output: str
+    stdout: str
+    stderr: str
+    command_id: str
+    duration_ms: float
+    timed_out: bool
+    truncated: bool
+    output_bytes: int
+    cwd: str
+    signal: str | None = None
+    reason: str | None = None
+    session_id: str
+    generation: int
+    session_state: SessionState
+
+
+class CommandInfo(Model):
+    """How a command stands. The box remembers those that ended, up to some number."""
+
+    command_id: str
+    idempotency_key: str | None
+    running: bool
+    exit_code: int | None = Field(description="None while it runs.")
+    age_s: float = Field(description="Since its start.")
+    output_bytes: int
+
+
+class CommandList(Model):
+    commands: list[CommandInfo] = Field(description="The newest last.")
+    truncated: bool = Field(False, description="Whether the box remembers more, all of them ended.")
+
+
+class StdinReceipt(Model):
+    received: int = Field(description="How many bytes of stdin have come so far, all together.")
