@@ -8,7 +8,7 @@ from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.table import Occupancy, SessionTable

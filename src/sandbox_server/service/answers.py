@@ -35,7 +35,6 @@ from sandbox_server.runtime.agent import (
     CommandSummary,
     DownloadAbout,
     Event,
-    Exited,
     Gap,
     Output,
     Started,
@@ -108,8 +107,7 @@ class EventAnswers:
         if gap.end > self._offset:
             yield GapEvent(offset=max(gap.start, self._offset), next_offset=gap.end)
 
-    def _exit(self, event: Exited) -> Iterator[CommandEvent]:
-        result = event.result
+    def _exit(self, result: CommandResult) -> Iterator[CommandEvent]:
         size = result.output_bytes
         for name, decoder in self._decoders.items():
             rest = decoder.decode(b"", final=True)
@@ -123,7 +121,7 @@ def execute_result(
     result: CommandResult, session: LiveSession, state: SessionState
 ) -> ExecuteResult:
     return ExecuteResult(
-        **result.exit.model_dump(exclude={"state_saved"}),
+        **result.model_dump(exclude={"state_saved"}),
         output=result.output,
         stdout=result.stdout,
         stderr=result.stderr,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal as signals
-from collections.abc import (
-    AsyncGenerator,
-)
+from collections.abc import AsyncGenerator
 from typing import TypedDict
 
 from sandbox_sdk.protocol import operations as op
@@ -28,7 +26,7 @@ from sandbox_sdk.protocol.models import (
     Verdict,
 )
 from sandbox_sdk.protocol.sandboxes import to_run
-from sandbox_server.runtime.agent import Event, Exited, RunOptions
+from sandbox_server.runtime.agent import CommandResult, Event, RunOptions
 from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import (
     LOOKBACK,
@@ -63,7 +61,7 @@ class CommandHandlers:
             if request.background:
                 return await self._start(session, state, request)
             result = await session.agent.run(request.command, **self._options(request))
-            session.cwd = result.exit.cwd
+            session.cwd = result.cwd
         return execute_result(result, session, state)
 
     async def _start(
@@ -120,8 +118,8 @@ class CommandHandlers:
         wording = EventAnswers(session, state, output_limit=limit, offset=offset)
         async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
-                if isinstance(event, Exited):
-                    session.cwd = event.result.cwd
+                if isinstance(event, CommandResult):
+                    session.cwd = event.cwd
                 for told in wording.of(event):
                     yield told
 

@@ -28,7 +28,7 @@ from sandbox_server.runtime.bubblewrap.state import (
     kill,
 )
 from sandbox_server.runtime.streams import ByteStream, SocketStream
-from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version
 from sandbox_warden import frames
 
