@@ -138,7 +138,7 @@ async def test_posix_mode_carries_over_and_not_out_of_a_calls_environment(
 
 
 async def test_names_of_the_machinery_are_not_taken_as_variables(warden: WardenClient) -> None:
-    with pytest.raises(errors.InvalidRequest, match="__sandbox_command: .* reserved"):
+    with pytest.raises(errors.InvalidRequest, match=r"__sandbox_command: .* reserved"):
         await warden.run("true", env={"__sandbox_command": "x"})
 
 

@@ -154,7 +154,7 @@ def _gvisor(info: dict[str, object], wanted: str) -> Finding:
 def _bubblewrap(settings: Settings, *, needed: bool) -> Finding:
     """By making a box."""
     try:
-        setup = find_setup(StateFolder(settings.state_folder()), python=None, bwrap=None)
+        setup = find_setup(StateFolder(settings.state_folder()))
     except SandboxError as exc:
         return Finding(
             name="bubblewrap",

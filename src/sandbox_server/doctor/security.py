@@ -181,7 +181,7 @@ async def _about(url: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _of_bubblewrap() -> Finding:
-    path = host.bwrap_programs(None)[0].path
+    path = host.bwrap_programs()[0].path
     setuid = bool(os.stat(path).st_mode & stat.S_ISUID) and Path(path).stat().st_uid == 0
     return examine_bubblewrap(_version(path), setuid=setuid)
 

@@ -111,14 +111,13 @@ class Router:
         connect: Callable[[str], RemoteTenants],
         *,
         patience_s: float,
-        chance: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`connect` makes the client for a worker's url."""
         self._directory = directory
         self._connect = connect
         self._patience_s = patience_s
-        self._chance = chance or random.Random()
+        self._chance = random.Random()
         self._clock = clock
         self._opened: dict[str, _Opened] = {}
         """By url. One that has not been used for a while is closed: its worker may be gone."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
 from types import TracebackType
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
@@ -14,13 +12,8 @@ from sandbox_server.sessions.table import SessionTable
 
 
 class SessionAccess:
-    def __init__(self, table: SessionTable, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, table: SessionTable) -> None:
         self.table = table
-        self.clock = clock
-
-    async def find(self, tenant: str, target: Target) -> LiveSession:
-        """The session meant. Raises SessionNotFound, SessionLost."""
-        return await self.table.find(tenant, target)
 
     async def open(self, tenant: str, target: Target) -> tuple[LiveSession, SessionState]:
         """By thread_id a session is made where there is none, by session_id it has to exist."""
@@ -39,7 +32,7 @@ class SessionAccess:
 
     def using(self, session: LiveSession, *, for_s: float = 0.0) -> _Watched:
         """for_s: how long what is begun may go on after its caller has left."""
-        return _Watched(self.table, session, use=session.use(self.clock, for_s=for_s))
+        return _Watched(self.table, session, use=session.use(for_s=for_s))
 
     def told_if_lost(self, session: LiveSession) -> _Watched:
         return _Watched(self.table, session)

@@ -68,7 +68,7 @@ class CommandHandlers:
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
         command_id = await session.agent.start(request.command, **self._options(request))
-        session.watch(command_id, clock=self._access.clock, for_s=self._timeout_s(request))
+        session.watch(command_id, for_s=self._timeout_s(request))
         about = session.agent.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
@@ -99,7 +99,7 @@ class CommandHandlers:
         return session, state, admitted
 
     async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         start = max(request.offset - LOOKBACK, 0)
         events = session.agent.attach(request.command_id, offset=start)
         async for event in self._told(session, "live", events, offset=request.offset):
@@ -124,14 +124,14 @@ class CommandHandlers:
                     yield told
 
     async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         async with self._access.told_if_lost(session):
             limit = self._facts.limits.output_limit_bytes
             found = await session.agent.result(request.command_id, output_limit=limit)
         return execute_result(found, session, "live")
 
     async def _commands(self, tenant: str, target: Target) -> CommandList:
-        session = await self._access.find(tenant, target)
+        session = await self._access.table.find(tenant, target)
         async with self._access.told_if_lost(session):
             state = await session.agent.state()
         return CommandList(
@@ -140,13 +140,13 @@ class CommandHandlers:
         )
 
     async def _signal(self, tenant: str, request: SignalRequest) -> CommandInfo:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         number = signals.Signals[f"SIG{request.signal}"]
         async with self._access.using(session):
             return command_info(await session.agent.signal(request.command_id, number))
 
     async def _stdin(self, tenant: str, request: StdinRequest) -> StdinReceipt:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         async with self._access.using(session):
             received = await session.agent.send_stdin(
                 request.command_id, request.data_bytes(), end=request.eof, offset=request.offset

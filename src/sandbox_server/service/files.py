@@ -63,7 +63,7 @@ class FileHandlers:
 
     @contextlib.asynccontextmanager
     async def download(self, tenant: str, request: DownloadRequest) -> AsyncIterator[Download]:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         async with (
             self._access.using(session),
             session.agent.get(request.path, digest=True) as file,
@@ -84,7 +84,7 @@ class FileHandlers:
         raise AssertionError("a listing ends or raises")
 
     async def _rename(self, tenant: str, request: RenameRequest) -> FileEntry:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         async with self._access.using(session):
             moved = await session.agent.rename(request.path, request.to, replace=request.replace)
         return file_entry(moved)

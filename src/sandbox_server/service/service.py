@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 
 from sandbox_sdk.protocol import operations as op
@@ -39,9 +38,8 @@ class SandboxService(Tenants):
         *,
         health: Callable[[], Health],
         gate: Gate | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        access = SessionAccess(table, clock)
+        access = SessionAccess(table)
         self.facts = facts
         self._table = table
         self._health = health

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Literal
 
@@ -23,7 +24,7 @@ from sandbox_server.service.answers import (
     told_session,
 )
 from sandbox_server.service.handlers import Handlers
-from sandbox_server.sessions.table import SessionOptions
+from sandbox_server.sessions.making import SessionOptions
 
 
 class SessionHandlers:
@@ -49,20 +50,20 @@ class SessionHandlers:
             tenant, request.thread_id or own_id or "", wanted
         )
         status: Literal["created", "existing"] = "existing" if state == "live" else "created"
-        return told_session(session, self._facts, status=status, now=self._access.clock())
+        return told_session(session, self._facts, status=status, now=time.monotonic())
 
     async def _session(self, tenant: str, target: Target) -> SessionInfo:
-        session = await self._access.find(tenant, target)
+        session = await self._access.table.find(tenant, target)
         async with self._access.told_if_lost(session):
             state, usage = await session.agent.state(), await session.agent.usage()
-        return session_info(session, self._facts, state, usage, now=self._access.clock())
+        return session_info(session, self._facts, state, usage, now=time.monotonic())
 
     async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
         own = [s for s in self._access.table.sessions() if s.record.tenant == tenant]
         own.sort(key=lambda session: session.record.created_at)
-        now = self._access.clock()
+        now = time.monotonic()
         return SessionList(sessions=[session_summary(s, self._facts, now=now) for s in own])
 
     async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
-        await self._access.table.cleanup(await self._access.find(tenant, target))
+        await self._access.table.cleanup(await self._access.table.find(tenant, target))
         return CleanupResult()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,8 @@ _COLUMNS = "tenant, thread_id, generation, session_id, box_id, status, created_a
 class SqliteRegistry(Registry):
     """Its calls take microseconds: none is worth a thread. Without a path it is in memory."""
 
-    def __init__(
-        self, path: Path | None = None, *, worker: str = "", wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, path: Path | None = None, *, worker: str = "") -> None:
         self._worker = worker
-        self._wall = wall
         if path is not None:
             private_file(path)  # SQLite gives the files beside it the same mode.
         self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
@@ -118,14 +115,14 @@ class SqliteRegistry(Registry):
             record.box_id,
             record.status.value,
             record.created_at,
-            self._wall(),
+            time.time(),
         )
 
     def _forget(self) -> None:
         """Drop what ended long ago: such a thread may begin anew."""
         self._execute(
             "delete from sessions where status != 'live' and changed_at < ?",
-            self._wall() - REMEMBER_S,
+            time.time() - REMEMBER_S,
         )
 
     def _one(self, where: str, *values: str) -> Record | None:

@@ -64,21 +64,13 @@ class BubblewrapBox(WardenBox):
 
 
 class BubblewrapRuntime(Runtime):
-    """Makes boxes with bubblewrap. `python` and `bwrap` force a choice that is made by itself."""
+    """Makes boxes with bubblewrap."""
 
     name = "bubblewrap"
     has_images = False
 
-    def __init__(
-        self,
-        *,
-        state_dir: Path | None = None,
-        python: Path | None = None,
-        bwrap: Path | None = None,
-    ) -> None:
+    def __init__(self, *, state_dir: Path | None = None) -> None:
         self._state = StateFolder(default_path() if state_dir is None else state_dir)
-        self._python = python
-        self._bwrap = bwrap
         self._setup: Setup | None = None
         self._finding = asyncio.Lock()
         self._undoing: set[asyncio.Task[None]] = set()
@@ -132,9 +124,7 @@ class BubblewrapRuntime(Runtime):
     async def _get_setup(self) -> Setup:
         async with self._finding:
             if self._setup is None:
-                self._setup = await asyncio.to_thread(
-                    find_setup, self._state, python=self._python, bwrap=self._bwrap
-                )
+                self._setup = await asyncio.to_thread(find_setup, self._state)
             return self._setup
 
     async def _started(self, folder: Path, complaints: int) -> BubblewrapBox:

@@ -27,15 +27,13 @@ def dockerfile() -> str:
     return Path(str(package), "..", "..", "images", "Dockerfile.secure").resolve().read_text()
 
 
-async def build_image(
-    tag: str, *, base: str | None = None, url: str | None = None
-) -> AsyncGenerator[str]:
+async def build_image(tag: str, *, base: str | None = None) -> AsyncGenerator[str]:
     """Build it, and yield the engine's own account of it line by line.
 
     Raises RuntimeUnavailable where no engine answers, or with its reason where a step fails.
     """
     content = dockerfile().encode()
-    engine = Engine(Endpoint.of(url))
+    engine = Engine(Endpoint.of())
     try:
         with engine.errors():
             async for text in _steps(engine, content, tag, base):
