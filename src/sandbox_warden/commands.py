@@ -4,11 +4,10 @@ import errno
 import os
 import stat
 import time
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
-from .command import Command
+from .command import Command, exit_of
 from .errors import Refused, refusal
-from .exits import exit_of
 from .killing import Trace
 from .loop import Loop
 from .meter import Meter
@@ -139,7 +138,7 @@ class Commands:
         )
         command.log.append(STDERR, (text % refusal(error)).encode())
         reason = "pids" if error.errno == errno.EAGAIN else "exhausted"
-        self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, signal=None, reason=reason)
+        self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, reason=reason)
 
     # The end
 
@@ -191,7 +190,7 @@ class Commands:
         self._leave_nursery(command)
         if command.stdin is not None or command.shells > 3 * KILLED_SHELLS:
             command.log.append(STDERR, b"sandbox: the command was not begun; run it again\n")
-            self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, signal=None, reason="exhausted")
+            self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, reason="exhausted")
             return
         try:
             self._spawn(command, stdin=False)
@@ -281,28 +280,17 @@ class Commands:
             return "oom"
         return None
 
-    def _finish(
-        self,
-        command: Command,
-        *,
-        exit_code: int,
-        signal: Optional[str],
-        reason: Optional[str],
-        state_saved: bool = False,
-    ) -> None:
+    def _finish(self, command: Command, *, exit_code: int, **more: Any) -> None:
+        """more: signal, reason and state_saved, where they are not None or False."""
         self.finished_at = time.monotonic()
         command.log.settle()
-        command.result = {
-            "command_id": command.ident,
-            "exit_code": exit_code,
-            "signal": signal,
-            "reason": reason,
-            "timed_out": command.timed_out,
-            "duration_ms": round((self.finished_at - command.started) * 1000, 3),
-            "output_bytes": command.log.size,
-            "cwd": self._state.cwd,
-            "state_saved": state_saved,
-        }
+        command.result = command.standing(
+            output_bytes=command.log.size,
+            cwd=self._state.cwd,
+            timed_out=command.timed_out,
+            exit_code=exit_code,
+            **more,
+        )
         self._clear(command)
         for follower in list(command.followers):
             follower.wake()
