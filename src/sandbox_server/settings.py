@@ -7,7 +7,6 @@ and so on) are accepted too.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import socket
 from pathlib import Path
@@ -28,6 +27,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, MAX_TIMEOUT_S
 from sandbox_server import __version__
 from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.registry import AUTO, RuntimeOptions, unknown
 
@@ -182,12 +182,7 @@ class Settings(BaseSettings):
 
     def state_folder(self) -> Path:
         """Where this server keeps what has to outlive it."""
-        if self.state_dir is not None:
-            return self.state_dir
-        if os.geteuid() == 0:
-            return Path("/var/lib/sandbox")
-        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return Path(base) / "sandbox"
+        return self.state_dir or state_folder()
 
     def redis(self) -> str:
         """Where the registry of a fleet is, or nothing."""

@@ -32,7 +32,7 @@ from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import host
 from sandbox_server.runtime.bubblewrap.mounts import PLACES
-from sandbox_server.runtime.choose import choose
+from sandbox_server.runtime.registry import choose
 from sandbox_server.settings import Settings
 
 if TYPE_CHECKING:

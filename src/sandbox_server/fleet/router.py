@@ -29,8 +29,7 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.models import Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server.fleet.directory import Directory, Location
-from sandbox_server.fleet.placement import place
-from sandbox_server.fleet.workers import Presence, Worker
+from sandbox_server.fleet.workers import Presence, Worker, place
 from sandbox_server.sessions.registry import Status, error_for
 from sandbox_server.tasks import TaskSet
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
+from typing import Any
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import SessionState, Target
+from sandbox_sdk.protocol.operations import Operation
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.table import SessionTable
+
+Handlers = Mapping[Operation[Any, Any], Callable[[str, Any], Awaitable[Any]]]
+"""What carries out operations: a function for each, which takes the tenant and the request."""
 
 
 class SessionAccess:

@@ -27,7 +27,7 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.sandboxes import to_run
 from sandbox_server.runtime.agent import CommandResult, Event, RunOptions
-from sandbox_server.service.access import SessionAccess
+from sandbox_server.service.access import Handlers, SessionAccess
 from sandbox_server.service.answers import (
     LOOKBACK,
     EventAnswers,
@@ -37,7 +37,6 @@ from sandbox_server.service.answers import (
     life,
 )
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.handlers import Handlers
 from sandbox_server.sessions.live import LiveSession
 
 

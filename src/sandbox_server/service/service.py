@@ -18,12 +18,11 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
-from sandbox_server.service.access import SessionAccess
+from sandbox_server.service.access import Handlers, SessionAccess
 from sandbox_server.service.answers import ServiceFacts
 from sandbox_server.service.commands import CommandHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.handlers import Handlers
 from sandbox_server.service.sessions import SessionHandlers
 from sandbox_server.sessions.table import SessionTable
 

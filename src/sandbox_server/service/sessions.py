@@ -16,14 +16,13 @@ from sandbox_sdk.protocol.models import (
     SessionList,
     Target,
 )
-from sandbox_server.service.access import SessionAccess
+from sandbox_server.service.access import Handlers, SessionAccess
 from sandbox_server.service.answers import (
     ServiceFacts,
     session_info,
     session_summary,
     told_session,
 )
-from sandbox_server.service.handlers import Handlers
 from sandbox_server.sessions.making import SessionOptions
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.private import private_file
-from sandbox_server.sessions.database import translated
-from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.sessions.ledger import Ledger, translated
 from sandbox_server.sessions.registry import (
     REMEMBER_S,
     Record,
@@ -61,9 +60,11 @@ class SqliteRegistry(Registry):
         return int(epoch)
 
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
-        return self._one(
-            "where tenant = ? and thread_id = ? order by generation desc", tenant, thread_id
-        )
+        return self._newest(tenant, thread_id)
+
+    def _newest(self, tenant: str, thread_id: str) -> Record | None:
+        where = "where tenant = ? and thread_id = ? order by generation desc"
+        return self._one(where, tenant, thread_id)
 
     async def by_session(self, tenant: str, session_id: str) -> Record | None:
         return self._one("where tenant = ? and session_id = ?", tenant, session_id)
@@ -83,11 +84,7 @@ class SqliteRegistry(Registry):
         return [self._restore(record) for record in records]
 
     def _restore(self, record: Record) -> bool:
-        newest = self._one(
-            "where tenant = ? and thread_id = ? order by generation desc",
-            record.tenant,
-            record.thread_id,
-        )
+        newest = self._newest(record.tenant, record.thread_id)
         if newest is not None and not is_same_or_older(newest, record):
             return False
         self._save(record)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
+from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.bubblewrap import host, keeper
 from sandbox_server.runtime.bubblewrap.probe import find_setup
@@ -24,7 +25,6 @@ from sandbox_server.runtime.bubblewrap.state import (
     Record,
     StateFolder,
     clear,
-    default_path,
     kill,
 )
 from sandbox_server.runtime.streams import ByteStream, SocketStream
@@ -70,7 +70,7 @@ class BubblewrapRuntime(Runtime):
     has_images = False
 
     def __init__(self, *, state_dir: Path | None = None) -> None:
-        self._state = StateFolder(default_path() if state_dir is None else state_dir)
+        self._state = StateFolder(state_dir or state_folder())
         self._setup: Setup | None = None
         self._finding = asyncio.Lock()
         self._undoing: set[asyncio.Task[None]] = set()

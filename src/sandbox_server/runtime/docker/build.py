@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -44,7 +44,7 @@ async def build_image(tag: str, *, base: str | None = None) -> AsyncGenerator[st
 
 async def _steps(engine: Engine, content: bytes, tag: str, base: str | None) -> AsyncGenerator[str]:
     steps = engine.client.images.build(
-        fileobj=_context(content),
+        fileobj=io.BytesIO(packed({"Dockerfile": content})),
         encoding="identity",
         tag=tag,
         buildargs={"BASE": base} if base else None,
@@ -61,22 +61,18 @@ async def _steps(engine: Engine, content: bytes, tag: str, base: str | None) -> 
 
 async def built_from(engine: Engine, image: str) -> str | None:
     """The sha256 of the Dockerfile an image was built from, empty if unknown; None: no image."""
-    with engine.errors():
-        try:
-            about = await engine.client.images.inspect(image)
-        except aiodocker.DockerError as exc:
-            if exc.status == 404:
-                return None
-            raise
+    about = await engine.image(image)
+    if about is None:
+        return None
     return str(((about.get("Config") or {}).get("Labels") or {}).get(DOCKERFILE_LABEL, ""))
 
 
-def _context(content: bytes) -> io.BytesIO:
-    """A build context is a tar; ours has nothing but the Dockerfile in it."""
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """A tar of files that everybody may read."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        member = tarfile.TarInfo("Dockerfile")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
-    buffer.seek(0)
-    return buffer
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
