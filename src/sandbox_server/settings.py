@@ -43,7 +43,7 @@ def _size(value: Any) -> Any:
             try:
                 return int(float(text[:-1]) * units[text[-1]])
             except OverflowError:
-                raise ValueError("more than any machine has") from None
+                raise ValueError(f"{value} is more than any machine has") from None
         return text
     return value
 
@@ -128,7 +128,10 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _pool_order(self) -> Settings:
         if not self.min_pool_size <= self.pool_size <= self.max_pool_size:
-            raise ValueError("MIN_POOL_SIZE <= POOL_SIZE <= MAX_POOL_SIZE does not hold")
+            raise ValueError(
+                "MIN_POOL_SIZE <= POOL_SIZE <= MAX_POOL_SIZE does not hold:"
+                f" {self.min_pool_size}, {self.pool_size}, {self.max_pool_size}"
+            )
         return self
 
     @model_validator(mode="after")

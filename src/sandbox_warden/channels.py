@@ -131,7 +131,7 @@ class Feeding(Source):
 
     def data(self, payload: bytes) -> None:
         if len(self._data) + len(payload) > WINDOW:
-            raise FrameError("more than %d bytes of input at once" % WINDOW)
+            raise FrameError("STDIN with more than %d bytes at once" % WINDOW)
         self._data += payload
 
     def eof(self) -> None:

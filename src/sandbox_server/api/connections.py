@@ -84,8 +84,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._crowd.admit(self):
             self._wait_for_client()
         else:
-            self._refuse(Capacity("no room for another connection; try again",
-                                  retry_after_s=_RETRY_S))  # fmt: skip
+            limit = self._limits.connections
+            self._refuse(Capacity(
+                f"at capacity: {limit} of {limit} connections; retry in {_RETRY_S:g} s",
+                retry_after_s=_RETRY_S))  # fmt: skip
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -101,7 +103,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes += len(data)
         if self._header_bytes > self._limits.header_bytes and not self.transport.is_closing():
             limit = self._limits.header_bytes
-            self._refuse(FileTooLarge(f"the header of a request may have {limit} bytes; send less",
+            self._refuse(FileTooLarge(f"the request header has more than {limit} bytes; send less",
                                       limit_bytes=limit))  # fmt: skip
 
     def on_message_begin(self) -> None:
@@ -145,8 +147,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._answering():  # A second request came before the first was answered.
             self._wait_for_client()
         elif self._header_bytes:
+            within_s = self._limits.header_timeout_s
             self._refuse(RequestTimeout(
-                "the header came too slowly and was not waited for; send it again"))  # fmt: skip
+                f"the request's header did not come within {within_s:g} s; send it again",
+            ))  # fmt: skip
         else:
             self.transport.close()
 

@@ -58,7 +58,7 @@ class RequestLog:
             await answer.fail(stopping, scope, receive)
         except Exception as error:
             log_failure(error, request_id=answer.request_id)
-            broken = Internal("something went wrong here; try again, and report the request_id")
+            broken = Internal("internal error; try again, and report the request_id")
             await answer.fail(broken, scope, receive)
         finally:
             log.info(
@@ -151,8 +151,10 @@ class _Body:
             async with asyncio.timeout(seconds):
                 return await self._receive()
         except TimeoutError:
+            rate = self._limits.body_bytes_per_s
             raise RequestTimeout(
-                "the body came too slowly and was not waited for; send it again, faster"
+                f"the body came too slowly: {self._bytes} bytes so far, at least {rate} a second"
+                f" after the first {self._limits.body_timeout_s:g} s; send it again, faster"
             ) from None
         finally:
             self._waited_s += time.monotonic() - started

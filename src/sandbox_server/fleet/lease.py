@@ -93,8 +93,8 @@ class RedisLease:
     def check(self) -> None:
         if since_boot() >= self._valid_until:
             raise RuntimeUnavailable(
-                "this worker has lost touch with the registry and serves again when it is back;"
-                " try again",
+                f"worker {self.worker} cannot serve: the registry did not renew its lease of"
+                f" {self._lease_s:g} s; retry in 1 s",
                 retry_after_s=1,
             )
 

@@ -56,7 +56,9 @@ class LiveSession:
         await self.agent.connect()
         if not self.met and (about := self.agent.about) is not None:
             if identity(about.state) != identity(vars(self.record)):
-                raise SessionLost(f"box {self.box.id} says that it is another session's")
+                raise SessionLost(
+                    f"box {self.box.id} says that it is not session {self.record.session_id}'s"
+                )
             self.met = True
 
     @contextmanager

@@ -93,7 +93,9 @@ class BubblewrapRuntime(Runtime):
         try:
             folder = self._state.new_box()
         except OSError as exc:
-            raise RuntimeUnavailable(f"there is no place for the box: {exc}") from exc
+            raise RuntimeUnavailable(
+                f"no folder can be made for a box in {self._state.path}: {exc}"
+            ) from exc
         try:
             with contextlib.ExitStack() as held:
                 complaints = await _to_the_end(
@@ -103,7 +105,7 @@ class BubblewrapRuntime(Runtime):
         except BaseException as exc:
             await self._undo(folder)
             if isinstance(exc, OSError | subprocess.SubprocessError):
-                raise RuntimeUnavailable(f"the box could not be made: {exc}") from exc
+                raise RuntimeUnavailable(f"box {folder.name} could not be made: {exc}") from exc
             raise
 
     async def boxes(self, owner: str) -> list[Box]:
@@ -133,7 +135,7 @@ class BubblewrapRuntime(Runtime):
         if answered and record is not None:
             return self._box(record)
         said = await _to_the_end(lambda: keeper.read_complaints(complaints))
-        raise RuntimeUnavailable(f"the box did not start: {host.explain(said)}")
+        raise RuntimeUnavailable(f"box {folder.name} did not start: {host.explain(said)}")
 
     async def _undo(self, folder: Path) -> None:
         """Take a box back, however far it has come. Goes on even where the caller is cancelled."""

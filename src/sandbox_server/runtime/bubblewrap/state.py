@@ -125,7 +125,10 @@ class StateFolder:
             except FileExistsError:
                 continue
             return uid, self._uids / str(uid)
-        raise RuntimeUnavailable(f"no unused user left among {uids}")
+        raise RuntimeUnavailable(
+            f"no unused uid found in {uids.start} to {uids.stop - 1}: end sessions, or remove stale"
+            f" links in {self._uids}"
+        )
 
     def records(self) -> list[Record]:
         """Every box that runs. What is left of others is removed."""
