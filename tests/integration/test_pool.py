@@ -17,6 +17,7 @@ from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.client import WardenBox
+from sandbox_server.sessions.ledger import Ledger
 from tests.contract import conftest as contract
 from tests.run import run_owner
 
@@ -96,7 +97,9 @@ def open_pool(runtime: Flaky) -> OpenPool:
         **changes: Any,
     ) -> AsyncIterator[Pool]:
         settings = replace(SETTINGS, **changes)
-        pool = Pool(runtime, SPEC, settings, connect=connect, room=room, clock=clock)
+        pool = Pool(
+            runtime, SPEC, settings, connect=connect, room=room, notes=Ledger(), clock=clock
+        )
         for box in adopt:
             pool.adopt(box, box.agent(epoch=2))
         try:

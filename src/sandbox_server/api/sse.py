@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import TracebackType
 from typing import Any, Self
 
 from starlette.responses import StreamingResponse
@@ -63,12 +62,7 @@ class Feed:
         self._task = asyncio.create_task(self._pump())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])
 

@@ -59,7 +59,7 @@ class Pool:
         *,
         connect: Callable[[Box], BoxAgent],
         room: Callable[[], int],
-        notes: BoxNotes | None = None,
+        notes: BoxNotes,
         slots: asyncio.Semaphore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -191,8 +191,7 @@ class Pool:
         """Whether the box is there and has taken the state. If the claim fails after that, the box
         is destroyed: adoption would mistake it for a live session."""
         try:
-            if self._notes is not None:
-                self._notes.give(warm.box.id, state, build=self._runtime.build)
+            self._notes.give(warm.box.id, state, build=self._runtime.build)
             taken = await warm.answers(within_s=within_s, state=state)
         except BaseException:
             self._discard(warm, reason="claim cancelled")
@@ -237,8 +236,7 @@ class Pool:
 
     def _keep(self, warm: WarmBox, *, check_in_s: float) -> None:
         try:
-            if self._notes is not None:
-                self._notes.keep_warm(warm.box.id, build=self._runtime.build)
+            self._notes.keep_warm(warm.box.id, build=self._runtime.build)
         except SandboxError as exc:
             self._discard(warm, reason="not written down")
             self._start_failed(exc)
@@ -268,9 +266,8 @@ class Pool:
 
     async def _destroy(self, warm: WarmBox) -> None:
         await warm.destroy()
-        if self._notes is not None:
-            with contextlib.suppress(SandboxError):  # Whoever starts next finds no such box.
-                self._notes.forget(warm.box.id)
+        with contextlib.suppress(SandboxError):  # Whoever starts next finds no such box.
+            self._notes.forget(warm.box.id)
 
     # Starting
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-)
+from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import PurePosixPath
 
 from sandbox_sdk.protocol import operations as op
@@ -23,11 +20,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.runtime.agent import ListEnd
 from sandbox_server.service.access import Handlers, SessionAccess
-from sandbox_server.service.answers import (
-    ServiceFacts,
-    download_info,
-    file_entry,
-)
+from sandbox_server.service.answers import ServiceFacts, download_info, file_entry
 
 
 class FileHandlers:

@@ -17,6 +17,7 @@ from sandbox_server.sessions.registry import Record, Status
 
 Key = tuple[str, str]
 """Tenant and thread_id."""
+_IDENTITY = ("tenant", "thread_id", "generation", "session_id")
 SETTLE_S = 30.0
 """How long after its time limit a command may take to be over."""
 
@@ -119,32 +120,16 @@ class LiveSession:
 
 def state_of(record: Record, *, idle_timeout_s: float, environment: str | None) -> dict[str, Any]:
     """What a box is told of its session, for a server that finds it later."""
-    return {
-        "tenant": record.tenant,
-        "thread_id": record.thread_id,
-        "generation": record.generation,
-        "session_id": record.session_id,
-        "created_at": record.created_at,
-        "idle_timeout_s": idle_timeout_s,
-        "environment": environment,
-    }
+    kept = {name: getattr(record, name) for name in (*_IDENTITY, "created_at")}
+    return {**kept, "idle_timeout_s": idle_timeout_s, "environment": environment}
 
 
 def identity(state: Mapping[str, Any]) -> tuple[Any, ...]:
     """Which session a state, or a record's fields, is of."""
-    return tuple(state.get(name) for name in ("tenant", "thread_id", "generation", "session_id"))
+    return tuple(state.get(name) for name in _IDENTITY)
 
 
 def record_from_state(state: Mapping[str, Any], box_id: str, *, worker: str, epoch: int) -> Record:
     """The record of a session, out of what its server wrote down when it began."""
-    return Record(
-        tenant=state["tenant"],
-        thread_id=state["thread_id"],
-        generation=state["generation"],
-        session_id=state["session_id"],
-        box_id=box_id,
-        status=Status.LIVE,
-        created_at=state["created_at"],
-        worker=worker,
-        epoch=epoch,
-    )
+    kept = {name: state[name] for name in (*_IDENTITY, "created_at")}
+    return Record(**kept, box_id=box_id, status=Status.LIVE, worker=worker, epoch=epoch)

@@ -31,7 +31,8 @@ create table if not exists sessions (
 create index if not exists changed on sessions (changed_at) where status != 'live';
 create table if not exists epochs (one integer primary key check (one = 1), epoch integer);
 """
-_COLUMNS = "tenant, thread_id, generation, session_id, box_id, status, created_at"
+_FIELDS = ("tenant", "thread_id", "generation", "session_id", "box_id", "status", "created_at")
+_COLUMNS = ", ".join(_FIELDS)
 
 
 class SqliteRegistry(Registry):
@@ -105,13 +106,7 @@ class SqliteRegistry(Registry):
         self._execute(
             f"insert or replace into sessions ({_COLUMNS}, changed_at)"
             " values (?, ?, ?, ?, ?, ?, ?, ?)",
-            record.tenant,
-            record.thread_id,
-            record.generation,
-            record.session_id,
-            record.box_id,
-            record.status.value,
-            record.created_at,
+            *(getattr(record, name) for name in _FIELDS),
             time.time(),
         )
 
@@ -127,21 +122,12 @@ class SqliteRegistry(Registry):
 
     def _all(self, where: str, *values: str) -> list[Record]:
         rows = self._execute(f"select {_COLUMNS} from sessions {where}", *values)
-        return [self._record(row) for row in rows]
+        found = (dict(zip(_FIELDS, row, strict=True)) for row in rows)
+        return [
+            Record(**{**fields, "status": Status(fields["status"])}, worker=self._worker)
+            for fields in found
+        ]
 
     def _execute(self, sql: str, *values: object) -> list[Any]:
         with translated():
             return self._db.execute(sql, values).fetchall()
-
-    def _record(self, row: tuple[str, str, int, str, str, str, float]) -> Record:
-        tenant, thread_id, generation, session_id, box_id, status, created_at = row
-        return Record(
-            tenant=tenant,
-            thread_id=thread_id,
-            generation=generation,
-            session_id=session_id,
-            box_id=box_id,
-            status=Status(status),
-            created_at=created_at,
-            worker=self._worker,
-        )

@@ -17,8 +17,10 @@ import aiohttp
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.base import HOME
 from sandbox_server.runtime.docker.build import packed
-from sandbox_server.runtime.docker.config import FOLDER, HOME, WORKSPACE, BoxImage
+from sandbox_server.runtime.docker.config import FOLDER, BoxImage
 from sandbox_server.runtime.docker.engine import Engine
 from sandbox_server.runtime.docker.prepare import HOSTS, NO_BASH, OLD_PYTHON
 from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
