@@ -8,17 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from . import files
 from .connection import Source
 from .errors import Refused, refusal
-from .frames import (
-    CHUNK,
-    DATA,
-    EOF,
-    REPLY,
-    STARTED,
-    WINDOW,
-    encode,
-    encode_error,
-    encode_json,
-)
+from .frames import CHUNK, DATA, EOF, REPLY, STARTED, WINDOW, encode, encode_error, encode_json
 from .paths import MAX_PATH
 from .walk import Walk
 

@@ -14,13 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sandbox_sdk.protocol.errors import Internal, SandboxError
-from sandbox_sdk.protocol.events import (
-    CommandEvent,
-    GapEvent,
-    OutputEvent,
-    StartEvent,
-    event_id,
-)
+from sandbox_sdk.protocol.events import CommandEvent, GapEvent, OutputEvent, StartEvent, event_id
 from sandbox_server.api.errors import error_body, log_failure
 
 EVENT_STREAM = "text/event-stream"

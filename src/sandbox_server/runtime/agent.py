@@ -316,7 +316,7 @@ class BoxAgent(ABC):
 
     @abstractmethod
     def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
-        """Run a command and yield what happens."""
+        """Run a command and yield its output as it comes. Leaving early does not end it."""
 
     @abstractmethod
     def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
@@ -324,7 +324,7 @@ class BoxAgent(ABC):
 
     @abstractmethod
     async def result(self, command_id: str, *, output_limit: int = OUTPUT_LIMIT) -> CommandResult:
-        """How a command stands, with the output kept so far."""
+        """How a command stands, with the output kept so far. output_limit: as it was run with."""
 
     @abstractmethod
     async def ended(self, command_id: str) -> None:

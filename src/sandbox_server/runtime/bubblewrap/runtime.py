@@ -20,13 +20,7 @@ from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.bubblewrap import host, keeper
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.setup import Setup
-from sandbox_server.runtime.bubblewrap.state import (
-    DEAD,
-    Record,
-    StateFolder,
-    clear,
-    kill,
-)
+from sandbox_server.runtime.bubblewrap.state import DEAD, Record, StateFolder, clear, kill
 from sandbox_server.runtime.streams import ByteStream, SocketStream
 from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version

@@ -47,20 +47,18 @@ class StdinReceived(Said):
 
 
 class CommandCalls(ReconnectingLink):
-    """What can be done with commands in a box."""
+    """The part of BoxAgent that is about commands."""
 
     def __init__(self, box: Reachable, *, epoch: int = 1, deadman_s: float | None = None) -> None:
         super().__init__(box, epoch=epoch, deadman_s=deadman_s)
         self._feeding: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Let go of the link. The box and what runs in it live on."""
         for task in self._feeding:
             task.cancel()
         await super().close()
 
     async def run(self, command: str, **options: Unpack[RunOptions]) -> CommandResult:
-        """Run a command to its end and return what is kept of its output."""
         body = _run_body(command, options, follow=False)
         timeout_s = body["timeout_s"]
         patience_s = None if timeout_s is None else timeout_s + ANSWER_S
@@ -83,7 +81,6 @@ class CommandCalls(ReconnectingLink):
         raise AssertionError("a followed command exits or raises")
 
     async def start(self, command: str, **options: Unpack[RunOptions]) -> str:
-        """Run a command without waiting for its end; its id."""
         async with contextlib.aclosing(self.stream(command, **options)) as events:
             async for event in events:
                 if isinstance(event, Started):
@@ -91,20 +88,14 @@ class CommandCalls(ReconnectingLink):
         raise AssertionError("a command starts or raises")
 
     def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
-        """Run a command and yield its output as it comes. Leaving early does not end it."""
         body = _run_body(command, options, follow=True)
         return self._follow(frames.RUN, body, options)
 
     def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
-        """Follow a command that was started before, from an offset in its output on."""
         body = {"command_id": command_id, "offset": offset, "follow": True}
         return self._follow(frames.ATTACH, body, {})
 
     async def result(self, command_id: str, *, output_limit: int = OUTPUT_LIMIT) -> CommandResult:
-        """How a command stands now, and what is kept of its output so far.
-
-        output_limit: as the command was run with.
-        """
         body = {"command_id": command_id, "follow": False, "at_once": True}
 
         async def read(_link: Link, channel: Channel) -> CommandResult:
@@ -134,7 +125,6 @@ class CommandCalls(ReconnectingLink):
             ) from None
 
     async def signal(self, command_id: str, number: int) -> CommandSummary:
-        """Send a signal to everything a command has started; 9 ends all of it for sure."""
         body = {"command_id": command_id, "signal": number}
         return await self._ask(CommandSummary, frames.SIGNAL, body)
 

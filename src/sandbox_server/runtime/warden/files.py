@@ -76,12 +76,11 @@ class WardenDownload(Download):
 
 
 class FileCalls(ReconnectingLink):
-    """What can be done with files in a box."""
+    """The part of BoxAgent that is about files."""
 
     async def put(
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
     ) -> Uploaded:
-        """Store a file. It appears under its name when it is whole, or not at all."""
         body = {"path": _bounded(path), "mode": mode, "limit": limit}
         link = await self._get_link()
         try:
@@ -104,7 +103,6 @@ class FileCalls(ReconnectingLink):
 
     @contextlib.asynccontextmanager
     async def get(self, path: str, *, digest: bool = False) -> AsyncIterator[Download]:
-        """Read a file or a folder. With digest, its sha256 is known before the first byte."""
         body = {"path": _bounded(path), "digest": digest}
         link = await self._get_link()
         try:
@@ -129,7 +127,6 @@ class FileCalls(ReconnectingLink):
     async def batches(
         self, path: str, *, recursive: bool = False, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:
-        """The entries of a folder, up to limit, some at a time; then whether there are more."""
         body = {"path": _bounded(path), "recursive": recursive, "limit": limit}
         link = await self._get_link()
         reader = _BatchReader(limit)
