@@ -73,7 +73,7 @@ async def in_box(client: BoxAgent) -> Command:
     async def command() -> None:
         result = await client.run("echo $x")
         _check(result.stdout, "hi\n")
-        _check(result.exit.exit_code, 0)
+        _check(result.exit_code, 0)
 
     return command
 

@@ -28,7 +28,7 @@ from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.server import bound, serve_app, url_of
 from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.runtime.base import Enforcement, Runtime
-from sandbox_server.runtime.choose import choose
+from sandbox_server.runtime.registry import choose
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate

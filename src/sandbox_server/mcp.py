@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from sandbox_sdk.protocol.sandboxes import Tenants
+from sandbox_server.tasks import stop
 
 if TYPE_CHECKING:
     from sandbox_sdk.integrations.mcp import McpEndpoint
@@ -45,8 +46,7 @@ class Mcp:
         try:
             yield
         finally:
-            living.cancel()
-            await asyncio.gather(living, return_exceptions=True)
+            await stop(living)
 
     async def _live(self, endpoint: asyncio.Future[McpEndpoint]) -> None:
         """From the first call to the end, in one task: what is entered here is left here."""

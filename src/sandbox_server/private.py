@@ -3,8 +3,11 @@ has which sandbox, nor to connect to one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import stat
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -39,3 +42,35 @@ def private_file(path: Path) -> None:
             os.fchmod(fd, 0o600)
     finally:
         os.close(fd)
+
+
+def state_folder() -> Path:
+    """Where servers of this user keep what has to outlive them, unless told otherwise."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/sandbox")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "sandbox"
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """A name for a socket while this is open: the kernel takes at most 107 bytes, and through a
+    descriptor those of the folder do not count. Raises OSError."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def private_listener(path: Path, *, backlog: int) -> socket.socket:
+    """A unix socket for this user alone. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(listener.fileno(), 0o600)  # Before it has a name that others could open.
+        with short_path(path) as name:
+            listener.bind(name)
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

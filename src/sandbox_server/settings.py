@@ -7,7 +7,6 @@ and so on) are accepted too.
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import socket
 from pathlib import Path
@@ -28,6 +27,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, MAX_TIMEOUT_S
 from sandbox_server import __version__
 from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.registry import AUTO, RuntimeOptions, unknown
 
@@ -43,7 +43,7 @@ def _size(value: Any) -> Any:
             try:
                 return int(float(text[:-1]) * units[text[-1]])
             except OverflowError:
-                raise ValueError("more than any machine has") from None
+                raise ValueError(f"{value} is more than any machine has") from None
         return text
     return value
 
@@ -128,7 +128,10 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _pool_order(self) -> Settings:
         if not self.min_pool_size <= self.pool_size <= self.max_pool_size:
-            raise ValueError("MIN_POOL_SIZE <= POOL_SIZE <= MAX_POOL_SIZE does not hold")
+            raise ValueError(
+                "MIN_POOL_SIZE <= POOL_SIZE <= MAX_POOL_SIZE does not hold:"
+                f" {self.min_pool_size}, {self.pool_size}, {self.max_pool_size}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -182,12 +185,7 @@ class Settings(BaseSettings):
 
     def state_folder(self) -> Path:
         """Where this server keeps what has to outlive it."""
-        if self.state_dir is not None:
-            return self.state_dir
-        if os.geteuid() == 0:
-            return Path("/var/lib/sandbox")
-        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return Path(base) / "sandbox"
+        return self.state_dir or state_folder()
 
     def redis(self) -> str:
         """Where the registry of a fleet is, or nothing."""

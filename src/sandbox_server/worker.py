@@ -20,6 +20,7 @@ from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.sessions.adoption import AT_ONCE, Adoption
 from sandbox_server.sessions.lease import Lease, Load
 from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.making import SessionMaker
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.table import Occupancy, SessionTable
 from sandbox_server.sessions.watch import Watch
@@ -62,11 +63,10 @@ class Worker:
             room=lambda: self._occupancy.room,
             notes=registry.ledger,
         )
-        self.table = SessionTable(
-            registry, lease, self._boxes, idle_timeout_s=idle_timeout_s, occupancy=self._occupancy
-        )
+        maker = SessionMaker(self._boxes, lease, registry.ledger, idle_timeout_s=idle_timeout_s)
+        self.table = SessionTable(registry, lease, maker, self._occupancy)
         self._adoption = Adoption(
-            self.table, registry, lease, self._boxes, idle_timeout_s=idle_timeout_s
+            self.table, maker, registry, lease, self._boxes, idle_timeout_s=idle_timeout_s
         )
         self._watch = Watch(self.table, registry, deadman_s=spec.deadman_s, tick_s=tick_s)
 

@@ -1,6 +1,6 @@
 """What can be going on in a channel with a command: following it, feeding it."""
 
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from .command import Command, Follower
 from .commands import Commands
@@ -69,10 +69,8 @@ class Following(Source):
             self._connection.send(self._gap(until))
         if command.refused is not None:
             return encode_error(self._channel, command.refused.code, str(command.refused))
-        return encode_json(REPLY, self._channel, command.result or self._standing(until))
-
-    def _standing(self, output_bytes: int) -> Dict[str, Any]:
-        return self._command.standing(output_bytes=output_bytes, cwd=self._commands.cwd)
+        result = command.result or command.standing(output_bytes=until, cwd=self._commands.cwd)
+        return encode_json(REPLY, self._channel, result)
 
     def _started(self) -> bytes:
         stdin = self._command.stdin
@@ -89,7 +87,7 @@ class Following(Source):
             follower.lossy = False
         # The offset counts too: pieces of a byte each would else be nine times what was granted.
         self._credit -= OFFSET.size + len(data)
-        self._commands.resume(self._command)
+        self._commands.pipes.resume(self._command)
         return encode_at(_KINDS[stream], self._channel, offset, data)
 
     def _gap(self, end: int) -> bytes:
@@ -102,7 +100,7 @@ class Following(Source):
 
     def closed(self) -> None:
         self._command.followers.discard(self._follower)
-        self._commands.resume(self._command)
+        self._commands.pipes.resume(self._command)
 
 
 class Feeding(Source):
@@ -133,7 +131,7 @@ class Feeding(Source):
 
     def data(self, payload: bytes) -> None:
         if len(self._data) + len(payload) > WINDOW:
-            raise FrameError("more than %d bytes of input at once" % WINDOW)
+            raise FrameError("STDIN with more than %d bytes at once" % WINDOW)
         self._data += payload
 
     def eof(self) -> None:

@@ -1,7 +1,8 @@
 """One command and those who read its output."""
 
+import os
 import time
-from typing import Any, Callable, Dict, Optional, Set
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 from .errors import Refused
 from .loop import Timer
@@ -9,6 +10,20 @@ from .nursery import Nursery
 from .output import OutputLog
 from .shell import Shell
 from .stdin import Stdin
+
+_SIGNALS = {
+    1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
+    10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ",
+    31: "SYS",
+}  # fmt: skip
+
+
+def exit_of(status: int) -> Tuple[int, Optional[str]]:
+    """The exit code a shell would report for a wait status, and the signal behind it."""
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status), None
+    number = os.WTERMSIG(status)
+    return 128 + number, _SIGNALS.get(number, str(number))
 
 
 class Follower:
@@ -70,8 +85,8 @@ class Command:
     def age_s(self) -> float:
         return time.monotonic() - self.started
 
-    def standing(self, *, output_bytes: int, cwd: str) -> Dict[str, Any]:
-        """What there is in place of a result while it runs."""
+    def standing(self, *, output_bytes: int, cwd: str, **ended: Any) -> Dict[str, Any]:
+        """How it stands while it runs; `ended` is what else is known of one that has ended."""
         return {
             "command_id": self.ident,
             "exit_code": None,
@@ -82,6 +97,7 @@ class Command:
             "output_bytes": output_bytes,
             "cwd": cwd,
             "state_saved": False,
+            **ended,
         }
 
     def summary(self) -> Dict[str, Any]:

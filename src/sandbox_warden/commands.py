@@ -4,11 +4,10 @@ import errno
 import os
 import stat
 import time
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
-from .command import Command
+from .command import Command, exit_of
 from .errors import Refused, refusal
-from .exits import exit_of
 from .killing import Trace
 from .loop import Loop
 from .meter import Meter
@@ -42,8 +41,8 @@ class Commands:
         self._state = ShellState.fresh()
         self.records = Records()
         self._by_shell: Dict[Shell, Command] = {}
-        self._shells = Shells(loop, open_files, on_exit=self._shell_ended, on_gone=self._all_gone)
-        self._pipes = Pipes(loop, on_room=self._settle)
+        self.shells = Shells(loop, open_files, on_exit=self._shell_ended, on_gone=self._all_gone)
+        self.pipes = Pipes(loop, on_room=self._settle)
         self.finished_at = time.monotonic()
         self.ran = 0
 
@@ -54,10 +53,6 @@ class Commands:
     @property
     def cwd(self) -> str:
         return self._state.cwd
-
-    def prepare(self) -> None:
-        """Have a shell at hand for the first command."""
-        self._shells.prepare()
 
     def start(
         self,
@@ -96,7 +91,7 @@ class Commands:
         return command
 
     def _spawn(self, command: Command, *, stdin: bool, stdin_open: bool = False) -> None:
-        nursery = self._shells.take(stdin=stdin)
+        nursery = self.shells.take(stdin=stdin)
         shell = nursery.go()
         command.nursery = nursery
         self._by_shell[shell] = command
@@ -106,13 +101,13 @@ class Commands:
             fd = shell.keep(shell.stdin)
             command.stdin = Stdin(self._loop, fd, to_be_sent=stdin_open)
         try:
-            self._pipes.watch(command)
+            self.pipes.watch(command)
         except (OSError, MemoryError):
             self._abandon(command, shell)
             raise
         nursery.call(lambda: self._call(command, shell))
         # Not at once: starting the next shell would compete with this command.
-        self._loop.after(PREPARE_S, self._shells.prepare)
+        self._loop.after(PREPARE_S, self.shells.prepare)
 
     def _call(self, command: Command, shell: Shell) -> None:
         assert command.call is not None
@@ -127,11 +122,11 @@ class Commands:
         if command.nursery is not None:
             command.nursery.close()
         shell.close()
-        self._pipes.close(command)
+        self.pipes.close(command)
 
     def _make_room(self, command: Command, why: str) -> None:
         """What is in the background must not take the session with it."""
-        self._shells.kill_background()
+        self.shells.kill_background()
         text = "sandbox: %s; the processes in the background are ended\n" % why
         command.log.append(STDERR, text.encode())
 
@@ -143,11 +138,7 @@ class Commands:
         )
         command.log.append(STDERR, (text % refusal(error)).encode())
         reason = "pids" if error.errno == errno.EAGAIN else "exhausted"
-        self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, signal=None, reason=reason)
-
-    def resume(self, command: Command) -> None:
-        """A reader moved on or left: it may have held the command back."""
-        self._pipes.resume(command)
+        self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, reason=reason)
 
     # The end
 
@@ -161,7 +152,7 @@ class Commands:
             return
         if command.status is not None:  # What is left to be read is not worth a wait.
             command.hurried = True
-        self._shells.kill(nursery, lambda session: self._trace(command, session))
+        self.shells.kill(nursery, lambda session: self._trace(command, session))
         self._settle(command)
 
     def _trace(self, command: Command, session: int) -> Trace:
@@ -171,13 +162,6 @@ class Commands:
         if command.nursery is not None:
             command.timed_out = True
             self.kill(command, 9)
-
-    def stopped(self, pid: int) -> None:
-        self._shells.stopped(pid)
-
-    def reaped(self, pid: int, status: int) -> None:
-        """A child of the warden itself has ended."""
-        self._shells.reaped(pid, status)
 
     def _shell_ended(self, nursery: Nursery, status: int) -> None:
         shell = nursery.shell
@@ -202,11 +186,11 @@ class Commands:
             self._drop_state(command)
         if command.shells == KILLED_SHELLS:
             self._make_room(command, "something in the box ends every new shell")
-        self._pipes.close(command)
+        self.pipes.close(command)
         self._leave_nursery(command)
         if command.stdin is not None or command.shells > 3 * KILLED_SHELLS:
             command.log.append(STDERR, b"sandbox: the command was not begun; run it again\n")
-            self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, signal=None, reason="exhausted")
+            self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, reason="exhausted")
             return
         try:
             self._spawn(command, stdin=False)
@@ -218,7 +202,7 @@ class Commands:
         if nursery is not None:
             if nursery.shell is not None:
                 self._by_shell.pop(nursery.shell, None)
-            self._shells.release(nursery)
+            self.shells.release(nursery)
         if command.save_fd >= 0:
             os.close(command.save_fd)
             command.save_fd = -1
@@ -242,9 +226,9 @@ class Commands:
         if status < 0:  # bash could not be started at all.
             self._could_not_start(command, OSError(-status, os.strerror(-status)))
             return
-        if not self._pipes.drain(command):
+        if not self.pipes.drain(command):
             if command.deadline is None:
-                command.deadline = self._loop.after(SETTLE_S, lambda: self._pipes.hurry(command))
+                command.deadline = self._loop.after(SETTLE_S, lambda: self.pipes.hurry(command))
             return
         code, signal = exit_of(status)
         saved = self._take_state(command)
@@ -296,33 +280,22 @@ class Commands:
             return "oom"
         return None
 
-    def _finish(
-        self,
-        command: Command,
-        *,
-        exit_code: int,
-        signal: Optional[str],
-        reason: Optional[str],
-        state_saved: bool = False,
-    ) -> None:
+    def _finish(self, command: Command, *, exit_code: int, **more: Any) -> None:
+        """more: signal, reason and state_saved, where they are not None or False."""
         self.finished_at = time.monotonic()
         command.log.settle()
-        command.result = {
-            "command_id": command.ident,
-            "exit_code": exit_code,
-            "signal": signal,
-            "reason": reason,
-            "timed_out": command.timed_out,
-            "duration_ms": round((self.finished_at - command.started) * 1000, 3),
-            "output_bytes": command.log.size,
-            "cwd": self._state.cwd,
-            "state_saved": state_saved,
-        }
+        command.result = command.standing(
+            output_bytes=command.log.size,
+            cwd=self._state.cwd,
+            timed_out=command.timed_out,
+            exit_code=exit_code,
+            **more,
+        )
         self._clear(command)
         for follower in list(command.followers):
             follower.wake()
         self.records.finished(command)
-        self._loop.after(0, self._shells.prepare)
+        self._loop.after(0, self.shells.prepare)
 
     def _clear(self, command: Command) -> None:
         """Let go of what only a running command needs."""
@@ -331,7 +304,7 @@ class Commands:
                 timer.cancel()
         command.left = command.call = None
         self._leave_nursery(command)
-        self._pipes.outlive(command)
+        self.pipes.outlive(command)
         if command.stdin is not None:
             command.stdin.close()
 

@@ -61,6 +61,7 @@ class Connection:
         self._out_size = 0
         self._turn: Deque[Source] = deque()
         self._closing = False
+        self._pump_due = False
         self.open = True
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
@@ -110,6 +111,16 @@ class Connection:
         except Exception:
             report()
             self.close()
+
+    def pump_soon(self) -> None:
+        """Pump when everybody else has had a turn: for a source that has more to do."""
+        if not self._pump_due:
+            self._pump_due = True
+            self._loop.after(0, self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pump_due = False
+        self.pump()
 
     def _pump(self) -> None:
         while self.open:

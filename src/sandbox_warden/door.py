@@ -63,7 +63,7 @@ class Door:
             return
         try:
             pid = _peer(sock)
-            if self._relayed and (pid == 0 or _has_no_parent(pid)):
+            if self._relayed and (pid == 0 or processes.parent_of(pid) == 0):
                 self._await_stdio(sock, challenge=pid != 0)
                 return
             if pid == 0:
@@ -170,10 +170,3 @@ def _peer(sock: socket.socket) -> int:
     """The number of who connected, 0 for a process that is not of the box."""
     value = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(value)[0])
-
-
-def _has_no_parent(pid: int) -> bool:
-    try:
-        return processes.look_at(pid).parent == 0
-    except (OSError, ValueError):
-        return False

@@ -8,17 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from . import files
 from .connection import Source
 from .errors import Refused, refusal
-from .frames import (
-    CHUNK,
-    DATA,
-    EOF,
-    REPLY,
-    STARTED,
-    WINDOW,
-    encode,
-    encode_error,
-    encode_json,
-)
+from .frames import CHUNK, DATA, EOF, REPLY, STARTED, WINDOW, encode, encode_error, encode_json
 from .paths import MAX_PATH
 from .walk import Walk
 
@@ -35,10 +25,12 @@ class Working(Source):
     """A source that has work to do between its frames: a little at a time, so that other channels
     are served in between. again: let it have another turn soon."""
 
-    def __init__(self, channel: int, again: Callable[[], None]) -> None:
+    def __init__(self, channel: int, path: str, again: Callable[[], None]) -> None:
+        """path: of a file or a folder, open until the channel is closed."""
         self._channel = channel
         self._again = again
         self._credit = WINDOW
+        self._fd, self._info, self._path = files.open_path(path)
 
     def pull(self) -> Optional[bytes]:
         if self._credit <= 0:
@@ -66,6 +58,11 @@ class Working(Source):
     def credit(self, count: int) -> None:
         self._credit += count
 
+    def closed(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
 
 class Listing(Working):
     """What is in a folder, in batches: a DATA and an EOF each. Then whether there is more."""
@@ -73,16 +70,15 @@ class Listing(Working):
     def __init__(
         self, channel: int, path: str, *, recursive: bool, limit: int, again: Callable[[], None]
     ) -> None:
-        super().__init__(channel, again)
+        super().__init__(channel, path, again)
         self._room = limit
         self._bytes = MAX_LISTED_BYTES
         self._truncated = False
-        self._fd, info, self._path = files.open_path(path)
         self._entries: Iterator[Optional[Dict[str, Any]]]
-        if stat.S_ISDIR(info.st_mode):
+        if stat.S_ISDIR(self._info.st_mode):
             self._entries = self._walk(recursive=recursive)
         else:
-            self._entries = iter([files.entry(self._path, info)])
+            self._entries = iter([files.entry(self._path, self._info)])
         self._batch: List[bytes] = []
 
     def _next(self) -> Optional[bytes]:
@@ -124,17 +120,14 @@ class Listing(Working):
 
     def closed(self) -> None:
         self._entries = iter(())  # Closes what the walk has open.
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        super().closed()
 
 
 class Sending(Working):
     """A file, or a folder as a tar: first what it is, then its bytes."""
 
     def __init__(self, channel: int, path: str, *, digest: bool, again: Callable[[], None]) -> None:
-        super().__init__(channel, again)
-        self._fd, self._info, self._path = files.open_path(path)
+        super().__init__(channel, path, again)
         self._folder = stat.S_ISDIR(self._info.st_mode)
         self._hash = self._hashing() if digest and not self._folder else None
         self._chunks: Optional[Iterator[Optional[bytes]]] = None
@@ -200,9 +193,7 @@ class Sending(Working):
 
     def closed(self) -> None:
         self._chunks = iter(())  # Closes what a tar has open.
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        super().closed()
 
 
 class Receiving(Source):

@@ -30,7 +30,7 @@ def open_path(path: str) -> Tuple[int, os.stat_result, str]:
     info = os.fstat(fd)
     if info.st_dev != device:
         os.close(fd)
-        raise Refused("invalid_path", "%s leads out of its place" % path[:200])
+        raise Refused("invalid_path", "%s is on another file system than its folder" % path[:200])
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
         os.close(fd)
         raise Refused("not_a_file", "%s is neither a file nor a folder" % path[:200])
@@ -56,7 +56,9 @@ def rename(path: str, to: str, *, replace: bool) -> Dict[str, Any]:
     source = find(path, follow=False)
     try:
         if not source.name:
-            raise Refused("invalid_path", "%s cannot be moved" % source.path)
+            raise Refused(
+                "invalid_path", "%s is a folder of the box itself and cannot be moved" % source.path
+            )
         os.lstat(source.name, dir_fd=source.folder)
         # The kernel refuses to move a folder into itself, but only after folders were made there.
         target = find(to, follow=False, create=True, not_below=source.path)
@@ -83,7 +85,7 @@ def _check_target(target: Found, *, replace: bool) -> None:
     if there is None or stat.S_ISDIR(there.st_mode):
         raise Refused("is_directory", "%s is a folder; name what is to be in it" % target.path)
     if not replace:
-        raise Refused("invalid_path", "%s exists; ask to replace it" % target.path)
+        raise Refused("invalid_path", "%s exists; set replace to overwrite it" % target.path)
 
 
 def entry(path: str, status: os.stat_result) -> Dict[str, Any]:
@@ -156,7 +158,10 @@ class Upload:
     def write(self, data: bytes) -> None:
         self.size += len(data)
         if self.size > self._limit:
-            raise Refused("file_too_large", "more than %d bytes" % self._limit)
+            raise Refused(
+                "file_too_large",
+                "%s has more than %d bytes, the limit" % (self.path[:200], self._limit),
+            )
         view = memoryview(data)
         try:
             while view:

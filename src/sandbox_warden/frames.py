@@ -90,7 +90,7 @@ def decode_json(payload: bytes) -> Dict[str, Any]:
 def decode_at(payload: bytes) -> Tuple[int, bytes]:
     """The inverse of encode_at. Raises FrameError where the offset is missing."""
     if len(payload) < OFFSET.size:
-        raise FrameError("payload has no offset")
+        raise FrameError("payload of %d bytes has no offset of 8 bytes" % len(payload))
     (offset,) = OFFSET.unpack_from(payload)
     return int(offset), payload[OFFSET.size :]
 

@@ -14,7 +14,6 @@ from .reporting import report
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
-HANGUP = select.EPOLLHUP | select.EPOLLERR
 PAUSE_S = 0.2
 """How long a descriptor is left alone whose handler has failed: it may fail every time."""
 

@@ -158,7 +158,7 @@ class Nursery:
             members.add(group)
         outside = [pid for pid in members if processes.group_of(pid) != group]
         if group and len(outside) < len(members):
-            processes.kill_group(group, number)
+            processes.kill(-group, number)
         for pid in outside:
             processes.kill(pid, number)
 
@@ -228,12 +228,5 @@ class Nursery:
         if self._over:
             if self._killing is not None:
                 self._push()
-        elif shell is not None and not (shell.pid and _is_ours(shell.pid)):
+        elif shell is not None and not (shell.pid and processes.parent_of(shell.pid) == 1):
             self.shell_over(signal.SIGKILL, busy=False)
-
-
-def _is_ours(pid: int) -> bool:
-    try:
-        return processes.look_at(pid).parent == 1
-    except (OSError, ValueError):
-        return False

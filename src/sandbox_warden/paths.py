@@ -102,13 +102,15 @@ class _Search:
                 self._make(name)
         path = "/" + "/".join([*self._real, self._name] if self._name else self._real)
         if _size(path) > MAX_PATH:
-            raise Refused("invalid_path", "it leads to a path of more than %d bytes" % MAX_PATH)
+            message = "%s leads to a path of more than %d bytes" % (self._asked[:200], MAX_PATH)
+            raise Refused("invalid_path", message)
         return Found(self._folder, self._name, path)
 
     def _count(self) -> None:
         self._steps += 1
         if self._steps > _MAX_STEPS:
-            raise Refused("invalid_path", "%s has too many steps" % self._asked[:200])
+            message = "%s has more than %d steps, links included" % (self._asked[:200], _MAX_STEPS)
+            raise Refused("invalid_path", message)
 
     def _up(self) -> None:
         if self._missing:
@@ -217,4 +219,6 @@ def _size(path: str) -> int:
     try:
         return len(os.fsencode(path))
     except UnicodeEncodeError:
-        raise Refused("invalid_path", "the path is not valid Unicode") from None
+        raise Refused(
+            "invalid_path", "the path is not valid Unicode: it has half a surrogate pair"
+        ) from None

@@ -108,15 +108,9 @@ def _signal_everybody(number: int) -> None:
 
 
 def kill(pid: int, number: int) -> None:
+    """Send a signal to a process, or to the group -pid. One that is gone is no error."""
     try:
         os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def kill_group(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         pass
 
@@ -139,6 +133,14 @@ def look_at(pid: int) -> Process:
     fields = _stat(pid)
     alive = fields[0] not in (b"Z", b"X")
     return Process(pid, alive, int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def parent_of(pid: int) -> int:
+    """-1 for a process that is gone, 0 for one that was put in from outside."""
+    try:
+        return look_at(pid).parent
+    except (OSError, ValueError):
+        return -1
 
 
 def ticks(ago_s: float = 0.0) -> int:

@@ -46,7 +46,8 @@ class Records:
         """The command that an earlier attempt of the same call started, if there was one."""
         command = self._by_id.get(ident) or (self._by_key.get(key) if key else None)
         if command is not None and command.digest != digest:
-            raise Refused("idempotency_mismatch", "this key was used for another command")
+            message = "key %.64s was used for another command; use a new one" % (key or ident)
+            raise Refused("idempotency_mismatch", message)
         return command
 
     def add(self, command: Command) -> None:

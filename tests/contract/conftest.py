@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_server.runtime.base import BoxSpec, Runtime
-from sandbox_server.runtime.warden.box import WardenBox
-from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways
 from tests.run import run_owner
 

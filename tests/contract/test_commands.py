@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import Exited, Gap, Output, Started
+from sandbox_server.runtime.agent import CommandResult, Gap, Output, Started
 from sandbox_server.runtime.warden.client import WardenClient
 from tests.waiting import until_running
 
@@ -26,7 +26,7 @@ async def test_streams_apart_and_together(warden: WardenClient) -> None:
     result = await warden.run("echo out; sleep 0.1; echo err >&2; sleep 0.1; echo out2")
     assert (result.stdout, result.stderr) == ("out\nout2\n", "err\n")
     assert result.output == "out\nerr\nout2\n"
-    assert (result.exit.output_bytes, result.truncated) == (13, False)
+    assert (result.output_bytes, result.truncated) == (13, False)
 
 
 async def test_one_mebibyte_is_kept_whole(warden: WardenClient) -> None:
@@ -39,28 +39,28 @@ async def test_more_is_cut_in_the_middle_and_told(warden: WardenClient) -> None:
     result = await warden.run(f"echo first; head -c {100 * MIB} /dev/zero | tr '\\0' x; echo last")
     assert result.output.startswith("first\nxxx")
     assert result.output.endswith("xxx\nlast\n") or result.output.endswith("xxxlast\n")
-    assert result.exit.output_bytes == 100 * MIB + 11
+    assert result.output_bytes == 100 * MIB + 11
     assert result.truncated
     assert len(result.output) < MIB + 100
-    left_out = result.exit.output_bytes - MIB
+    left_out = result.output_bytes - MIB
     assert f"\n[{left_out} bytes of output left out]\n" in result.output
 
 
 async def test_bytes_that_are_not_text_are_replaced(warden: WardenClient) -> None:
     result = await warden.run(r"printf 'a\xff\x00b\xe2\x82'")
     assert result.output == "a\ufffd\x00b\ufffd"
-    assert result.exit.output_bytes == 6
+    assert result.output_bytes == 6
 
 
 async def test_a_line_of_fifty_megabytes(warden: WardenClient) -> None:
     result = await warden.run("head -c 50000000 /dev/urandom | tr -d '\\n'")
-    assert result.exit.exit_code == 0
+    assert result.exit_code == 0
     assert result.truncated
 
 
 async def test_broken_pipes_are_quiet(warden: WardenClient) -> None:
     result = await warden.run("yes | head -2")
-    assert (result.output, result.exit.exit_code) == ("y\ny\n", 0)
+    assert (result.output, result.exit_code) == ("y\ny\n", 0)
 
 
 async def test_commands_of_any_length(warden: WardenClient) -> None:
@@ -75,8 +75,8 @@ async def test_a_stream_tells_start_output_and_exit_in_order(warden: WardenClien
     events = [event async for event in warden.stream("echo a; sleep 0.1; echo b >&2; exit 3")]
     assert isinstance(events[0], Started)
     assert events[1:3] == [Output("stdout", 0, b"a\n"), Output("stderr", 2, b"b\n")]
-    assert isinstance(events[3], Exited)
-    assert events[3].result.exit_code == 3
+    assert isinstance(events[3], CommandResult)
+    assert events[3].exit_code == 3
 
 
 async def test_output_arrives_before_the_command_ends(warden: WardenClient) -> None:
@@ -88,7 +88,7 @@ async def test_output_arrives_before_the_command_ends(warden: WardenClient) -> N
     await warden.run("touch /tmp/go")
     rest = [e async for e in stream]
     assert rest[0] == Output("stdout", 6, b"late\n")
-    assert isinstance(rest[-1], Exited)
+    assert isinstance(rest[-1], CommandResult)
 
 
 async def test_a_stream_is_complete_whatever_its_size(warden: WardenClient) -> None:
@@ -119,8 +119,8 @@ async def test_leaving_a_stream_does_not_end_the_command(warden: WardenClient) -
     await stream.aclose()
     events = [event async for event in warden.attach("left")]
     assert events[1] == Output("stdout", 0, b"begun\n")
-    assert isinstance(events[-1], Exited)
-    assert (await warden.run("[ -e /tmp/done ]")).exit.exit_code == 0
+    assert isinstance(events[-1], CommandResult)
+    assert (await warden.run("[ -e /tmp/done ]")).exit_code == 0
 
 
 async def test_attach_from_an_offset(warden: WardenClient) -> None:
@@ -152,7 +152,7 @@ async def test_stdin_of_any_size(warden: WardenClient) -> None:
 
 async def test_stdin_that_nobody_reads(warden: WardenClient) -> None:
     result = await warden.run("echo done", stdin=b"x" * 5 * MIB)
-    assert (result.output, result.exit.exit_code) == ("done\n", 0)
+    assert (result.output, result.exit_code) == ("done\n", 0)
 
 
 # Time, kills and children
@@ -161,7 +161,7 @@ async def test_stdin_that_nobody_reads(warden: WardenClient) -> None:
 async def test_a_timeout_ends_everything_and_keeps_the_output(warden: WardenClient) -> None:
     await warden.run("kept=1; cd /tmp")
     result = await warden.run("kept=2; cd /; echo partial; sleep 1000", timeout_s=4)
-    assert (result.exit.exit_code, result.exit.timed_out) == (124, True)
+    assert (result.exit_code, result.timed_out) == (124, True)
     assert result.output == "partial\n"
     assert (await warden.run("echo $kept; pwd")).output == "1\n/tmp\n"
 
@@ -178,7 +178,7 @@ async def test_a_timeout_reaches_daemons(warden: WardenClient) -> None:
         "time.sleep(1114)' ; sleep 1115",
         timeout_s=4,
     )
-    assert result.exit.timed_out
+    assert result.timed_out
     assert "111" not in (await processes(warden)).replace("tr", "")
 
 
@@ -205,7 +205,7 @@ async def test_a_server_in_the_background_lives_on(warden: WardenClient) -> None
 
 async def test_later_timeouts_spare_earlier_background_children(warden: WardenClient) -> None:
     await warden.run("sleep 1235 &")
-    assert (await warden.run("sleep 1000", timeout_s=0.3)).exit.timed_out
+    assert (await warden.run("sleep 1000", timeout_s=0.3)).timed_out
     assert "sleep 1235" in await processes(warden)
 
 
@@ -222,7 +222,7 @@ async def test_a_signal_reaches_the_whole_tree(warden: WardenClient) -> None:
     await until_output(warden, "s")
     await warden.signal("s", 9)
     result = await running
-    assert result.exit.exit_code == 137
+    assert result.exit_code == 137
     assert "1236" not in await processes(warden)
 
 
@@ -236,7 +236,7 @@ async def test_a_kill_that_comes_before_the_command_has_begun(
         await warden.signal(command_id, 9)
         async with asyncio.timeout(30):
             await warden.ended(command_id)
-        assert (await warden.result(command_id)).exit.exit_code == 137
+        assert (await warden.result(command_id)).exit_code == 137
     async with asyncio.timeout(30):  # One that was killed shows until it is reaped.
         while "1237" in await processes(warden):
             await asyncio.sleep(0.1)
@@ -248,7 +248,7 @@ async def test_a_handler_gets_its_signal(warden: WardenClient) -> None:
     await until_output(warden, "i")
     await warden.signal("i", 2)
     result = await running
-    assert (result.output, result.exit.exit_code) == ("up\ncaught\n", 5)
+    assert (result.output, result.exit_code) == ("up\ncaught\n", 5)
 
 
 async def until_output(warden: WardenClient, command_id: str) -> None:
@@ -293,14 +293,14 @@ async def test_the_same_key_runs_once(warden: WardenClient) -> None:
     first = await warden.run("echo x >> /tmp/count; wc -l < /tmp/count", key="k1")
     again = await warden.run("echo x >> /tmp/count; wc -l < /tmp/count", key="k1")
     assert first.output == again.output == "1\n"
-    assert first.exit == again.exit
+    assert first.model_dump() == again.model_dump()
 
 
 async def test_a_retry_joins_the_running_command(warden: WardenClient) -> None:
     calls = (warden.run("sleep 0.3; echo x >> /tmp/c; wc -l < /tmp/c", key="k") for _ in range(5))
     results = await asyncio.gather(*calls)
     assert {r.output for r in results} == {"1\n"}
-    assert len({r.exit.command_id for r in results}) == 1
+    assert len({r.command_id for r in results}) == 1
 
 
 async def test_the_same_key_with_another_command_is_refused(warden: WardenClient) -> None:
@@ -325,9 +325,9 @@ async def test_results_of_long_ago_are_bounded_and_told(warden: WardenClient) ->
     for _ in range(9):
         await warden.run(f"head -c {MIB} /dev/zero")
     again = await warden.run(f"head -c {MIB} /dev/zero", key="old", command_id="old")
-    assert again.exit.exit_code == 0
+    assert again.exit_code == 0
     assert again.truncated
-    assert again.exit.output_bytes == MIB
+    assert again.output_bytes == MIB
 
 
 async def test_usage_is_told(warden: WardenClient) -> None:

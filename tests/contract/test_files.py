@@ -10,8 +10,7 @@ import pytest
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.base import Limits
-from sandbox_server.runtime.warden.box import WardenBox
-from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 
 from .conftest import MakeBox
 

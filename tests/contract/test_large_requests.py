@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.warden.box import WardenBox
-from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from sandbox_warden import frames
 
 from .test_protocol import HELLO, answers, code_of

@@ -95,20 +95,20 @@ async def test_nothing_left_behind_keeps_a_command_from_running(warden: WardenCl
     await warden.run("kept=0")
     for number, poison in enumerate(POISONS):
         done = await warden.run(poison, timeout_s=10)
-        assert not done.exit.timed_out, poison
-        assert not poison.startswith("ulimit") or done.exit.exit_code == 0, poison
+        assert not done.timed_out, poison
+        assert not poison.startswith("ulimit") or done.exit_code == 0, poison
         check = f"echo ok $((kept + 0))\nkept={number + 1}; /bin/sh -c 'exit 3'"
         result = await warden.run(check, timeout_s=10)
-        assert (result.stdout, result.exit.exit_code) == (f"ok {number}\n", 3), (poison, result)
+        assert (result.stdout, result.exit_code) == (f"ok {number}\n", 3), (poison, result)
 
 
 async def test_what_is_readonly_stays_so(warden: WardenClient) -> None:
     """These cannot be undone, and say so on stderr at most."""
     await warden.run("readonly IFS=ok; readonly PATH PWD OLDPWD BASHOPTS; cd /tmp")
     result = await warden.run("echo ok")
-    assert (result.output, result.exit.exit_code, result.exit.cwd) == ("ok\n", 0, "/tmp")
+    assert (result.output, result.exit_code, result.cwd) == ("ok\n", 0, "/tmp")
     result = await warden.run("/bin/pwd", cwd="/dev/shm")
-    assert (result.stdout, result.exit.cwd) == ("/dev/shm\n", "/dev/shm")
+    assert (result.stdout, result.cwd) == ("/dev/shm\n", "/dev/shm")
 
 
 async def test_functions_in_place_of_builtins_are_the_users_own(warden: WardenClient) -> None:
@@ -118,7 +118,7 @@ async def test_functions_in_place_of_builtins_are_the_users_own(warden: WardenCl
         "eval: 1\ncd: /tmp\nset\n/workspace\n"
     )
     result = await warden.run("builtin set -e; builtin shopt -s nullglob; umask 027")
-    assert result.exit.state_saved
+    assert result.state_saved
     assert (await warden.run("shopt nullglob; umask; false; echo no")).output == (
         "nullglob       \ton\n0027\n"
     )
@@ -138,7 +138,7 @@ async def test_posix_mode_carries_over_and_not_out_of_a_calls_environment(
 
 
 async def test_names_of_the_machinery_are_not_taken_as_variables(warden: WardenClient) -> None:
-    with pytest.raises(errors.InvalidRequest, match="__sandbox_command are reserved"):
+    with pytest.raises(errors.InvalidRequest, match=r"__sandbox_command: .* reserved"):
         await warden.run("true", env={"__sandbox_command": "x"})
 
 
@@ -156,7 +156,7 @@ async def test_saving_changes_neither_output_nor_exit_code(
     warden: WardenClient, command: str, output: str, exit_code: int
 ) -> None:
     result = await warden.run("kept=1; " + command)
-    assert (result.output, result.exit.exit_code) == (output, exit_code)
+    assert (result.output, result.exit_code) == (output, exit_code)
     assert (await warden.run("set +eu; echo $kept")).output == "1\n"
 
 
@@ -176,9 +176,9 @@ RESET = "sandbox: the state of earlier commands could not be loaded"
 async def test_a_state_that_cannot_be_loaded_is_told_and_dropped(
     warden: WardenClient, state: str
 ) -> None:
-    assert (await warden.run(forged(state))).exit.state_saved
+    assert (await warden.run(forged(state))).state_saved
     result = await warden.run("echo ok; kept=1")
-    assert (result.stdout, result.exit.exit_code) == ("ok\n", 0)
+    assert (result.stdout, result.exit_code) == ("ok\n", 0)
     assert RESET in result.stderr
     result = await warden.run("echo $kept")
     assert (result.output, result.stderr) == ("1\n", "")
@@ -187,7 +187,7 @@ async def test_a_state_that_cannot_be_loaded_is_told_and_dropped(
 async def test_a_state_that_cannot_be_loaded_and_a_command_with_input(warden: WardenClient) -> None:
     await warden.run(forged("exit 0"))
     result = await warden.run("cat", stdin=b"ok")
-    assert result.exit.exit_code == 254
+    assert result.exit_code == 254
     assert RESET in result.stderr
     assert "run it again" in result.stderr
     assert (await warden.run("cat", stdin=b"ok")).output == "ok"
@@ -218,9 +218,9 @@ async def test_a_workspace_that_is_closed(warden: WardenClient) -> None:
     result = await warden.run("kill -9 -1")
     assert result.stderr == "sandbox: /workspace cannot be entered, starting in /\n"
     result = await warden.run("echo $kept; pwd")
-    assert (result.stdout, result.exit.exit_code, result.exit.cwd) == ("1\n/\n", 0, "/")
+    assert (result.stdout, result.exit_code, result.cwd) == ("1\n/\n", 0, "/")
     result = await warden.run("chmod 755 /workspace; cd /workspace; echo back")
-    assert (result.output, result.exit.cwd) == ("back\n", "/workspace")
+    assert (result.output, result.cwd) == ("back\n", "/workspace")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_a_folder_that_cannot_be_entered_again(
 ) -> None:
     await warden.run(f"mkdir d; cd d; {close}")
     result = await warden.run("/bin/pwd")
-    assert (result.stdout, result.exit.exit_code, result.exit.cwd) == (
+    assert (result.stdout, result.exit_code, result.cwd) == (
         "/workspace\n", 0, "/workspace",
     )  # fmt: skip
     assert result.stderr == f"sandbox: {message}, starting in /workspace\n"
@@ -244,10 +244,10 @@ async def test_a_folder_that_cannot_be_entered_again(
 
 
 async def test_the_folder_told_is_the_one_the_shell_is_in(warden: WardenClient) -> None:
-    assert (await warden.run("cd /tmp; PWD=/etc")).exit.cwd == "/tmp"
-    assert (await warden.run("mkdir a; cd a; mv ../a ../b")).exit.cwd == "/tmp/b"
-    assert (await warden.run("ln -s /tmp/b /tmp/l; cd /tmp/l")).exit.cwd == "/tmp/l"
-    assert (await warden.run("unset PWD; cd /dev/shm; builtin() { :; }")).exit.cwd == "/dev/shm"
+    assert (await warden.run("cd /tmp; PWD=/etc")).cwd == "/tmp"
+    assert (await warden.run("mkdir a; cd a; mv ../a ../b")).cwd == "/tmp/b"
+    assert (await warden.run("ln -s /tmp/b /tmp/l; cd /tmp/l")).cwd == "/tmp/l"
+    assert (await warden.run("unset PWD; cd /dev/shm; builtin() { :; }")).cwd == "/dev/shm"
 
 
 async def test_a_command_does_not_run_in_another_folder_than_asked(warden: WardenClient) -> None:
@@ -261,7 +261,7 @@ async def test_a_command_does_not_run_in_another_folder_than_asked(warden: Warde
     ):
         with pytest.raises(error, match=f"/workspace/{cwd}: .*{why}"):
             await warden.run("touch /tmp/ran", cwd=cwd)
-    assert (await warden.run("ls /tmp/ran")).exit.exit_code == 2
+    assert (await warden.run("ls /tmp/ran")).exit_code == 2
 
 
 async def test_a_folder_that_closes_as_the_command_starts(warden: WardenClient) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import Exited, Fenced, Output
+from sandbox_server.runtime.agent import CommandResult, Fenced, Output
 from sandbox_server.runtime.base import Runtime
 from sandbox_server.runtime.streams import ByteStream
-from sandbox_server.runtime.warden.box import WardenBox
-from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.run import run_owner
 from tests.waiting import until_running
 
@@ -84,7 +83,7 @@ async def test_processes_of_the_box_stopping_everything_they_can(warden: WardenC
     await warden.run("kept=1; kill -STOP -1", timeout_s=5)
     assert (await warden.run("echo $kept")).output == "1\n"
     result = await warden.run("kill -STOP $PPID; echo stopped; sleep 100", timeout_s=5)
-    assert (result.output, result.exit.timed_out) == ("stopped\n", True)
+    assert (result.output, result.timed_out) == ("stopped\n", True)
     assert (await warden.run("echo $kept")).output == "1\n"
 
 
@@ -95,7 +94,7 @@ async def test_two_owners_of_one_epoch_at_once(box: WardenBox, warden: WardenCli
 
 
 async def test_a_higher_epoch_fences_the_lower(box: WardenBox, warden: WardenClient) -> None:
-    assert (await warden.run("x=1")).exit.exit_code == 0
+    assert (await warden.run("x=1")).exit_code == 0
     async with WardenClient(box, epoch=2) as newer:
         with pytest.raises(Fenced):
             await warden.run("echo old owner")
@@ -256,7 +255,7 @@ async def test_adoption_after_the_server_was_killed(
         assert box.id == box_id
         async with box.agent(epoch=2) as warden:
             events = [event async for event in warden.attach("long")]
-            assert isinstance(events[-1], Exited)
+            assert isinstance(events[-1], CommandResult)
             text = b"".join(e.data for e in events if isinstance(e, Output))
             assert text == b"begun\nkept\nended\n"
             state = await warden.state()

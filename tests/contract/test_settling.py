@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandbox_server.runtime.streams import ByteStream
-from sandbox_server.runtime.warden.box import WardenBox
-from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from sandbox_warden import frames
 
 from .test_kills import nothing_left, survivors
@@ -127,6 +126,6 @@ async def test_writers_after_the_end_do_not_hold_up_anybody(warden: WardenClient
         async with asyncio.timeout(0.3):
             await warden.run("yes & yes >&2 & echo begun")
     result = await warden.run("yes & yes >&2 & echo begun", timeout_s=60)
-    assert result.exit.exit_code == 0
+    assert result.exit_code == 0
     for _ in range(5):
         assert (await warden.run("echo ok")).output == "ok\n"

@@ -18,7 +18,7 @@ async def test_it_is_the_user_promised_in_the_workspace(warden: WardenClient) ->
 
 async def test_working_directory_carries_over(warden: WardenClient) -> None:
     result = await warden.run("mkdir -p a/b && cd a/b")
-    assert result.exit.cwd == "/workspace/a/b"
+    assert result.cwd == "/workspace/a/b"
     assert await output(warden, "pwd; cd - >/dev/null; pwd") == "/workspace/a/b\n/workspace\n"
 
 
@@ -59,9 +59,9 @@ async def test_options_carry_over(warden: WardenClient) -> None:
 
 
 async def test_errexit_carries_over_and_ends_only_commands(warden: WardenClient) -> None:
-    assert (await warden.run("set -e; false; echo no")).exit.exit_code == 1
+    assert (await warden.run("set -e; false; echo no")).exit_code == 1
     result = await warden.run("echo yes; false; echo no")
-    assert (result.exit.exit_code, result.output) == (1, "yes\n")
+    assert (result.exit_code, result.output) == (1, "yes\n")
     assert await output(warden, "set +e; false; echo on") == "on\n"
 
 
@@ -100,31 +100,31 @@ async def test_exit_codes_are_exact_and_the_session_goes_on(
 ) -> None:
     await warden.run("kept=before; cd /tmp")
     result = await warden.run(command)
-    assert (result.exit.exit_code, result.exit.signal) == (exit_code, signal)
+    assert (result.exit_code, result.signal) == (exit_code, signal)
     assert await output(warden, "set +e; echo $kept; pwd") == "before\n/tmp\n"
 
 
 async def test_exit_keeps_what_the_command_changed(warden: WardenClient) -> None:
     result = await warden.run("x=1; cd /tmp; exit 3")
-    assert result.exit.state_saved
+    assert result.state_saved
     assert await output(warden, "echo $x $PWD") == "1 /tmp\n"
 
 
 async def test_a_trap_of_the_users_own_runs_and_the_state_is_kept(warden: WardenClient) -> None:
     result = await warden.run("trap 'echo \"bye $?\"' EXIT; y=2; exit 4")
-    assert (result.output, result.exit.exit_code, result.exit.state_saved) == ("bye 4\n", 4, True)
+    assert (result.output, result.exit_code, result.state_saved) == ("bye 4\n", 4, True)
     assert await output(warden, "echo $y") == "2\n"
 
 
 async def test_what_cannot_be_kept_is_told(warden: WardenClient) -> None:
     await warden.run("x=1")
     result = await warden.run("x=2; exec true")
-    assert (result.output, result.exit.state_saved) == ("", False)
+    assert (result.output, result.state_saved) == ("", False)
     result = await warden.run("cd /tmp; x=$(head -c 6000000 /dev/zero | tr '\\0' a); echo ${#x}")
-    assert (result.stdout, result.exit.exit_code) == ("6000000\n", 0)
+    assert (result.stdout, result.exit_code) == ("6000000\n", 0)
     assert "not kept: they take 600" in result.stderr
     assert "at most 4194304 are kept" in result.stderr
-    assert not result.exit.state_saved
+    assert not result.state_saved
     assert await output(warden, "echo $x $PWD") == "1 /workspace\n"
 
 
@@ -141,7 +141,7 @@ async def test_where_traces_go_ends_with_the_command(warden: WardenClient) -> No
     assert ": traced" in result.stdout
     assert await output(warden, "echo ok ${BASH_XTRACEFD-none}") == "ok none\n"
     result = await warden.run("exec 5>log; BASH_XTRACEFD=5; trap 'echo bye' EXIT; set -x; : y")
-    assert (result.stdout, result.exit.state_saved) == ("bye\n", True)
+    assert (result.stdout, result.state_saved) == ("bye\n", True)
     assert ": y" in (await warden.run("set +x; cat log")).stdout
     assert await output(warden, "echo ok") == "ok\n"
 
@@ -155,7 +155,7 @@ async def test_a_name_for_another_variable_takes_nothing_along(warden: WardenCli
 async def test_a_directory_that_has_gone_is_told(warden: WardenClient) -> None:
     await warden.run("mkdir gone; cd gone; rmdir ../gone")
     result = await warden.run("pwd")
-    assert (result.stdout, result.exit.cwd) == ("/workspace\n", "/workspace")
+    assert (result.stdout, result.cwd) == ("/workspace\n", "/workspace")
     assert result.stderr == "sandbox: /workspace/gone is gone, starting in /workspace\n"
 
 

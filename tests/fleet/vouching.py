@@ -8,8 +8,9 @@ from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.making import SessionMaker
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.table import Occupancy, SessionTable
 
@@ -43,9 +44,8 @@ class NoSource:
 
 def table_of(index: SessionIndex, lease: RedisLease) -> SessionTable:
     registry = RedisRegistry(index, lease)
-    return SessionTable(
-        registry, lease, NoSource(), idle_timeout_s=600, occupancy=Occupancy(1 << 20)
-    )
+    maker = SessionMaker(NoSource(), lease, registry.ledger, idle_timeout_s=600)
+    return SessionTable(registry, lease, maker, Occupancy(1 << 20))
 
 
 def session_of(worker: str, number: int) -> LiveSession:

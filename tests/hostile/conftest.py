@@ -18,8 +18,7 @@ import pytest
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import CommandResult
 from sandbox_server.runtime.base import Limits
-from sandbox_server.runtime.warden.box import WardenBox
-from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.contract.conftest import MakeBox, make_box, runtime, runtime_name, state_dir, warden
 
 __all__ = ["make_box", "runtime", "runtime_name", "state_dir", "warden"]
@@ -197,7 +196,7 @@ async def answers(warden: WardenClient, within_s: float) -> float:
     started = time.monotonic()
     async with asyncio.timeout(within_s):
         result = await warden.run("echo ok")
-    assert (result.stdout, result.exit.exit_code) == ("ok\n", 0), result.output
+    assert (result.stdout, result.exit_code) == ("ok\n", 0), result.output
     return time.monotonic() - started
 
 
@@ -214,5 +213,5 @@ async def run_python(warden: WardenClient, code: str, *, timeout_s: float = 30.0
 async def ask_python(warden: WardenClient, code: str) -> Any:
     """What a program in the box prints as JSON."""
     result = await run_python(warden, code)
-    assert result.exit.exit_code == 0, result.output
+    assert result.exit_code == 0, result.output
     return json.loads(result.stdout)

@@ -8,7 +8,7 @@ folders of any depth and size. In test_commands.py there: output that is not tex
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import Exited
+from sandbox_server.runtime.agent import CommandResult
 from sandbox_server.runtime.warden.client import WardenClient
 
 from .conftest import run_python
@@ -26,10 +26,10 @@ from .conftest import run_python
 )
 async def test_output_of_any_kind_is_text(warden: WardenClient, command: str) -> None:
     result = await warden.run(command)
-    assert result.exit.exit_code == 0
+    assert result.exit_code == 0
     result.output.encode()
     kinds = [type(event) async for event in warden.stream(command)]
-    assert kinds[-1] is Exited
+    assert kinds[-1] is CommandResult
 
 
 async def test_a_huge_sparse_file_cannot_be_made(warden: WardenClient) -> None:
@@ -66,5 +66,5 @@ async def test_a_box_that_is_full_can_still_be_emptied(warden: WardenClient) -> 
     for place in ("/workspace", "/tmp", "/dev/shm", "/home/sandboxuser"):
         await warden.run(f"head -c 1G /dev/zero > {place}/full")
     result = await warden.run("kept=1; cat <<< here; rm -f /workspace/full /tmp/full", timeout_s=20)
-    assert (result.output, result.exit.state_saved) == ("here\n", True)
+    assert (result.output, result.state_saved) == ("here\n", True)
     assert (await warden.run("echo $kept > file; cat file")).output == "1\n"

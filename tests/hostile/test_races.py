@@ -38,7 +38,7 @@ cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -E '[s]ecret|[1]234
 async def test_nothing_of_a_former_user_is_there_for_the_next(make_box: MakeBox) -> None:
     before = await make_box(limits=SMALL)
     async with WardenClient(before) as former:
-        assert (await former.run(LEAVE)).exit.exit_code == 0
+        assert (await former.run(LEAVE)).exit_code == 0
         assert "secret" in (await former.run(LOOK)).output
         together = await look(make_box)
     await before.destroy()
@@ -109,7 +109,7 @@ async def test_a_clock_that_jumps_ends_nothing_early(
     await until_running(warden)
     monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
     assert (await running).output == "done\n"
-    assert (await limited).exit.timed_out
+    assert (await limited).timed_out
     await answers(warden, SESSION_S)
 
 

@@ -17,9 +17,9 @@ from sandbox_server.pool import PooledBoxes, PoolSettings
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.making import SessionOptions
 from sandbox_server.sessions.registry import Status
 from sandbox_server.sessions.sqlite import SqliteRegistry
-from sandbox_server.sessions.table import SessionOptions
 from sandbox_server.worker import Worker
 from tests.contract.conftest import server_runtime, state_dir
 
@@ -255,7 +255,7 @@ async def test_a_command_that_nobody_waits_for_keeps_its_session(opened: OpenWor
     """The server has not seen its end, so here the box is asked."""
     async with opened() as worker:
         session, _ = await worker.table.open(SOLE_TENANT, "t", SessionOptions(idle_timeout_s=0.1))
-        using = session.use(asyncio.get_running_loop().time, for_s=60)
+        using = session.use(for_s=60)
         with contextlib.suppress(RuntimeError), using:
             await session.agent.start("sleep 1")
             raise RuntimeError("the caller has left")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import sandbox_server
-from sandbox_server.doctor import examine_security
 from sandbox_server.doctor import inside as inside_program
 from sandbox_server.doctor.confinement import Promised, judge
 from sandbox_server.doctor.findings import State
+from sandbox_server.doctor.security import examine_security
 from sandbox_server.settings import load
 from tests.contract.conftest import RUNTIMES, state_dir
 

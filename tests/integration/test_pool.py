@@ -16,7 +16,8 @@ from sandbox_server.pool import Pool, PoolSettings, WarmBox
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.client import WardenBox
+from sandbox_server.sessions.ledger import Ledger
 from tests.contract import conftest as contract
 from tests.run import run_owner
 
@@ -96,7 +97,9 @@ def open_pool(runtime: Flaky) -> OpenPool:
         **changes: Any,
     ) -> AsyncIterator[Pool]:
         settings = replace(SETTINGS, **changes)
-        pool = Pool(runtime, SPEC, settings, connect=connect, room=room, clock=clock)
+        pool = Pool(
+            runtime, SPEC, settings, connect=connect, room=room, notes=Ledger(), clock=clock
+        )
         for box in adopt:
             pool.adopt(box, box.agent(epoch=2))
         try:
@@ -153,7 +156,7 @@ async def test_many_claims_at_once_get_a_box_each(
         claimed = await asyncio.gather(*(claim(pool) for _ in range(20)))
         assert len({warm.box.id for warm in claimed}) == 20
         results = await asyncio.gather(*(warm.agent.run("echo $$") for warm in claimed))
-        assert all(result.exit.exit_code == 0 for result in results)
+        assert all(result.exit_code == 0 for result in results)
         await until(lambda: pool.warm == 3 and not pool.starting)
         assert len(runtime.made) == 23
 

@@ -19,10 +19,10 @@ from sandbox_server.runtime.bubblewrap.state import Record, StateFolder
 from sandbox_server.sessions import adoption
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.making import SessionOptions
 from sandbox_server.sessions.registry import Record as SessionRecord
 from sandbox_server.sessions.registry import Status
 from sandbox_server.sessions.sqlite import SqliteRegistry
-from sandbox_server.sessions.table import SessionOptions
 from sandbox_server.worker import Worker
 from tests.contract.conftest import RUNTIMES, state_dir
 from tests.integration.test_pool import Flaky

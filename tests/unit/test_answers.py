@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent
-from sandbox_server.runtime.agent import CommandExit, Exited, Gap, Output
+from sandbox_server.runtime.agent import CommandResult, Gap, Output
 from sandbox_server.service.answers import LOOKBACK, EventAnswers
 
 TEXT = "aé€\U0001f600\n"
@@ -39,16 +39,14 @@ def laid_out(pieces: list[tuple[bool, bytes]]) -> list[Output]:
     return found
 
 
-def exited(size: int) -> Exited:
-    return Exited(
-        CommandExit(
-            command_id="c", exit_code=0, signal=None, reason=None, timed_out=False,
-            duration_ms=1, output_bytes=size, cwd="/", state_saved=True,
-        )
+def exited(size: int) -> CommandResult:
+    return CommandResult(
+        command_id="c", exit_code=0, signal=None, reason=None, timed_out=False,
+        duration_ms=1, output_bytes=size, cwd="/", state_saved=True,
     )  # fmt: skip
 
 
-def told(wording: EventAnswers, events: list[Output | Gap | Exited]) -> list[CommandEvent]:
+def told(wording: EventAnswers, events: list[Output | Gap | CommandResult]) -> list[CommandEvent]:
     return [told for event in events for told in wording.of(event)]
 
 
@@ -92,7 +90,7 @@ def test_what_is_not_text_is_replaced_as_in_a_result(parts: list[tuple[bool, byt
 
 def test_gaps_before_the_offset_are_not_told() -> None:
     heard = wording(LOOKBACK + 10)
-    assert told(heard, [Gap(10, 20)]) == []
-    assert told(heard, [Gap(20, LOOKBACK + 30)]) == [
+    assert told(heard, [Gap(start=10, end=20)]) == []
+    assert told(heard, [Gap(start=20, end=LOOKBACK + 30)]) == [
         GapEvent(offset=LOOKBACK + 10, next_offset=LOOKBACK + 30)
     ]

@@ -154,11 +154,11 @@ def test_no_pattern_of_etc_may_show_a_secret() -> None:
 
 
 def test_the_warden_is_isolated_from_the_user_s_python_settings() -> None:
-    words = mounts.command(STAGED, {"box": "b1"}, pids=None)
+    words = mounts.command(STAGED, ["box=b1"], pids=None)
     assert words == ["/usr/bin/python3", "-I", "-S", f"{WARDEN}/start.py", "pid1", "box=b1"]
 
 
 def test_processes_are_limited_from_inside_where_no_group_does_it() -> None:
-    words = mounts.command(STAGED, {"box": "b1"}, pids=64)
+    words = mounts.command(STAGED, ["box=b1"], pids=64)
     assert words[:4] == ["bash", "-c", 'ulimit -u 64; exec "$@"', "warden"]
-    assert words[4:] == mounts.command(STAGED, {"box": "b1"}, pids=None)
+    assert words[4:] == mounts.command(STAGED, ["box=b1"], pids=None)

@@ -25,7 +25,7 @@ from sandbox_server.runtime.docker.config import (
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
 from sandbox_server.runtime.docker.stream import Demultiplexer, ExecStream
 from sandbox_server.runtime.warden import WardenClient
-from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
 IMAGE = BoxImage(name="sandbox-box:abc", hosts_file="/layer/usr/lib/sandbox/hosts")

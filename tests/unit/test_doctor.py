@@ -95,7 +95,7 @@ GOOD: dict[str, Any] = {
     "status": {"CapEff": "0000000000000000", "CapBnd": "0000000000000000", "Seccomp": "2"},
     "no_new_privs": 1, "seccomp": 2, "namespaces": {"mount": "a", "net": "b", "user": "c"},
     "processes": [1, 7], "calls": [], "writable": [], "settings": [], "of_the_host": [],
-    "devices": [], "mounts": [], "setuid": [{"path": "/usr/bin/su", "nosuid": False}],
+    "devices": [], "mounts": 0, "setuid": [{"path": "/usr/bin/su", "nosuid": False}],
     "interfaces": ["lo"], "metadata": False, "file_size": False, "open_files": 4096,
     "cpus": 0.52, "pids": 250,
     "places": {"/workspace": {"bytes": 1 << 30, "files": 9, "nosuid": True, "nodev": True}},

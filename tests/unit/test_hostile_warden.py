@@ -24,8 +24,7 @@ from sandbox_sdk.protocol.models import Limits
 from sandbox_server.api.files import _headers
 from sandbox_server.runtime.streams import ByteStream, SocketStream
 from sandbox_server.runtime.warden import client, commands, files, link, reconnecting_link
-from sandbox_server.runtime.warden.box import WardenBox
-from sandbox_server.runtime.warden.client import WardenClient
+from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from sandbox_server.runtime.warden.link import Channel
 from sandbox_server.service.answers import (
     EventAnswers,
@@ -398,7 +397,7 @@ async def test_a_link_that_breaks_now_and_then_is_not(monkeypatch: pytest.Monkey
     done = [*output, Said(frames.REPLY, json.dumps(STANDING).encode())]
     box = HostileBox(json.dumps(ABOUT).encode(), [*scripts, (done, "listen")])
     async with WardenClient(box) as warden:
-        assert (await warden.run("echo")).exit.exit_code == 0
+        assert (await warden.run("echo")).exit_code == 0
     await box.destroy()
     assert box.opened == 21
 

@@ -5,8 +5,7 @@ import os
 import pytest
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_server.runtime.choose import choose
-from sandbox_server.runtime.registry import RuntimeOptions
+from sandbox_server.runtime.registry import RuntimeOptions, choose
 from sandbox_server.settings import Settings, load
 from sandbox_server.unused import _BOXES, _COORDINATOR, _FLEET, refuse_impossible, unknown, unused
 

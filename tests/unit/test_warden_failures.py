@@ -89,7 +89,7 @@ def test_a_request_that_fails_is_answered(
     def fail(*_: object) -> None:
         raise error("secret")
 
-    warden._handlers[frames.STAT] = fail
+    warden._requests.handlers[frames.STAT] = fail
     kind, body = peer.answer(5, frames.encode_json(frames.STAT, 5, {}))
     assert (kind, body["code"]) == (frames.ERROR, "internal")
     assert error.__name__ in body["message"]
@@ -104,7 +104,9 @@ def test_a_channel_that_fails_is_answered_and_closed(
 ) -> None:
     source = Broken(error)
     source.pulls = pulls
-    warden._handlers[frames.STAT] = lambda connection, channel, _: connection.add(channel, source)
+    warden._requests.handlers[frames.STAT] = lambda connection, channel, _: connection.add(
+        channel, source
+    )
     sent = [frames.encode_json(frames.STAT, 5, {})]
     sent += [] if pulls else [frames.encode(frames.DATA, 5, b"x")]
     kind, body = peer.answer(5, *sent)
@@ -143,7 +145,7 @@ def test_a_child_that_cannot_be_dealt_with_does_not_hide_the_others(
     children = [pid if (pid := os.fork()) else os._exit(0) for _ in range(3)]
     for pid in children:
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    monkeypatch.setattr(warden._commands, "reaped", reaped)
+    monkeypatch.setattr(warden._commands.shells, "reaped", reaped)
     woken, wake = os.pipe()
     os.write(wake, b"x")
     warden._woken(woken)

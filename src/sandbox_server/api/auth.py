@@ -58,7 +58,7 @@ class ApiKeys:
             return _on_behalf_of(headers)
         found = self._find(_digest(key))
         if found is None:
-            raise Unauthorized("this API key is not known here; check it, or ask for a new one")
+            raise Unauthorized("unknown API key; check it, or ask for a new one")
         return found
 
     def _find(self, digest: bytes) -> str | None:
@@ -83,7 +83,9 @@ SCHEMES = {
 def _on_behalf_of(headers: Headers) -> str:
     tenant = headers.get(TENANT_HEADER, SOLE_TENANT)
     if not _TENANT.fullmatch(tenant):
-        raise Unauthorized("this is no name of a tenant")
+        raise Unauthorized(
+            f"{TENANT_HEADER} does not name a tenant: 1 to 64 characters out of A-Z a-z 0-9 . _ -"
+        )
     return tenant
 
 

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = 1.0
 _LINGER_S = 0.5
-"""Who is closed while sending does not get to read why."""
+"""A client whose connection is closed while it sends does not get to read the answer."""
 
 
 def bounded_protocol(limits: ApiLimits) -> Callable[..., asyncio.Protocol]:
@@ -30,8 +30,8 @@ def bounded_protocol(limits: ApiLimits) -> Callable[..., asyncio.Protocol]:
 
 
 class Crowd:
-    """All connections of a server. Those without a request are closed where there are too many, the
-    longest waiting first, so that they never keep out who has something to say."""
+    """All connections of a server. Where there are too many, those without a request are closed,
+    the longest idle first, so that they never keep out a client with a request."""
 
     def __init__(self, limits: ApiLimits) -> None:
         self._limits = limits
@@ -45,14 +45,14 @@ class Crowd:
         """Whether there is room for another connection, which is idle at first."""
         if len(self._busy) >= self._limits.connections:
             return False
-        self.rests(one)
+        self.set_idle(one)
         return True
 
-    def works(self, one: BoundedProtocol) -> None:
+    def set_busy(self, one: BoundedProtocol) -> None:
         self._idle.pop(one, None)
         self._busy.add(one)
 
-    def rests(self, one: BoundedProtocol) -> None:
+    def set_idle(self, one: BoundedProtocol) -> None:
         self._busy.discard(one)
         self._idle[one] = None
         room = self._limits.connections - len(self._busy)
@@ -61,7 +61,7 @@ class Crowd:
             del self._idle[longest]
             longest.transport.close()
 
-    def leaves(self, one: BoundedProtocol) -> None:
+    def remove(self, one: BoundedProtocol) -> None:
         self._idle.pop(one, None)
         self._busy.discard(one)
 
@@ -84,12 +84,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._crowd.admit(self):
             self._wait_for_client()
         else:
-            self._refuse(Capacity("no room for another connection; try again",
-                                  retry_after_s=_RETRY_S))  # fmt: skip
+            limit = self._limits.connections
+            self._refuse(Capacity(
+                f"at capacity: {limit} of {limit} connections; retry in {_RETRY_S:g} s",
+                retry_after_s=_RETRY_S))  # fmt: skip
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self._crowd.leaves(self)
+        self._crowd.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -101,7 +103,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes += len(data)
         if self._header_bytes > self._limits.header_bytes and not self.transport.is_closing():
             limit = self._limits.header_bytes
-            self._refuse(FileTooLarge(f"the header of a request may have {limit} bytes; send less",
+            self._refuse(FileTooLarge(f"the request header has more than {limit} bytes; send less",
                                       limit_bytes=limit))  # fmt: skip
 
     def on_message_begin(self) -> None:
@@ -114,7 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._header_bytes = None
         self._stop_waiting()
-        self._crowd.works(self)
+        self._crowd.set_busy(self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -125,7 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._answering() or self.transport.is_closing():
             return
-        self._crowd.rests(self)
+        self._crowd.set_idle(self)
         # Bodies are waited for by those who read them, and nobody reads this one any more.
         if not self._request_is_whole and self._deadline is None:
             self._wait_for_client()
@@ -145,8 +147,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._answering():  # A second request came before the first was answered.
             self._wait_for_client()
         elif self._header_bytes:
+            within_s = self._limits.header_timeout_s
             self._refuse(RequestTimeout(
-                "the header came too slowly and was not waited for; send it again"))  # fmt: skip
+                f"the request's header did not come within {within_s:g} s; send it again",
+            ))  # fmt: skip
         else:
             self.transport.close()
 
@@ -156,7 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: SandboxError) -> None:
         log.info("connection.refused", code=error.code)
         self._refused = True
-        self._crowd.leaves(self)
+        self._crowd.remove(self)
         self.transport.write(_answer(error))
         self.transport.write_eof()
         self._stop_waiting()

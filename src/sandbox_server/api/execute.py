@@ -10,6 +10,7 @@ from fastapi import Body, Header, Query
 from pydantic import Discriminator, Field, Tag, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
+from structlog.contextvars import bind_contextvars
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
@@ -25,7 +26,6 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
 from sandbox_server.api.errors import invalid_request
-from sandbox_server.api.log_context import bind_command, bind_target
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import (
     ALWAYS,
@@ -34,7 +34,7 @@ from sandbox_server.api.operations import (
     json_response,
     parse_query,
 )
-from sandbox_server.api.route import Asked, KeyedRoute, Served
+from sandbox_server.api.route import Asked, KeyedRoute, Served, bind_target
 from sandbox_server.api.sse import EVENT_STREAM, EventResponse, Feed, Position
 
 
@@ -80,7 +80,7 @@ async def execute(asked: Asked) -> Response:
         return json_response(op.CHECK, verdict)
     if after is None and not wants_events:
         result = await asked.sandboxes.call(op.EXECUTE, _command(body))
-        bind_command(result.command_id)
+        bind_contextvars(command_id=result.command_id)
         return json_response(op.EXECUTE, result)
     if not wants_events:
         raise InvalidRequest(f"a command is followed as events; send Accept: {EVENT_STREAM}")
@@ -140,7 +140,7 @@ async def _streamed(asked: Asked, events: AsyncIterator[CommandEvent], after: Po
         feed = await stack.enter_async_context(Feed(events))
         first = await feed.next()
         if isinstance(first, StartEvent):
-            bind_command(first.command_id)
+            bind_contextvars(command_id=first.command_id)
         return EventResponse(
             feed,
             first,

@@ -27,11 +27,10 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
 from sandbox_server.api.errors import invalid_request
-from sandbox_server.api.log_context import bind_target
 from sandbox_server.api.multipart import UploadForm, read_upload
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import ALWAYS, WITH_BODY, parse_query
-from sandbox_server.api.route import Asked, KeyedRoute, Served
+from sandbox_server.api.route import Asked, KeyedRoute, Served, bind_target
 from sandbox_server.api.sse import HoldingResponse
 
 UPLOAD = "/upload_file"

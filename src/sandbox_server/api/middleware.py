@@ -11,6 +11,7 @@ from uuid import uuid4
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars, unbind_contextvars
 
 from sandbox_sdk.protocol.errors import (
     FileTooLarge,
@@ -21,7 +22,6 @@ from sandbox_sdk.protocol.errors import (
 )
 from sandbox_server.api.errors import error_response, log_failure
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.log_context import request_context
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +41,11 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})["request_id"] = request_id(Headers(scope=scope))
-        with request_context(scope["state"]["request_id"]):
-            await self._logged(scope, receive, send)
+        with bound_contextvars(request_id=scope["state"]["request_id"]):
+            try:
+                await self._logged(scope, receive, send)
+            finally:
+                unbind_contextvars("tenant", "thread", "session", "command_id")
 
     async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
         started, answer = time.perf_counter(), _Answer(scope["state"]["request_id"], send)
@@ -55,7 +58,7 @@ class RequestLog:
             await answer.fail(stopping, scope, receive)
         except Exception as error:
             log_failure(error, request_id=answer.request_id)
-            broken = Internal("something went wrong here; try again, and report the request_id")
+            broken = Internal("internal error; try again, and report the request_id")
             await answer.fail(broken, scope, receive)
         finally:
             log.info(
@@ -148,8 +151,10 @@ class _Body:
             async with asyncio.timeout(seconds):
                 return await self._receive()
         except TimeoutError:
+            rate = self._limits.body_bytes_per_s
             raise RequestTimeout(
-                "the body came too slowly and was not waited for; send it again, faster"
+                f"the body came too slowly: {self._bytes} bytes so far, at least {rate} a second"
+                f" after the first {self._limits.body_timeout_s:g} s; send it again, faster"
             ) from None
         finally:
             self._waited_s += time.monotonic() - started

@@ -83,7 +83,9 @@ class FormReader:
             try:
                 chunk = await anext(self._body)
             except StopAsyncIteration:
-                raise InvalidRequest("the form is not whole; send it again") from None
+                raise InvalidRequest(
+                    "the form ends before its last boundary; send it again"
+                ) from None
             except ClientDisconnect:
                 raise ClientGone("the client went away") from None
             self._parse(chunk)
@@ -93,7 +95,7 @@ class FormReader:
         try:
             self._parser.write(chunk)
         except FormParserError:
-            raise InvalidRequest("this is not a well-formed multipart form") from None
+            raise InvalidRequest("the body is not a well-formed multipart form") from None
         self._flush()
 
     def _flush(self) -> None:
@@ -154,16 +156,16 @@ async def read_upload(request: Request, *, limit: int) -> UploadForm:
             return UploadForm(fields, part.filename, _file(reader, limit))
         if part.name not in FIELDS or part.name in fields:
             raise InvalidRequest(f"the form may have {', '.join(FIELDS)} and {FILE}, each once")
-        fields[part.name] = await _field(reader)
+        fields[part.name] = await _field(reader, part.name)
     raise InvalidRequest("the form has no field named `file`; send the file in one")
 
 
-async def _field(reader: FormReader) -> str:
+async def _field(reader: FormReader, name: str) -> str:
     value = bytearray()
     async for data in reader.data():
         value += data
         if len(value) > MAX_FIELD:
-            raise InvalidRequest(f"a field of the form may have {MAX_FIELD} bytes")
+            raise InvalidRequest(f"field {name} of the form has more than {MAX_FIELD} bytes")
     return _text(bytes(value))
 
 
@@ -172,7 +174,9 @@ async def _file(reader: FormReader, limit: int) -> AsyncIterator[bytes]:
     async for data in reader.data():
         size += len(data)
         if size > limit:
-            raise FileTooLarge(f"a file may have {limit} bytes; send less", limit_bytes=limit)
+            raise FileTooLarge(
+                f"the file has more than {limit} bytes; send a smaller one", limit_bytes=limit
+            )
         yield data
     if await reader.next_part() is not None:
         # Too late to say where the file should have gone. By raising, it goes nowhere.

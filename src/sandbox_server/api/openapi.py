@@ -17,15 +17,11 @@ from sandbox_sdk.protocol.models import ErrorAnswer
 from sandbox_server.api.auth import SCHEMES
 
 TITLE = "Sandboxes"
-TAG = "sandboxes"
-COMMANDS_TAG = "commands"
-SESSIONS_TAG = "sessions"
-FILES_TAG = "files"
 TAGS = [
-    {"name": TAG, "description": "The whole contract: eight operations."},
-    {"name": COMMANDS_TAG, "description": "Commands that were started before."},
-    {"name": SESSIONS_TAG, "description": "All sessions at a glance."},
-    {"name": FILES_TAG, "description": "More to do with files."},
+    {"name": "sandboxes", "description": "The whole contract: eight operations."},
+    {"name": "commands", "description": "Commands that were started before."},
+    {"name": "sessions", "description": "All sessions at a glance."},
+    {"name": "files", "description": "More to do with files."},
 ]
 DESCRIPTION = """\
 Isolated places in which agents run commands and keep files.

@@ -20,9 +20,8 @@ from sandbox_sdk.protocol.models import ListResult, Model
 from sandbox_sdk.protocol.operations import Operation
 from sandbox_server.api import examples
 from sandbox_server.api.errors import invalid_request
-from sandbox_server.api.log_context import bind_target
 from sandbox_server.api.openapi import error_answers
-from sandbox_server.api.route import Asked, Handler, KeyedRoute, PublicRoute, Served
+from sandbox_server.api.route import Asked, Handler, KeyedRoute, PublicRoute, Served, bind_target
 
 ALWAYS = (
     errors.InvalidRequest,

@@ -11,13 +11,15 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from structlog.contextvars import bind_contextvars
 
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.models import CreateSessionRequest, Target
+from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server.api.auth import SCHEMES, ApiKeys
 from sandbox_server.api.errors import ClientGone, error_response
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.log_context import bind_tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,14 @@ class KeyedRoute(PublicRoute):
 
     async def _answer(self, http: Request) -> Response:
         tenant = self._served.keys.tenant(http.headers)
-        bind_tenant(tenant)
+        bind_contextvars(tenant=tenant)
         sandboxes = self._served.tenants.of(tenant)
         return await self._handler(Asked(http, sandboxes, self._served.limits))
+
+
+def bind_target(request: RequestModel) -> None:
+    """Add to the log which sandbox a request means, where it means one."""
+    if isinstance(request, Target | CreateSessionRequest) and request.thread_id is not None:
+        bind_contextvars(thread=request.thread_id)
+    elif isinstance(request, Target):
+        bind_contextvars(session=request.session_id)

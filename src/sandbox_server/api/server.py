@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.api.connections import bounded_protocol
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.tasks import stop as stop_tasks
 
 
 async def serve_app(
@@ -77,8 +78,7 @@ class _Server(uvicorn.Server):
         try:
             await super().main_loop()
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            await stop_tasks(telling)
 
 
 def bound(host: str, port: int) -> socket.socket:

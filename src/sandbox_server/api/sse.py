@@ -8,20 +8,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import TracebackType
 from typing import Any, Self
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sandbox_sdk.protocol.errors import Internal, SandboxError
-from sandbox_sdk.protocol.events import (
-    CommandEvent,
-    GapEvent,
-    OutputEvent,
-    StartEvent,
-    event_id,
-)
+from sandbox_sdk.protocol.events import CommandEvent, GapEvent, OutputEvent, StartEvent, event_id
 from sandbox_server.api.errors import error_body, log_failure
 
 EVENT_STREAM = "text/event-stream"
@@ -63,12 +56,7 @@ class Feed:
         self._task = asyncio.create_task(self._pump())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -156,9 +144,7 @@ class EventResponse(HoldingResponse):
     def _error_frame(self, error: Exception) -> bytes:
         if not isinstance(error, SandboxError):
             log_failure(error, request_id=self._request_id)
-            error = Internal(
-                "something went wrong here; resume the stream, and report the request_id"
-            )
+            error = Internal("internal error; resume the stream, and report the request_id")
         body: dict[str, Any] = error_body(error, self._request_id)
         return _frame("error", json.dumps(body, default=str))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_server.doctor.findings import Finding, State
 
 
 def doctor(
@@ -43,63 +45,65 @@ async def _doctor(caller: Caller, *, security: bool) -> int:
             found.append(finding)
             if not caller.json:
                 _print(finding)
-    sound = not any(finding["state"] in ("missing", "failed") for finding in found)
+    sound = not any(finding.state in (State.MISSING, State.FAILED) for finding in found)
     if caller.json:
-        caller.tell({"ok": sound, "findings": found})
+        caller.tell({"ok": sound, "findings": [asdict(finding) for finding in found]})
     return 0 if sound else 1
 
 
-async def _security() -> AsyncGenerator[dict[str, str]]:
+async def _security() -> AsyncGenerator[Finding]:
     try:
-        from sandbox_server.doctor import examine_security
+        from sandbox_server.doctor.security import examine_security
         from sandbox_server.settings import load
     except ModuleNotFoundError as exc:
-        yield _finding("server", "missing", str(exc), "pip install 'agent-sandbox[server]'")
+        yield _not_installed(exc, State.MISSING)
         return
     async with contextlib.aclosing(examine_security(load())) as findings:
         async for each in findings:
-            yield _finding(each.name, each.state, each.told, each.fix)
+            yield each
 
 
-async def _findings(caller: Caller) -> AsyncGenerator[dict[str, str]]:
+async def _findings(caller: Caller) -> AsyncGenerator[Finding]:
     try:
-        from sandbox_server.doctor import examine
+        from sandbox_server.doctor.machine import examine
         from sandbox_server.settings import load
     except ModuleNotFoundError as exc:
-        state = "optional" if caller.url else "missing"
-        yield _finding("server", state, str(exc), "pip install 'agent-sandbox[server]'")
+        yield _not_installed(exc, State.OPTIONAL if caller.url else State.MISSING)
     else:
         async for each in examine(load(), makes_boxes=not caller.url):
-            yield _finding(each.name, each.state, each.told, each.fix)
+            yield each
     if caller.url:
         yield await _server(caller, caller.url)
 
 
-async def _server(caller: Caller, url: str) -> dict[str, str]:
+async def _server(caller: Caller, url: str) -> Finding:
     try:
         async with caller.sandboxes() as sandboxes:
             health = await sandboxes.health()
             await sandboxes.sessions()  # Unlike health, this needs a key where there are keys.
     except SandboxError as exc:
         fix = "start one with `sandbox serve`, or mend SANDBOX_URL and SANDBOX_API_KEY"
-        return _finding("server", "missing", f"{url}: {exc.message}", fix)
+        told = f"{url}: {exc.message}"
+        return Finding(name="server", state=State.MISSING, told=told, fix=fix)
     told = f"{url} is {health.status}: {health.version}, {health.runtime} boxes"
     if health.status == "unhealthy":
         why = "; ".join(f"{name}: {told}" for name, told in health.checks.items() if told != "ok")
-        return _finding("server", "missing", told, why)
-    return _finding("server", "ok", told)
+        return Finding(name="server", state=State.MISSING, told=told, fix=why)
+    return Finding(name="server", state=State.OK, told=told)
 
 
-def _finding(name: str, state: str, told: str, fix: str = "") -> dict[str, str]:
-    return {"name": name, "state": str(state), "told": told, "fix": fix}
+def _not_installed(exc: ModuleNotFoundError, state: State) -> Finding:
+    fix = "pip install 'agent-sandbox[server]'"
+    return Finding(name="server", state=state, told=str(exc), fix=fix)
 
 
-def _print(finding: dict[str, str]) -> None:
+def _print(finding: Finding) -> None:
     from rich.console import Console
 
-    colour = {"ok": "green", "missing": "red", "failed": "red"}.get(finding["state"], "yellow")
+    colours = {State.OK: "green", State.MISSING: "red", State.FAILED: "red"}
+    colour = colours.get(finding.state, "yellow")
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{finding['state']:<9}", style=colour, end="")
-    console.print(f"{finding['name']:<19}{escaped(finding['told'])}", markup=False)
-    if finding["fix"]:
-        console.print(f"{'':<28}fix: {escaped(finding['fix'])}", markup=False)
+    console.print(f"{finding.state:<9}", style=colour, end="")
+    console.print(f"{finding.name:<19}{escaped(finding.told)}", markup=False)
+    if finding.fix:
+        console.print(f"{'':<28}fix: {escaped(finding.fix)}", markup=False)

@@ -177,8 +177,8 @@ def _files(facts: Facts, promised: Promised) -> Iterator[Finding]:
     yield _found(
         "mounts",
         not loose or facts["no_new_privs"] == 1,
-        f"{len(facts['mounts'])}; what can be written is nosuid" if not loose else
-        f"{len(facts['mounts'])}; {', '.join(loose)} without nosuid, and no new privileges",
+        f"{facts['mounts']}; what can be written is nosuid" if not loose else
+        f"{facts['mounts']}; {', '.join(loose)} without nosuid, and no new privileges",
         bad=f"setuid files can be made in {', '.join(loose)}",
         fix=_UPDATE,
     )  # fmt: skip

@@ -67,7 +67,6 @@ def facts(pids: int, cpus: float, disk_bytes: int, places: List[str]) -> Dict[st
         "status": status(),
         "no_new_privs": LIBC.prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0),
         "seccomp": LIBC.prctl(PR_GET_SECCOMP, 0, 0, 0, 0),
-        "kernel": read("/proc/version").strip(),
         "namespaces": namespaces(),
         "processes": [int(name) for name in os.listdir("/proc") if name.isdigit()],
         "calls": [name for name, call in CALLS.items() if succeeds(call)],
@@ -75,14 +74,13 @@ def facts(pids: int, cpus: float, disk_bytes: int, places: List[str]) -> Dict[st
         "settings": [path for path in SETTINGS if opens(path, os.O_WRONLY)],
         "of_the_host": [path for path in OF_THE_HOST if opens(path, os.O_RDONLY)],
         "devices": devices(),
-        "mounts": mounts(),
+        "mounts": len(read("/proc/self/mounts").splitlines()),
         "setuid": setuid(),
         "interfaces": sorted(name for _, name in socket.if_nameindex()),
         "metadata": reaches(METADATA),
         "places": {place: room(place) for place in places},
         "file_size": file_size(places[0], disk_bytes),
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        "core": resource.getrlimit(resource.RLIMIT_CORE)[1],
         "cpus": burnt(int(cpus) + 1),
         "pids": forked(pids + 64) if pids else None,
     }
@@ -179,11 +177,6 @@ def devices() -> List[str]:
     return found
 
 
-def mounts() -> List[Dict[str, Any]]:
-    rows = [line.split() for line in read("/proc/self/mounts").splitlines()]
-    return [{"place": row[1], "kind": row[2], "options": row[3].split(",")} for row in rows]
-
-
 def setuid() -> List[Dict[str, Any]]:
     """Programs that would lend their owner's rights, were they allowed to."""
     found = []
@@ -210,9 +203,7 @@ def room(place: str) -> Dict[str, Any]:
     about = os.statvfs(place)
     return {
         "bytes": about.f_blocks * about.f_frsize,
-        "files": about.f_files,
         "nosuid": bool(about.f_flag & os.ST_NOSUID),
-        "nodev": bool(about.f_flag & getattr(os, "ST_NODEV", 4)),
     }
 
 

@@ -44,7 +44,7 @@ async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Fi
         yield finding
     needed = wants == "bubblewrap" or (wants == "auto" and not answers)
     yield await asyncio.to_thread(_bubblewrap, settings, needed=needed)
-    if url := _redis_url():
+    if url := settings.redis():
         yield await _redis(url)
 
 
@@ -154,7 +154,7 @@ def _gvisor(info: dict[str, object], wanted: str) -> Finding:
 def _bubblewrap(settings: Settings, *, needed: bool) -> Finding:
     """By making a box."""
     try:
-        setup = find_setup(StateFolder(settings.state_folder()), python=None, bwrap=None)
+        setup = find_setup(StateFolder(settings.state_folder()))
     except SandboxError as exc:
         return Finding(
             name="bubblewrap",
@@ -165,15 +165,6 @@ def _bubblewrap(settings: Settings, *, needed: bool) -> Finding:
     lacking = ", ".join(setup.enforcement().missing())
     told = f"{setup.bwrap.path} makes boxes" + (f"; not limited in: {lacking}" if lacking else "")
     return Finding(name="bubblewrap", state=State.OK, told=told)
-
-
-def _redis_url() -> str:
-    for name in ("SANDBOX_REDIS_URL", "REDIS_URL"):
-        if url := os.environ.get(name):
-            return url
-    host_name = os.environ.get("SANDBOX_REDIS_HOST") or os.environ.get("REDIS_HOST")
-    port = os.environ.get("SANDBOX_REDIS_PORT") or os.environ.get("REDIS_PORT") or "6379"
-    return f"redis://{host_name}:{port}" if host_name else ""
 
 
 async def _redis(url: str) -> Finding:

@@ -32,7 +32,7 @@ from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import host
 from sandbox_server.runtime.bubblewrap.mounts import PLACES
-from sandbox_server.runtime.choose import choose
+from sandbox_server.runtime.registry import choose
 from sandbox_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ async def _about(url: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _of_bubblewrap() -> Finding:
-    path = host.bwrap_programs(None)[0].path
+    path = host.bwrap_programs()[0].path
     setuid = bool(os.stat(path).st_mode & stat.S_ISUID) and Path(path).stat().st_uid == 0
     return examine_bubblewrap(_version(path), setuid=setuid)
 

@@ -135,9 +135,11 @@ class SessionIndex:
         settle_s = self._lease_s + self._grace_s
         left_s = await self._store.settle(settle_s=settle_s, keep_s=REMEMBER_S)
         if left_s > 0:
+            retry_s = max(round(left_s), 1)
             raise RuntimeUnavailable(
-                "the registry was started anew and is learning what runs where; try again",
-                retry_after_s=max(round(left_s), 1),
+                "the registry was started anew, and workers still tell it which sessions they have;"
+                f" retry in {retry_s} s",
+                retry_after_s=retry_s,
             )
 
     async def worker(self, worker_id: str) -> Worker | None:
@@ -195,5 +197,6 @@ def decode(text: str | None) -> Record | None:
         return Record(**{**known, "status": Status(known["status"])}, more=more)
     except (KeyError, TypeError, ValueError):
         raise RuntimeUnavailable(
-            "the registry holds a session that this version does not understand; upgrade this one"
+            f"session {fields.get('session_id')!r} in the registry was written by a later version,"
+            " which this one cannot read: upgrade this server"
         ) from None

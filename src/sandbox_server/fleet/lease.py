@@ -23,6 +23,7 @@ from sandbox_server.fleet.workers import KEEP_S, Drain, Phase, Worker, worker_fi
 from sandbox_server.private import private_file
 from sandbox_server.sessions.lease import AlreadyRunning, Load, alone
 from sandbox_server.sessions.registry import REMEMBER_S
+from sandbox_server.tasks import stop
 
 log = structlog.get_logger()
 
@@ -92,8 +93,8 @@ class RedisLease:
     def check(self) -> None:
         if since_boot() >= self._valid_until:
             raise RuntimeUnavailable(
-                "this worker has lost touch with the registry and serves again when it is back;"
-                " try again",
+                f"worker {self.worker} cannot serve: the registry did not renew its lease of"
+                f" {self._lease_s:g} s; retry in 1 s",
                 retry_after_s=1,
             )
 
@@ -107,7 +108,7 @@ class RedisLease:
             home = uuid.uuid4().hex
         await self._acquire(home)
         for work in (self._renew_for_ever(home), self._vouch_for_ever()):
-            self._stack.push_async_callback(_cancelled, asyncio.create_task(work))
+            self._stack.push_async_callback(stop, asyncio.create_task(work))
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -230,8 +231,3 @@ def _home(folder: Path, worker: str) -> str:
     if not path.read_text():
         path.write_text(uuid.uuid4().hex)
     return path.read_text()
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

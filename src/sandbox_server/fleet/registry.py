@@ -74,7 +74,7 @@ class RedisRegistry(Registry):
                 return _misdirected(record)
             case Presence.AWAY:
                 return RuntimeUnavailable(
-                    f"worker {record.worker}, which has this thread, is out of reach; try again",
+                    f"worker {record.worker}, which has this thread, is away; retry in 2 s",
                     retry_after_s=2,
                 )
             case Presence.GONE:

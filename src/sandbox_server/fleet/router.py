@@ -29,8 +29,7 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.models import Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server.fleet.directory import Directory, Location
-from sandbox_server.fleet.placement import place
-from sandbox_server.fleet.workers import Presence, Worker
+from sandbox_server.fleet.workers import Presence, Worker, place
 from sandbox_server.sessions.registry import Status, error_for
 from sandbox_server.tasks import TaskSet
 
@@ -111,14 +110,13 @@ class Router:
         connect: Callable[[str], RemoteTenants],
         *,
         patience_s: float,
-        chance: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`connect` makes the client for a worker's url."""
         self._directory = directory
         self._connect = connect
         self._patience_s = patience_s
-        self._chance = chance or random.Random()
+        self._chance = random.Random()
         self._clock = clock
         self._opened: dict[str, _Opened] = {}
         """By url. One that has not been used for a while is closed: its worker may be gone."""
@@ -203,7 +201,9 @@ class Router:
                 raise exc
             await attempt.wait(exc)
         elif isinstance(exc, Misdirected):
-            await attempt.wait(RuntimeUnavailable("the thread is moving; try again"))
+            await attempt.wait(
+                RuntimeUnavailable(f"worker {worker.id} no longer has this thread; try again")
+            )
         elif isinstance(exc, RuntimeUnavailable):
             attempt.unable.add(worker.id)
             await attempt.wait(exc)
@@ -229,11 +229,14 @@ class Router:
                 return where.worker
             assert where.record is not None
             raise RuntimeUnavailable(
-                f"worker {where.record.worker}, which has this thread, is away; try again",
+                f"worker {where.record.worker}, which has this thread, is away; retry in 2 s",
                 retry_after_s=2,
             )
         if where.record is None and attempt.pinned:
-            raise SessionLost("the sandbox was lost in the middle of this call, with its files")
+            raise SessionLost(
+                "the session was lost in the middle of this call, with its files; a call with its"
+                " thread_id starts a new one"
+            )
         if not attempt.creates or (attempt.target and attempt.target.session_id):
             raise error_for(where.record)
         return await self._place(attempt)
@@ -274,9 +277,16 @@ class Router:
             refusal, attempt.refusal = attempt.refusal, None
             attempt.full.clear()
             raise refusal
-        if any(self._directory.presence(w) == Presence.HERE for w in workers):
-            raise Capacity("no worker takes new threads; try again later", retry_after_s=5)
-        raise RuntimeUnavailable("no worker is there; start one, or try again", retry_after_s=2)
+        here = sum(self._directory.presence(w) == Presence.HERE for w in workers)
+        if here:
+            raise Capacity(
+                f"at capacity: none of {here} workers takes new threads; retry in 5 s",
+                retry_after_s=5,
+            )
+        raise RuntimeUnavailable(
+            f"no worker serves, and {len(workers)} are registered; start one, or retry in 2 s",
+            retry_after_s=2,
+        )
 
     def _placed(self, workers: Sequence[Worker], attempt: Attempt) -> Worker | None:
         """One with room, if need be one that was unable a moment ago. By figures as old as the last

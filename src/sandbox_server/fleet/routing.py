@@ -28,9 +28,8 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants, closing
+from sandbox_server import __version__
 from sandbox_server.fleet.directory import Directory
-from sandbox_server.fleet.health import fleet_health
-from sandbox_server.fleet.replay import Replay
 from sandbox_server.fleet.router import Attempt, Router
 from sandbox_server.fleet.workers import Presence, Worker
 
@@ -38,6 +37,8 @@ _HELD_S = 5.0
 """A stream that lasted so long was a working one."""
 _LIST_S = 5.0
 """How long a worker may take to list its sessions."""
+_REPLAY_BYTES = 1 << 20
+"""How much of an upload is kept, to be sent again."""
 _Aimed = TypeVar("_Aimed", bound=Request)
 
 log = structlog.get_logger()
@@ -59,17 +60,33 @@ class RoutedTenants(Tenants):
         return _Routed(self, self._router, tenant)
 
     async def health(self) -> Health:
+        """Unhealthy where nobody can be served, degraded where some cannot."""
         try:
             workers, registry = await self._directory.workers(), "ok"
         except RuntimeUnavailable as exc:
             workers, registry = [], exc.message
-        return fleet_health(
-            workers,
-            coordinator_id=self._id,
-            registry=registry,
-            missing=self._directory.missing(workers),
-            presence=self._directory.presence,
-            uptime_s=time.monotonic() - self._began,
+        presence = {worker.id: self._directory.presence(worker) for worker in workers}
+        here = [worker for worker in workers if presence[worker.id] == Presence.HERE]
+        checks = {"registry": registry}
+        for worker in workers:
+            state = worker.phase.value if worker in here else presence[worker.id].value
+            checks[f"worker {worker.id}"] = "ok" if state == "serving" else state
+        missing = self._directory.missing(workers)
+        checks |= {f"worker at {url}": "not registered" for url in missing}
+        if not any(worker.room for worker in here):
+            checks["capacity"] = "full"
+        well = all(state == "ok" for state in checks.values())
+        return Health(
+            status="healthy" if well else "degraded" if here and registry == "ok" else "unhealthy",
+            role="coordinator",
+            worker_id=self._id,
+            runtime=", ".join(sorted({worker.runtime for worker in here})) or "none",
+            pool_size=sum(worker.warm for worker in here),
+            active_sessions=sum(worker.sessions for worker in here),
+            capacity=sum(worker.capacity for worker in here),
+            version=__version__,
+            uptime_s=round(time.monotonic() - self._began, 3),
+            checks=checks,
         )
 
     async def sessions(self, tenant: str) -> SessionList:
@@ -155,7 +172,7 @@ class _Routed(Sandboxes):
                 await self._router.after(exc, worker, attempt)
 
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
-        replay = Replay(chunks)
+        replay = _Replay(chunks)
         return await self._router.route(
             self._attempt(request, creates=True),
             lambda worker, target: worker.upload(_aimed(request, target), replay.chunks()),
@@ -171,6 +188,33 @@ class _Routed(Sandboxes):
                 return await stack.enter_async_context(download)
 
             yield await self._router.route(self._attempt(request), opened, until=stack)
+
+
+class _Replay:
+    """The chunks of an upload, kept while they are few: a worker that stops refuses a request
+    before it has read much of it."""
+
+    def __init__(self, chunks: AsyncIterable[bytes]) -> None:
+        self._rest = aiter(chunks)
+        self._kept: list[bytes] = []
+        self._size = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything read so far is still there to be sent again."""
+        return self._size <= _REPLAY_BYTES
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """From the beginning on, whoever has read how much before."""
+        for chunk in list(self._kept):
+            yield chunk
+        async for chunk in self._rest:
+            self._size += len(chunk)
+            if self.whole:
+                self._kept.append(chunk)
+            else:
+                self._kept.clear()
+            yield chunk
 
 
 def _target(request: Request) -> Target | None:

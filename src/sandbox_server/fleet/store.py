@@ -24,16 +24,7 @@ _PIECE = 500
 """How many fields of a large hash are asked for at a time."""
 _SCRIPTS = {
     name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text()
-    for name in (
-        "acquire",
-        "begin",
-        "describe",
-        "end",
-        "release",
-        "renew",
-        "restore",
-        "settle",
-    )
+    for name in ("acquire", "begin", "describe", "end", "release", "renew", "restore", "settle")
 }
 
 

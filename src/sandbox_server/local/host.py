@@ -27,6 +27,7 @@ from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.main import open_service
+from sandbox_server.private import private_listener
 from sandbox_server.sessions.lease import alone
 from sandbox_server.settings import Settings, load
 
@@ -87,21 +88,14 @@ async def _reachable(service: Tenants, settings: Settings) -> AsyncIterator[None
 
 @contextlib.contextmanager
 def _listener(path: Path) -> Iterator[socket.socket]:
-    """A socket for this user alone. Its path may be longer than the kernel takes, so it goes by
-    the descriptor of its folder."""
     path.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            os.fchmod(listener.fileno(), 0o600)  # Before it has a name that others could open.
-            listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-            listener.listen(128)
+        with private_listener(path, backlog=128) as listener:
             yield listener
     except OSError as exc:
         raise RuntimeUnavailable(f"cannot listen on {path}: {exc}") from exc
     finally:
         path.unlink(missing_ok=True)
-        os.close(folder)
 
 
 @contextlib.contextmanager

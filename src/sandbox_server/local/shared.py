@@ -14,6 +14,7 @@ from sandbox_sdk.background import background
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.local.host import local_settings, open_local, socket_path
+from sandbox_server.private import short_path
 from sandbox_server.sessions.lease import AlreadyRunning
 from sandbox_server.settings import Settings
 
@@ -116,15 +117,10 @@ def local_service(**given: Any) -> SharedService:
 
 @contextlib.asynccontextmanager
 async def _guest(settings: Settings) -> AsyncIterator[Sandboxes]:
-    """The service of another process. Its path may be longer than the kernel takes, so it goes by
-    the descriptor of its folder."""
-    path = socket_path(settings)
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        async with RemoteBackend(f"unix:///proc/self/fd/{folder}/{path.name}") as remote:
+    """The service of another process."""
+    with short_path(socket_path(settings)) as name:
+        async with RemoteBackend(f"unix://{name}") as remote:
             yield remote
-    finally:
-        os.close(folder)
 
 
 async def _answers(sandboxes: Sandboxes) -> bool:

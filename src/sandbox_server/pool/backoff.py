@@ -8,16 +8,14 @@ FIRST_S = 0.5
 CAP_S = 30.0
 
 
-def backoff(
-    failures: int, *, jitter: float, first_s: float = FIRST_S, cap_s: float = CAP_S
-) -> float:
+def backoff(failures: int, *, jitter: float) -> float:
     """Seconds to wait after so many failures in a row: twice as long each time, up to a cap.
 
     `jitter` is a random number from 0 to 1; the wait lies between half of its length and all of it.
     """
     if failures <= 0:
         return 0.0
-    whole: float = min(cap_s, first_s * 2.0 ** min(failures - 1, 64))
+    whole: float = min(CAP_S, FIRST_S * 2.0 ** min(failures - 1, 64))
     return whole * (0.5 + 0.5 * jitter)
 
 

@@ -59,7 +59,7 @@ class Pool:
         *,
         connect: Callable[[Box], BoxAgent],
         room: Callable[[], int],
-        notes: BoxNotes | None = None,
+        notes: BoxNotes,
         slots: asyncio.Semaphore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -127,9 +127,13 @@ class Pool:
         where the machine is full and RuntimeUnavailable where no box can be started.
         """
         self._require_open()
-        if self._room() <= self._claiming:
-            after_s = self._settings.retry_after_s
-            raise Capacity(f"no room for another box; try in {after_s:g} s", retry_after_s=after_s)
+        room, after_s = self._room(), self._settings.retry_after_s
+        if room <= self._claiming:
+            raise Capacity(
+                f"at capacity: room for {room} more sessions, and {self._claiming} are being made;"
+                f" retry in {after_s:g} s",
+                retry_after_s=after_s,
+            )
         self._claiming += 1
         self._idle_since = self._clock()
         self._claims.append(self._idle_since)
@@ -176,16 +180,18 @@ class Pool:
     async def _claim_cold(self, state: Mapping[str, Any]) -> WarmBox:
         warm = await self._next()
         # There is no other to turn to: it has as long as it had to start.
-        if not await self._give(warm, state, within_s=self._settings.start_timeout_s):
-            raise RuntimeUnavailable("a new box did not answer; try again")
+        within_s = self._settings.start_timeout_s
+        if not await self._give(warm, state, within_s=within_s):
+            raise RuntimeUnavailable(
+                f"new box {warm.box.id} did not answer within {within_s:g} s; try again"
+            )
         return warm
 
     async def _give(self, warm: WarmBox, state: Mapping[str, Any], *, within_s: float) -> bool:
-        """Whether the box is there and has taken the state. One that may have taken it and is not
-        handed out goes: it would be found as a session that never was."""
+        """Whether the box is there and has taken the state. If the claim fails after that, the box
+        is destroyed: adoption would mistake it for a live session."""
         try:
-            if self._notes is not None:
-                self._notes.give(warm.box.id, state, build=self._runtime.build)
+            self._notes.give(warm.box.id, state, build=self._runtime.build)
             taken = await warm.answers(within_s=within_s, state=state)
         except BaseException:
             self._discard(warm, reason="claim cancelled")
@@ -230,8 +236,7 @@ class Pool:
 
     def _keep(self, warm: WarmBox, *, check_in_s: float) -> None:
         try:
-            if self._notes is not None:
-                self._notes.keep_warm(warm.box.id, build=self._runtime.build)
+            self._notes.keep_warm(warm.box.id, build=self._runtime.build)
         except SandboxError as exc:
             self._discard(warm, reason="not written down")
             self._start_failed(exc)
@@ -261,9 +266,8 @@ class Pool:
 
     async def _destroy(self, warm: WarmBox) -> None:
         await warm.destroy()
-        if self._notes is not None:
-            with contextlib.suppress(SandboxError):  # Whoever starts next finds no such box.
-                self._notes.forget(warm.box.id)
+        with contextlib.suppress(SandboxError):  # Whoever starts next finds no such box.
+            self._notes.forget(warm.box.id)
 
     # Starting
 

@@ -105,7 +105,9 @@ async def make(
     except Unavailable:
         raise
     except TimeoutError as exc:
-        raise RuntimeUnavailable(f"no box within {within_s:g} s; try again") from exc
+        raise RuntimeUnavailable(
+            f"a new box was not ready within {within_s:g} s; try again"
+        ) from exc
     except SandboxError as exc:
         raise RuntimeUnavailable(f"a new box did not answer ({exc}); try again") from exc
 

@@ -1,7 +1,7 @@
 """BoxAgent: what the service asks of a box, and in which shapes it answers.
 
 The warden's client is one agent. A box without a warden, such as a sandbox in somebody's cloud, can
-have another; what that cannot do, it says in `lacks`.
+have another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, Self, TypedDict, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints
 
 from sandbox_sdk.protocol import errors
 
@@ -29,38 +29,11 @@ ExitCode = Annotated[int, Field(ge=0, le=255)]
 StreamName = Literal["stdout", "stderr"]
 
 
-Ability = Literal["replay", "offsets", "stdin", "adoption"]
-"""What an agent may lack: telling output again that was told before; from any offset on; input for
-a command that runs; being found again by the next server."""
-
-
 class Said(BaseModel):
     """Something an agent says. Checked: every field is typed and bounded before anyone relies on
     it, since a box is hostile."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
-
-
-class CommandStanding(Said):
-    """How a command stands; exit_code is None while it runs."""
-
-    command_id: Ident
-    exit_code: ExitCode | None
-    signal: Short | None
-    reason: Short | None
-    timed_out: bool
-    duration_ms: Annotated[float, Field(ge=0)]
-    output_bytes: Count
-    cwd: PathText
-    state_saved: bool
-    """False where the shell could not hand on its state (killed, exec, too large): the state from
-    before the command is in force."""
-
-
-class CommandExit(CommandStanding):
-    """How a command ended."""
-
-    exit_code: ExitCode
 
 
 class CommandSummary(Said):
@@ -158,10 +131,9 @@ class RunOptions(TypedDict, total=False):
     output_limit: int
 
 
-@dataclass(frozen=True)
-class Started:
-    command_id: str
-    stdin_received: int = 0
+class Started(Said):
+    command_id: Ident
+    stdin_received: Count
 
 
 @dataclass(frozen=True)
@@ -173,57 +145,114 @@ class Output:
     data: bytes
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Said):
     """Output that is no longer kept: the bytes from start up to end."""
 
-    start: int
-    end: int
+    start: Count
+    end: Count
 
 
-@dataclass(frozen=True)
-class Exited:
-    result: CommandExit
+_OF_STREAM: dict[StreamName, int] = {"stdout": 0, "stderr": 1}
+_OF_BOTH = 2
+_EMPTY_COSTS = 64
+"""What an event without output counts for: a box could send any number of them."""
 
 
-Event = Started | Output | Gap | Exited
+class KeptOutput:
+    """What is kept of a command's output. Texts are made when they are asked for: together they
+    take three times as much as the bytes.
+
+    most: how many bytes a box may send. One that sends more would fill this server's memory.
+    """
+
+    def __init__(self, most: int = 0) -> None:
+        self.truncated = False
+        """Whether the box dropped some of it."""
+        self._most = most
+        self._taken = 0
+        self._data = bytearray()
+        self._ends = array("Q")
+        """Where each run of one stream ends in the data, and of which it is: end * 4 + of."""
+
+    def add(self, event: Output | Gap) -> None:
+        """Raises RuntimeUnavailable where it is too much."""
+        data = b"" if isinstance(event, Gap) else event.data
+        self._taken += len(data) or _EMPTY_COSTS
+        if self._taken > self._most:
+            raise errors.RuntimeUnavailable(
+                f"the box sent more than {self._most} bytes of output, which is more than it was"
+                " told to keep; run the command again"
+            )
+        if isinstance(event, Gap):
+            self.truncated = True
+            left_out = b"\n[%d bytes of output left out]\n" % (event.end - event.start)
+            self._append(left_out, _OF_BOTH)
+        else:
+            self._append(data, _OF_STREAM[event.stream])
+
+    def text(self, stream: StreamName | None = None) -> str:
+        """One stream, or both as they came."""
+        if stream is None:
+            return self._data.decode("utf-8", "replace")
+        parts, start = [], 0
+        for end in self._ends:
+            if end & 3 in (_OF_STREAM[stream], _OF_BOTH):
+                parts.append(self._data[start : end >> 2])
+            start = end >> 2
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def _append(self, data: bytes, of: int) -> None:
+        self._data += data
+        end = len(self._data) << 2 | of
+        if self._ends and self._ends[-1] & 3 == of:
+            self._ends[-1] = end
+        else:
+            self._ends.append(end)
 
 
-OF_STREAM: dict[StreamName, int] = {"stdout": 0, "stderr": 1}
-OF_BOTH = 2
+class CommandResult(Said):
+    """How a command ended, or stands while it runs: then exit_code is None.
 
+    The one shape of it between a frame of the warden and an answer on the wire. In a stream of
+    events it has no output: that was told before.
+    """
 
-@dataclass(frozen=True)
-class CommandResult:
-    """A command with the output kept of it. Texts are made when they are asked for: together they
-    take three times as much as the bytes."""
+    command_id: Ident
+    exit_code: ExitCode | None
+    signal: Short | None
+    reason: Short | None
+    timed_out: bool
+    duration_ms: Annotated[float, Field(ge=0)]
+    output_bytes: Count
+    cwd: PathText
+    state_saved: bool
+    """False where the shell could not hand on its state (killed, exec, too large): the state from
+    before the command is in force."""
+    _kept: KeptOutput = PrivateAttr(default_factory=KeptOutput)
 
-    exit: CommandStanding
-    truncated: bool
-    _kept: bytearray
-    _ends: array[int]
-    """Where each run of one stream ends in what is kept, and of which it is: end * 4 + of."""
+    def with_output(self, kept: KeptOutput) -> Self:
+        self._kept = kept
+        return self
+
+    @property
+    def truncated(self) -> bool:
+        return self._kept.truncated
 
     @property
     def output(self) -> str:
         """Both streams as they came."""
-        return self._kept.decode("utf-8", "replace")
+        return self._kept.text()
 
     @property
     def stdout(self) -> str:
-        return self._text(OF_STREAM["stdout"])
+        return self._kept.text("stdout")
 
     @property
     def stderr(self) -> str:
-        return self._text(OF_STREAM["stderr"])
+        return self._kept.text("stderr")
 
-    def _text(self, wanted: int) -> str:
-        parts, start = [], 0
-        for end in self._ends:
-            if end & 3 in (wanted, OF_BOTH):
-                parts.append(self._kept[start : end >> 2])
-            start = end >> 2
-        return b"".join(parts).decode("utf-8", "replace")
+
+Event = Started | Output | Gap | CommandResult
 
 
 # Files
@@ -243,7 +272,6 @@ class BoxAgent(ABC):
     """Speaks to one box for its owner. Every method may raise SessionLost where the box is gone,
     Fenced where it is another owner's, and RuntimeUnavailable where it cannot be reached."""
 
-    lacks: frozenset[Ability] = frozenset()
     about: BoxAbout | None
     """What the box said of itself when it was reached last."""
 
@@ -288,7 +316,7 @@ class BoxAgent(ABC):
 
     @abstractmethod
     def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
-        """Run a command and yield what happens."""
+        """Run a command and yield its output as it comes. Leaving early does not end it."""
 
     @abstractmethod
     def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
@@ -296,7 +324,7 @@ class BoxAgent(ABC):
 
     @abstractmethod
     async def result(self, command_id: str, *, output_limit: int = OUTPUT_LIMIT) -> CommandResult:
-        """How a command stands, with the output kept so far."""
+        """How a command stands, with the output kept so far. output_limit: as it was run with."""
 
     @abstractmethod
     async def ended(self, command_id: str) -> None:

@@ -6,9 +6,20 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sandbox_sdk.protocol.models import USER
 from sandbox_server.runtime.agent import BoxAgent
 
 Network = Literal["none", "bridge"]
+HOME = f"/home/{USER}"
+ENVIRONMENT = {
+    "HOME": HOME,
+    "USER": USER,
+    "LOGNAME": USER,
+    "LANG": "C.UTF-8",
+    "SHELL": "/bin/bash",
+    "TERM": "dumb",
+}
+"""What every box has, whatever makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from pathlib import Path
 from typing import Protocol
+
+from sandbox_server.private import short_path
 
 _READ_SIZE = 256 * 1024
 BUFFER = 1 << 20
@@ -36,14 +37,8 @@ class SocketStream:
     @classmethod
     async def connect_unix(cls, path: Path) -> SocketStream:
         """Raises OSError where nobody listens. Paths of any length work."""
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            # The kernel takes at most 107 bytes; through a descriptor the folder's do not count.
-            short = f"/proc/self/fd/{folder}/{path.name}"
-            reader, writer = await asyncio.open_unix_connection(short, limit=BUFFER)
-        finally:
-            os.close(folder)
-        return cls(reader, writer)
+        with short_path(path) as name:
+            return cls(*await asyncio.open_unix_connection(name, limit=BUFFER))
 
     async def read(self) -> bytes:
         try:

@@ -3,50 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
+from typing import Any
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import SessionState, Target
+from sandbox_sdk.protocol.operations import Operation
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.table import SessionTable
 
+Handlers = Mapping[Operation[Any, Any], Callable[[str, Any], Awaitable[Any]]]
+"""What carries out operations: a function for each, which takes the tenant and the request."""
+
 
 class SessionAccess:
-    def __init__(self, table: SessionTable, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, table: SessionTable) -> None:
         self.table = table
-        self.clock = clock
-
-    async def find(self, tenant: str, target: Target) -> LiveSession:
-        """The session meant. Raises SessionNotFound, SessionLost."""
-        return await self.table.find(tenant, target)
 
     async def open(self, tenant: str, target: Target) -> tuple[LiveSession, SessionState]:
         """By thread_id a session is made where there is none, by session_id it has to exist."""
         if target.thread_id is not None:
             return await self.table.open(tenant, target.thread_id)
         session = await self.table.find(tenant, target)
-        async with self.told_if_lost(session):
+        async with self.reporting_loss(session):
             await session.meet()
         return session, "live"
 
-    async def there(self, tenant: str, target: Target) -> LiveSession | None:
+    async def existing(self, tenant: str, target: Target) -> LiveSession | None:
         """The session meant, where there is one. Raises SessionNotFound for a session_id."""
         if target.thread_id is not None:
             return self.table.live(tenant, target.thread_id)
         return await self.table.find(tenant, target)
 
-    def using(self, session: LiveSession, *, for_s: float = 0.0) -> _Watched:
+    def using(self, session: LiveSession, *, for_s: float = 0.0) -> _Reporting:
         """for_s: how long what is begun may go on after its caller has left."""
-        return _Watched(self.table, session, use=session.use(self.clock, for_s=for_s))
+        return _Reporting(self.table, session, use=session.use(for_s=for_s))
 
-    def told_if_lost(self, session: LiveSession) -> _Watched:
-        return _Watched(self.table, session)
+    def reporting_loss(self, session: LiveSession) -> _Reporting:
+        return _Reporting(self.table, session)
 
 
-class _Watched:
-    """A session while something is done with it: if its box goes, the loss is told.
+class _Reporting:
+    """A session while something is done with it. If its box goes, the table ends the session and
+    the caller gets the error that says so.
 
     A class: a loop that shuts down closes generators in any order, also those of decorators.
     """

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal as signals
-from collections.abc import (
-    AsyncGenerator,
-)
+from collections.abc import AsyncGenerator
 from typing import TypedDict
 
 from sandbox_sdk.protocol import operations as op
@@ -28,18 +26,11 @@ from sandbox_sdk.protocol.models import (
     Verdict,
 )
 from sandbox_sdk.protocol.sandboxes import to_run
-from sandbox_server.runtime.agent import Event, Exited, RunOptions
-from sandbox_server.service.access import SessionAccess
-from sandbox_server.service.answers import (
-    LOOKBACK,
-    EventAnswers,
-    ServiceFacts,
-    command_info,
-    execute_result,
-    life,
-)
+from sandbox_server.runtime.agent import CommandResult, Event, RunOptions
+from sandbox_server.service import answers
+from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.answers import LOOKBACK, EventAnswers, ServiceFacts
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.handlers import Handlers
 from sandbox_server.sessions.live import LiveSession
 
 
@@ -63,51 +54,51 @@ class CommandHandlers:
             if request.background:
                 return await self._start(session, state, request)
             result = await session.agent.run(request.command, **self._options(request))
-            session.cwd = result.exit.cwd
-        return execute_result(result, session, state)
+            session.cwd = result.cwd
+        return answers.execute_result(result, session, state)
 
     async def _start(
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
         command_id = await session.agent.start(request.command, **self._options(request))
-        session.watch(command_id, clock=self._access.clock, for_s=self._timeout_s(request))
+        session.watch(command_id, for_s=self._timeout_s(request))
         about = session.agent.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
             duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
-            cwd=about.cwd if about else WORKSPACE, **life(session, state),
+            cwd=about.cwd if about else WORKSPACE, **answers.session_life(session, state),
         )  # fmt: skip
 
     async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
         events = session.agent.stream(request.command, **self._options(request))
         for_s = self._timeout_s(request)
-        async for event in self._told(session, state, events, for_s=for_s):
+        async for event in self._events(session, state, events, for_s=for_s):
             yield event
 
     async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
-        session = await self._access.there(tenant, request)
-        return await self._gate.check(request, tenant=tenant, **_standing(session))
+        session = await self._access.existing(tenant, request)
+        return await self._gate.check(request, tenant=tenant, **_policy_context(session))
 
     async def _admitted(
         self, tenant: str, request: ExecuteRequest
     ) -> tuple[LiveSession, SessionState, ExecuteRequest]:
         """The one way for a command into a session: past the gate. Raises CommandRejected."""
-        before = _standing(await self._access.there(tenant, to_run(request)))
+        before = _policy_context(await self._access.existing(tenant, to_run(request)))
         admitted = await self._gate.admit(request, tenant=tenant, **before)
         session, state = await self._access.open(tenant, request)
-        if _standing(session) != before:  # Somebody made or moved it meanwhile.
-            admitted = await self._gate.admit(request, tenant=tenant, **_standing(session))
+        if _policy_context(session) != before:  # Somebody made or moved it meanwhile.
+            admitted = await self._gate.admit(request, tenant=tenant, **_policy_context(session))
         return session, state, admitted
 
     async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         start = max(request.offset - LOOKBACK, 0)
         events = session.agent.attach(request.command_id, offset=start)
-        async for event in self._told(session, "live", events, offset=request.offset):
+        async for event in self._events(session, "live", events, offset=request.offset):
             yield event
 
-    async def _told(
+    async def _events(
         self,
         session: LiveSession,
         state: SessionState,
@@ -120,35 +111,35 @@ class CommandHandlers:
         wording = EventAnswers(session, state, output_limit=limit, offset=offset)
         async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
-                if isinstance(event, Exited):
-                    session.cwd = event.result.cwd
-                for told in wording.of(event):
-                    yield told
+                if isinstance(event, CommandResult):
+                    session.cwd = event.cwd
+                for answer in wording.of(event):
+                    yield answer
 
     async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
-        session = await self._access.find(tenant, request)
-        async with self._access.told_if_lost(session):
+        session = await self._access.table.find(tenant, request)
+        async with self._access.reporting_loss(session):
             limit = self._facts.limits.output_limit_bytes
             found = await session.agent.result(request.command_id, output_limit=limit)
-        return execute_result(found, session, "live")
+        return answers.execute_result(found, session, "live")
 
     async def _commands(self, tenant: str, target: Target) -> CommandList:
-        session = await self._access.find(tenant, target)
-        async with self._access.told_if_lost(session):
+        session = await self._access.table.find(tenant, target)
+        async with self._access.reporting_loss(session):
             state = await session.agent.state()
         return CommandList(
-            commands=[command_info(summary) for summary in state.commands],
+            commands=[answers.command_info(summary) for summary in state.commands],
             truncated=state.commands_truncated,
         )
 
     async def _signal(self, tenant: str, request: SignalRequest) -> CommandInfo:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         number = signals.Signals[f"SIG{request.signal}"]
         async with self._access.using(session):
-            return command_info(await session.agent.signal(request.command_id, number))
+            return answers.command_info(await session.agent.signal(request.command_id, number))
 
     async def _stdin(self, tenant: str, request: StdinRequest) -> StdinReceipt:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         async with self._access.using(session):
             received = await session.agent.send_stdin(
                 request.command_id, request.data_bytes(), end=request.eof, offset=request.offset
@@ -170,12 +161,12 @@ class CommandHandlers:
         return request.timeout or self._facts.limits.command_timeout_s
 
 
-class _Standing(TypedDict):
+class _PolicyContext(TypedDict):
     environment: str | None
     cwd: str | None
 
 
-def _standing(session: LiveSession | None) -> _Standing:
+def _policy_context(session: LiveSession | None) -> _PolicyContext:
     """What a verdict on a command depends on besides the command."""
     if session is None:
         return {"environment": None, "cwd": WORKSPACE}

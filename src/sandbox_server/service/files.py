@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-)
+from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import PurePosixPath
 
 from sandbox_sdk.protocol import operations as op
@@ -22,13 +19,8 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.runtime.agent import ListEnd
-from sandbox_server.service.access import SessionAccess
-from sandbox_server.service.answers import (
-    ServiceFacts,
-    download_info,
-    file_entry,
-)
-from sandbox_server.service.handlers import Handlers
+from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.answers import ServiceFacts, download_info, file_entry
 
 
 class FileHandlers:
@@ -63,7 +55,7 @@ class FileHandlers:
 
     @contextlib.asynccontextmanager
     async def download(self, tenant: str, request: DownloadRequest) -> AsyncIterator[Download]:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         async with (
             self._access.using(session),
             session.agent.get(request.path, digest=True) as file,
@@ -84,7 +76,7 @@ class FileHandlers:
         raise AssertionError("a listing ends or raises")
 
     async def _rename(self, tenant: str, request: RenameRequest) -> FileEntry:
-        session = await self._access.find(tenant, request)
+        session = await self._access.table.find(tenant, request)
         async with self._access.using(session):
             moved = await session.agent.rename(request.path, request.to, replace=request.replace)
         return file_entry(moved)

@@ -193,13 +193,7 @@ def _runs(call: Call) -> bool:
 
 
 def _simple(told: Told) -> SimpleCommand:
-    return SimpleCommand(
-        argv=list(told.argv),
-        text=told.text,
-        start=told.start,
-        end=told.end,
-        via=list(told.via),
-    )
+    return SimpleCommand.model_validate(told, from_attributes=True)
 
 
 @lru_cache(maxsize=1)

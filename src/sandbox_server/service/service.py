@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 
 from sandbox_sdk.protocol import operations as op
@@ -19,12 +18,11 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
-from sandbox_server.service.access import SessionAccess
+from sandbox_server.service.access import Handlers, SessionAccess
 from sandbox_server.service.answers import ServiceFacts
 from sandbox_server.service.commands import CommandHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.handlers import Handlers
 from sandbox_server.service.sessions import SessionHandlers
 from sandbox_server.sessions.table import SessionTable
 
@@ -39,9 +37,8 @@ class SandboxService(Tenants):
         *,
         health: Callable[[], Health],
         gate: Gate | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        access = SessionAccess(table, clock)
+        access = SessionAccess(table)
         self.facts = facts
         self._table = table
         self._health = health

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Literal
 
@@ -15,15 +16,10 @@ from sandbox_sdk.protocol.models import (
     SessionList,
     Target,
 )
-from sandbox_server.service.access import SessionAccess
-from sandbox_server.service.answers import (
-    ServiceFacts,
-    session_info,
-    session_summary,
-    told_session,
-)
-from sandbox_server.service.handlers import Handlers
-from sandbox_server.sessions.table import SessionOptions
+from sandbox_server.service import answers
+from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.answers import ServiceFacts
+from sandbox_server.sessions.making import SessionOptions
 
 
 class SessionHandlers:
@@ -49,20 +45,20 @@ class SessionHandlers:
             tenant, request.thread_id or own_id or "", wanted
         )
         status: Literal["created", "existing"] = "existing" if state == "live" else "created"
-        return told_session(session, self._facts, status=status, now=self._access.clock())
+        return answers.session_answer(session, self._facts, status=status, now=time.monotonic())
 
     async def _session(self, tenant: str, target: Target) -> SessionInfo:
-        session = await self._access.find(tenant, target)
-        async with self._access.told_if_lost(session):
+        session = await self._access.table.find(tenant, target)
+        async with self._access.reporting_loss(session):
             state, usage = await session.agent.state(), await session.agent.usage()
-        return session_info(session, self._facts, state, usage, now=self._access.clock())
+        return answers.session_info(session, self._facts, state, usage, now=time.monotonic())
 
     async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
         own = [s for s in self._access.table.sessions() if s.record.tenant == tenant]
         own.sort(key=lambda session: session.record.created_at)
-        now = self._access.clock()
-        return SessionList(sessions=[session_summary(s, self._facts, now=now) for s in own])
+        now = time.monotonic()
+        return SessionList(sessions=[answers.session_summary(s, self._facts, now=now) for s in own])
 
     async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
-        await self._access.table.cleanup(await self._access.find(tenant, target))
+        await self._access.table.cleanup(await self._access.table.find(tenant, target))
         return CleanupResult()

@@ -18,6 +18,7 @@ from sandbox_server.sessions.found import Discard, Resume, Warm, decide
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry
 from sandbox_server.sessions.live import LiveSession, record_from_state
+from sandbox_server.sessions.making import SessionMaker
 from sandbox_server.sessions.registry import Record, Registry
 from sandbox_server.sessions.table import SessionTable
 
@@ -51,6 +52,7 @@ class Adoption:
     def __init__(
         self,
         table: SessionTable,
+        maker: SessionMaker,
         registry: Registry,
         lease: Lease,
         source: FoundBoxes,
@@ -58,6 +60,7 @@ class Adoption:
         idle_timeout_s: float,
     ) -> None:
         self._table = table
+        self._maker = maker
         self._registry = registry
         self._lease = lease
         self._source = source
@@ -124,7 +127,7 @@ class Adoption:
                     await self._table.abandon(known)
                 elif entry is not None and entry.begun:
                     await self._table.abandon(self._record(box.id, entry.state))
-                await self._table.discard(box, agent)
+                await self._maker.discard(box, agent)
 
     async def _asked(self, agent: BoxAgent) -> tuple[BoxState | None, str]:
         """What a box says of itself, or None and why it says nothing."""
@@ -135,9 +138,7 @@ class Adoption:
             return None, f"no answer within {ADOPT_S:g} s"
         except SandboxError as exc:
             return None, exc.message
-        except (
-            Exception
-        ) as exc:  # Whatever a hostile box may trigger, the others are not its fault.
+        except Exception as exc:  # A hostile box may trigger anything; the others go on.
             log.exception("box.state_broke")
             return None, repr(exc)
 
@@ -163,7 +164,7 @@ class Adoption:
         if session.ended is None and told is not None:
             running = [command.command_id for command in told.commands if command.running]
             for command_id in running[-WATCHED:]:
-                session.watch(command_id, clock=time.monotonic, for_s=MAX_TIMEOUT_S)
+                session.watch(command_id, for_s=MAX_TIMEOUT_S)
 
     def _record(self, box_id: str, state: Mapping[str, Any] | None) -> Record:
         """Of a session of a server before this one, not yet vouched for."""

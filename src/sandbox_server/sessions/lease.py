@@ -62,10 +62,10 @@ class LoneLease:
     async def serve(
         self, *, load: Callable[[], Load], on_gap: Callable[[], Awaitable[None]]
     ) -> None:
-        """Nobody else wants to know."""
+        """No-op: a standalone worker shares nothing."""
 
     def check(self) -> None:
-        """Nobody else could serve instead."""
+        """No-op: the lease of a standalone worker never lapses."""
 
 
 class AlreadyRunning(RuntimeUnavailable):

@@ -6,13 +6,14 @@ written here first: that it is warm, or whose it was before it is told so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sandbox_server.sessions.database import translated
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
 _SCHEMA = """
 create table if not exists boxes (
@@ -78,3 +79,16 @@ class Ledger:
     def _execute(self, sql: str, *values: object) -> list[Any]:
         with translated():
             return self._db.execute(sql, values).fetchall()
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """A full or broken disk is an outage, not a bug. Raises RuntimeUnavailable."""
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise RuntimeUnavailable(
+            f"the server cannot write its records ({exc}): check the disk of its state folder;"
+            " retry in 5 s",
+            retry_after_s=5,
+        ) from exc

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,9 @@ from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box
 from sandbox_server.sessions.registry import Record, Status
 
+Key = tuple[str, str]
+"""Tenant and thread_id."""
+_IDENTITY = ("tenant", "thread_id", "generation", "session_id")
 SETTLE_S = 30.0
 """How long after its time limit a command may take to be over."""
 
@@ -43,24 +47,30 @@ class LiveSession:
         record = self.record
         return f"<LiveSession {record.thread_id} #{record.generation} in {self.box.id}>"
 
+    @property
+    def key(self) -> Key:
+        return self.record.tenant, self.record.thread_id
+
     async def meet(self) -> None:
         """Make sure that the box is there and is this session's. Raises SessionLost,
         RuntimeUnavailable."""
         await self.agent.connect()
         if not self.met and (about := self.agent.about) is not None:
             if identity(about.state) != identity(vars(self.record)):
-                raise SessionLost(f"box {self.box.id} says that it is another session's")
+                raise SessionLost(
+                    f"box {self.box.id} says that it is not session {self.record.session_id}'s"
+                )
             self.met = True
 
     @contextmanager
-    def use(self, clock: Callable[[], float], *, for_s: float = 0.0) -> Iterator[None]:
+    def use(self, *, for_s: float = 0.0) -> Iterator[None]:
         """Something is going on: it does not expire meanwhile, and its time begins anew after.
 
         for_s: how long a command may take that was begun. Where this is left by an error, such as
         the caller's leaving, the command may still run.
         """
         self.busy += 1
-        self.last_used = began = clock()
+        self.last_used = began = time.monotonic()
         try:
             yield
         except BaseException:
@@ -68,14 +78,14 @@ class LiveSession:
             raise
         finally:
             self.busy -= 1
-            self.last_used = clock()
+            self.last_used = time.monotonic()
 
     def used_at(self, idle_s: float, *, now: float) -> float:
         """When it was used last, by its box, which says how long it has been idle. The box is
         believed for as long as it may know better than this server."""
         return max(self.last_used, min(now - idle_s, self.may_run_until))
 
-    def watch(self, command_id: str, *, clock: Callable[[], float], for_s: float) -> None:
+    def watch(self, command_id: str, *, for_s: float) -> None:
         """A command nobody waits for is use of the session too, until it ends, or should have: that
         is all a box can pretend."""
 
@@ -87,7 +97,7 @@ class LiveSession:
         def ended(task: asyncio.Task[None]) -> None:
             self.watches.discard(task)
             self.busy -= 1
-            self.last_used = clock()
+            self.last_used = time.monotonic()
 
         self.busy += 1
         task = asyncio.create_task(until_it_ends())
@@ -110,32 +120,16 @@ class LiveSession:
 
 def state_of(record: Record, *, idle_timeout_s: float, environment: str | None) -> dict[str, Any]:
     """What a box is told of its session, for a server that finds it later."""
-    return {
-        "tenant": record.tenant,
-        "thread_id": record.thread_id,
-        "generation": record.generation,
-        "session_id": record.session_id,
-        "created_at": record.created_at,
-        "idle_timeout_s": idle_timeout_s,
-        "environment": environment,
-    }
+    kept = {name: getattr(record, name) for name in (*_IDENTITY, "created_at")}
+    return {**kept, "idle_timeout_s": idle_timeout_s, "environment": environment}
 
 
 def identity(state: Mapping[str, Any]) -> tuple[Any, ...]:
     """Which session a state, or a record's fields, is of."""
-    return tuple(state.get(name) for name in ("tenant", "thread_id", "generation", "session_id"))
+    return tuple(state.get(name) for name in _IDENTITY)
 
 
 def record_from_state(state: Mapping[str, Any], box_id: str, *, worker: str, epoch: int) -> Record:
     """The record of a session, out of what its server wrote down when it began."""
-    return Record(
-        tenant=state["tenant"],
-        thread_id=state["thread_id"],
-        generation=state["generation"],
-        session_id=state["session_id"],
-        box_id=box_id,
-        status=Status.LIVE,
-        created_at=state["created_at"],
-        worker=worker,
-        epoch=epoch,
-    )
+    kept = {name: state[name] for name in (*_IDENTITY, "created_at")}
+    return Record(**kept, box_id=box_id, status=Status.LIVE, worker=worker, epoch=epoch)

@@ -110,11 +110,11 @@ def is_same_or_older(found: Record, record: Record) -> bool:
 
 
 def error_for(record: Record | None) -> SandboxError:
-    """What to tell of a session that is nowhere alive."""
+    """The error for a session that is live nowhere."""
     if record is not None and record.status in (Status.LOST, Status.LIVE):
         return SessionLost(
-            "the sandbox of this session is gone, with its files; a call with its thread_id"
-            " starts a new one",
+            f"session {record.session_id} is lost: its box is gone, with its files; a call with its"
+            " thread_id starts a new one",
             generation=record.generation,
         )
     return SessionNotFound("no such session; create_session makes one")

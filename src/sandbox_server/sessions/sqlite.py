@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.private import private_file
-from sandbox_server.sessions.database import translated
-from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.sessions.ledger import Ledger, translated
 from sandbox_server.sessions.registry import (
     REMEMBER_S,
     Record,
@@ -32,17 +31,15 @@ create table if not exists sessions (
 create index if not exists changed on sessions (changed_at) where status != 'live';
 create table if not exists epochs (one integer primary key check (one = 1), epoch integer);
 """
-_COLUMNS = "tenant, thread_id, generation, session_id, box_id, status, created_at"
+_FIELDS = ("tenant", "thread_id", "generation", "session_id", "box_id", "status", "created_at")
+_COLUMNS = ", ".join(_FIELDS)
 
 
 class SqliteRegistry(Registry):
     """Its calls take microseconds: none is worth a thread. Without a path it is in memory."""
 
-    def __init__(
-        self, path: Path | None = None, *, worker: str = "", wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, path: Path | None = None, *, worker: str = "") -> None:
         self._worker = worker
-        self._wall = wall
         if path is not None:
             private_file(path)  # SQLite gives the files beside it the same mode.
         self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
@@ -64,9 +61,11 @@ class SqliteRegistry(Registry):
         return int(epoch)
 
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
-        return self._one(
-            "where tenant = ? and thread_id = ? order by generation desc", tenant, thread_id
-        )
+        return self._newest(tenant, thread_id)
+
+    def _newest(self, tenant: str, thread_id: str) -> Record | None:
+        where = "where tenant = ? and thread_id = ? order by generation desc"
+        return self._one(where, tenant, thread_id)
 
     async def by_session(self, tenant: str, session_id: str) -> Record | None:
         return self._one("where tenant = ? and session_id = ?", tenant, session_id)
@@ -86,11 +85,7 @@ class SqliteRegistry(Registry):
         return [self._restore(record) for record in records]
 
     def _restore(self, record: Record) -> bool:
-        newest = self._one(
-            "where tenant = ? and thread_id = ? order by generation desc",
-            record.tenant,
-            record.thread_id,
-        )
+        newest = self._newest(record.tenant, record.thread_id)
         if newest is not None and not is_same_or_older(newest, record):
             return False
         self._save(record)
@@ -111,21 +106,15 @@ class SqliteRegistry(Registry):
         self._execute(
             f"insert or replace into sessions ({_COLUMNS}, changed_at)"
             " values (?, ?, ?, ?, ?, ?, ?, ?)",
-            record.tenant,
-            record.thread_id,
-            record.generation,
-            record.session_id,
-            record.box_id,
-            record.status.value,
-            record.created_at,
-            self._wall(),
+            *(getattr(record, name) for name in _FIELDS),
+            time.time(),
         )
 
     def _forget(self) -> None:
         """Drop what ended long ago: such a thread may begin anew."""
         self._execute(
             "delete from sessions where status != 'live' and changed_at < ?",
-            self._wall() - REMEMBER_S,
+            time.time() - REMEMBER_S,
         )
 
     def _one(self, where: str, *values: str) -> Record | None:
@@ -133,21 +122,12 @@ class SqliteRegistry(Registry):
 
     def _all(self, where: str, *values: str) -> list[Record]:
         rows = self._execute(f"select {_COLUMNS} from sessions {where}", *values)
-        return [self._record(row) for row in rows]
+        found = (dict(zip(_FIELDS, row, strict=True)) for row in rows)
+        return [
+            Record(**{**fields, "status": Status(fields["status"])}, worker=self._worker)
+            for fields in found
+        ]
 
     def _execute(self, sql: str, *values: object) -> list[Any]:
         with translated():
             return self._db.execute(sql, values).fetchall()
-
-    def _record(self, row: tuple[str, str, int, str, str, str, float]) -> Record:
-        tenant, thread_id, generation, session_id, box_id, status, created_at = row
-        return Record(
-            tenant=tenant,
-            thread_id=thread_id,
-            generation=generation,
-            session_id=session_id,
-            box_id=box_id,
-            status=Status(status),
-            created_at=created_at,
-            worker=self._worker,
-        )

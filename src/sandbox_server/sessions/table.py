@@ -4,55 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 import structlog
 
-from sandbox_sdk.protocol.errors import (
-    Capacity,
-    RuntimeUnavailable,
-    SandboxError,
-    SessionLost,
-)
-from sandbox_sdk.protocol.models import WORKSPACE, SessionState, Target
-from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box
+from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError, SessionLost
+from sandbox_sdk.protocol.models import SessionState, Target
 from sandbox_server.sessions.lease import Lease
-from sandbox_server.sessions.live import LiveSession, state_of
+from sandbox_server.sessions.live import Key, LiveSession
+from sandbox_server.sessions.making import SessionMaker, SessionOptions
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.teller import BATCH, Teller
 
 log = structlog.get_logger()
 
-Key = tuple[str, str]
-"""Tenant and thread_id."""
 END_AT_ONCE = 16
 FULL_S = 5.0
 """When somebody may ask again who found no room."""
-
-
-class BoxSource(Protocol):
-    """Where boxes for new sessions come from."""
-
-    async def claim(
-        self, environment: str | None, state: Mapping[str, Any]
-    ) -> tuple[Box, BoxAgent]:
-        """A box nobody has used, whose warden has taken this state. Raises Capacity."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """How a new session is to be. None and empty mean: as configured."""
-
-    environment: str | None = None
-    env: Mapping[str, str] | None = None
-    idle_timeout_s: float | None = None
-    session_id: str | None = None
 
 
 @dataclass
@@ -72,23 +42,12 @@ class SessionTable:
     """At most one live session a thread. All waiting happens under the thread's own lock."""
 
     def __init__(
-        self,
-        registry: Registry,
-        lease: Lease,
-        source: BoxSource,
-        *,
-        idle_timeout_s: float,
-        occupancy: Occupancy,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        self, registry: Registry, lease: Lease, maker: SessionMaker, occupancy: Occupancy
     ) -> None:
         self._registry = registry
         self._lease = lease
-        self._source = source
-        self._idle_timeout_s = idle_timeout_s
+        self._maker = maker
         self._occupancy = occupancy
-        self._clock = clock
-        self._wall = wall
         self._live: dict[Key, LiveSession] = {}
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._teller = Teller(registry, lease)
@@ -150,24 +109,24 @@ class SessionTable:
         """The box is gone: what to tell whoever was using it.
 
         That is a loss, unless the session was ended on purpose meanwhile. The next call with its
-        thread_id starts a new options.
+        thread_id starts a new session.
         """
         await self._end(session, Status.LOST)
         return error_for(replace(session.record, status=session.ended or Status.LOST))
 
     async def cleanup(self, session: LiveSession) -> None:
-        async with self._locked(_key(session)):
+        async with self._locked(session.key):
             await self._end(session, Status.CLEANED)
 
     async def expire(self, session: LiveSession) -> None:
         """End a session unless it has been used meanwhile. Its box is asked where a command may run
         whose end this server has not seen."""
-        async with self._locked(_key(session)):
-            if self._live.get(_key(session)) is not session or session.busy:
+        async with self._locked(session.key):
+            if self._live.get(session.key) is not session or session.busy:
                 return
             if not await self._may_end(session):
                 return
-            if self._clock() - session.may_run_until <= session.idle_timeout_s:
+            if time.monotonic() - session.may_run_until <= session.idle_timeout_s:
                 try:
                     idle_s = (await session.agent.state()).idle_s
                 except RuntimeUnavailable:
@@ -175,8 +134,8 @@ class SessionTable:
                 except SessionLost:
                     await self._end(session, Status.LOST)
                     return
-                session.last_used = session.used_at(idle_s, now=self._clock())
-            if session.is_idle(self._clock()):
+                session.last_used = session.used_at(idle_s, now=time.monotonic())
+            if session.is_idle(time.monotonic()):
                 await self._end(session, Status.EXPIRED)
 
     async def adopt(self, session: LiveSession) -> None:
@@ -257,14 +216,21 @@ class SessionTable:
                 retry_after_s=FULL_S,
             )
         if self._lease.draining:
-            raise Capacity("this server takes no new sessions; try again", retry_after_s=1)
+            raise Capacity(
+                f"worker {self._lease.worker} is draining and takes no new sessions; retry in 1 s",
+                retry_after_s=1,
+            )
         # Nobody can have had a thread before that is named by its session.
         named_here = options.session_id == key[1]
         before = None if named_here else await self._registry.predecessor(*key)
         self._occupancy.making += 1
         try:
-            session = await self._make(self._record_of(key, options, before), options)
-            await self._announce(session, before)
+            session = await self._maker.make(key, options, before)
+            try:
+                await self._teller.begin(session.record, before=before)
+            except BaseException:  # Then the session has never been.
+                await asyncio.shield(self._maker.discard(session.box, session.agent))
+                raise
             self._enter(session)
         finally:
             self._occupancy.making -= 1
@@ -273,81 +239,30 @@ class SessionTable:
                  generation=session.record.generation)  # fmt: skip
         return session, "recreated" if again else "created"
 
-    async def _announce(self, session: LiveSession, before: Record | None) -> None:
-        """Tell the registry that a session begins. If that fails, the session has never been."""
-        try:
-            await self._teller.begin(session.record, before=before)
-        except BaseException:
-            await asyncio.shield(self.discard(session.box, session.agent))
-            raise
-
-    def _record_of(self, key: Key, options: SessionOptions, before: Record | None) -> Record:
-        """Of a session that has no box yet."""
-        return Record(
-            tenant=key[0],
-            thread_id=key[1],
-            generation=1 if before is None else before.generation + 1,
-            session_id=options.session_id or str(uuid.uuid4()),
-            box_id="",
-            status=Status.LIVE,
-            created_at=self._wall(),
-            worker=self._lease.worker,
-            epoch=self._lease.epoch,
-        )
-
-    async def _make(self, record: Record, options: SessionOptions) -> LiveSession:
-        """A box that is this session's, with what its caller wants in it."""
-        idle_timeout_s = options.idle_timeout_s or self._idle_timeout_s
-        state = state_of(record, idle_timeout_s=idle_timeout_s, environment=options.environment)
-        box, agent = await self._source.claim(options.environment, state)
-        if options.env:
-            exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
-            try:
-                await agent.run(exports)
-            except BaseException:
-                await asyncio.shield(self.discard(box, agent))
-                raise
-        return LiveSession(
-            replace(record, box_id=box.id),
-            box,
-            agent,
-            idle_timeout_s,
-            self._clock(),
-            environment=options.environment,
-            cwd=WORKSPACE,
-        )
-
     async def _end(self, session: LiveSession, status: Status) -> None:
         if session.ended is None:
             session.ended = status
+            idle_s = round(session.idle_s(time.monotonic()))
             log.info("session.ended", thread=session.record.thread_id, reason=status.value,
-                     box=session.box.id, idle_s=round(session.idle_s(self._clock())))  # fmt: skip
+                     box=session.box.id, idle_s=idle_s)  # fmt: skip
             try:
                 await self._teller.end(replace(session.record, status=status))
             finally:
                 self._leave(session)
         await asyncio.shield(self._end_box(session))
 
+    async def _end_box(self, session: LiveSession) -> None:
+        await session.let_go()
+        await self._maker.discard(session.box, session.agent)
+
     def _enter(self, session: LiveSession) -> None:
-        self._live[_key(session)] = session
+        self._live[session.key] = session
         self._occupancy.live = len(self._live)
 
     def _leave(self, session: LiveSession) -> None:
-        if self._live.get(_key(session)) is session:
-            del self._live[_key(session)]
+        if self._live.get(session.key) is session:
+            del self._live[session.key]
         self._occupancy.live = len(self._live)
-
-    async def _end_box(self, session: LiveSession) -> None:
-        await session.let_go()
-        await self.discard(session.box, session.agent)
-
-    async def discard(self, box: Box, agent: BoxAgent) -> None:
-        """A box is used by one session and then destroyed. What cannot be reached ends itself."""
-        await agent.close()
-        with contextlib.suppress(SandboxError):
-            await box.destroy()
-        with contextlib.suppress(RuntimeUnavailable):
-            self._registry.ledger.forget(box.id)
 
     @contextlib.asynccontextmanager
     async def _locked(self, key: Key) -> AsyncIterator[None]:
@@ -360,7 +275,3 @@ class SessionTable:
             lock, users = self._locks.pop(key)
             if users > 1:
                 self._locks[key] = lock, users - 1
-
-
-def _key(session: LiveSession) -> Key:
-    return session.record.tenant, session.record.thread_id

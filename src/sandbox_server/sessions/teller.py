@@ -78,4 +78,7 @@ class Teller:
         for ended in list(self._untold.values()):
             await self.end(ended)
         if self._untold:
-            raise RuntimeUnavailable("the registry could not be told of all ended sessions")
+            raise RuntimeUnavailable(
+                f"the registry could not be told of {len(self._untold)} ended sessions; they are"
+                " told again"
+            )

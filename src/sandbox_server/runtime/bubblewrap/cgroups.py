@@ -18,6 +18,7 @@ from sandbox_server.runtime.base import Limits
 ROOT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _PERIOD_US = 100_000
+_REMOVE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,9 +156,9 @@ def _can_enter(parent: Path) -> bool:
         remove([str(probe)])
 
 
-def remove(folders: list[str], *, within_s: float = 1.0) -> None:
+def remove(folders: list[str]) -> None:
     """Remove groups whose processes have ended or are about to. What is gone is no error."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + _REMOVE_S
     for folder in folders:
         while True:
             try:

@@ -43,11 +43,9 @@ class Program:
     inside: str = "bwrap"
 
 
-def bwrap_programs(forced: Path | None) -> list[Program]:
+def bwrap_programs() -> list[Program]:
     """The programs to try. The system's comes first: it may be the one that the distribution's
     security policy allows user namespaces. Raises RuntimeUnavailable where there is none."""
-    if forced is not None:
-        return [Program(str(forced), {"bwrap": str(forced)})]
     system, wheel = shutil.which("bwrap"), _wheel_program()
     found = [Program(system, {"bwrap": system})] if system else []
     found += [wheel] if wheel else []
@@ -75,14 +73,14 @@ def _wheel_program() -> Program | None:
     )
 
 
-def choose_python(forced: Path | None) -> Python:
-    """The interpreter for the boxes: `forced`, the system's, or the one that runs this server.
+def choose_python() -> Python:
+    """The interpreter for the boxes: the system's, or the one that runs this server.
 
     Raises RuntimeUnavailable where none will do.
     """
     own = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
     reasons = []
-    for candidate in [forced] if forced is not None else [Path("/usr/bin/python3"), own]:
+    for candidate in (Path("/usr/bin/python3"), own):
         done = _run_python(candidate)
         if isinstance(done, Python):
             return done
@@ -110,15 +108,15 @@ def require_bash() -> None:
         raise RuntimeUnavailable("a box needs bash below /usr or in /bin: apt install bash")
 
 
-def root_entries(root: Path = Path("/")) -> tuple[dict[str, str], tuple[str, ...]]:
+def root_entries() -> tuple[dict[str, str], tuple[str, ...]]:
     """The links (name: target) and the real folders among /bin, /lib and their like."""
-    present = [name for name in _ROOT_NAMES if (root / name).exists()]
-    links = {name: os.readlink(root / name) for name in present if (root / name).is_symlink()}
+    present = [name for name in _ROOT_NAMES if os.path.exists(f"/{name}")]
+    links = {name: os.readlink(f"/{name}") for name in present if os.path.islink(f"/{name}")}
     return links, tuple(name for name in present if name not in links)
 
 
-def etc_entries(root: Path = Path("/etc")) -> tuple[str, ...]:
-    found = (path for pattern in mounts.ETC for path in sorted(root.glob(pattern)))
+def etc_entries() -> tuple[str, ...]:
+    found = (path for pattern in mounts.ETC for path in sorted(Path("/etc").glob(pattern)))
     return tuple(str(path) for path in found)
 
 

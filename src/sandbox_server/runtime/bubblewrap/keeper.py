@@ -21,12 +21,13 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sandbox_server.private import private_listener
 from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.bubblewrap import launcher
 from sandbox_server.runtime.bubblewrap.plan import Plan
 from sandbox_server.runtime.bubblewrap.setup import Setup
-from sandbox_server.runtime.bubblewrap.state import StateFolder, boot_id, listen
+from sandbox_server.runtime.bubblewrap.state import StateFolder, boot_id
 
 LAUNCHER = (sys.executable, "-I", "-S", launcher.__file__)
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -109,7 +110,7 @@ def start(setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path, held: E
     complaints, complain = os.pipe()
     held.callback(os.close, complaints)
     try:
-        with listen(folder) as listener:
+        with private_listener(folder / "sock", backlog=16) as listener:
             subprocess.run(
                 words,
                 stdin=listener.fileno(),

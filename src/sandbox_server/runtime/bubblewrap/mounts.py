@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.models import USER, WORKSPACE
+from sandbox_server.runtime.base import ENVIRONMENT, HOME
 
-USER, UID, HOME, WORKSPACE = "sandboxuser", 1000, "/home/sandboxuser", "/workspace"
+UID = 1000
 PLACES = {"workspace": WORKSPACE, "home": HOME, "tmp": "/tmp", "shm": "/dev/shm"}
 """All that can be written in a box. Name: path."""
 OWN = "/run/sandbox"
@@ -138,11 +140,10 @@ def options(layout: Layout, env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def command(layout: Layout, arguments: Mapping[str, str], *, pids: int | None) -> list[str]:
+def command(layout: Layout, arguments: list[str], *, pids: int | None) -> list[str]:
     """The warden's command line. `pids` limits processes from inside of the user namespace, where
     the host's own processes of the same user do not count."""
-    warden = [layout.python.executable, "-I", "-S", f"{WARDEN}/start.py", "pid1"]
-    warden += [f"{name}={value}" for name, value in arguments.items()]
+    warden = [layout.python.executable, "-I", "-S", f"{WARDEN}/start.py", "pid1", *arguments]
     if pids is None:
         return warden
     return ["bash", "-c", f'ulimit -u {pids}; exec "$@"', "warden", *warden]
@@ -164,12 +165,7 @@ def _environment(layout: Layout, env: Mapping[str, str]) -> list[str]:
         folders.insert(1, f"{layout.python.prefix}/bin")
     variables = {
         "PATH": ":".join(folders),
-        "HOME": HOME,
-        "USER": USER,
-        "LOGNAME": USER,
-        "LANG": "C.UTF-8",
-        "SHELL": "/bin/bash",
-        "TERM": "dumb",
+        **ENVIRONMENT,
         "PYTHONUSERBASE": f"{WORKSPACE}/.local",
         "XDG_CACHE_HOME": f"{WORKSPACE}/.cache",
         **env,

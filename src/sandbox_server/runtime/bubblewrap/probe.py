@@ -23,16 +23,16 @@ _TRIAL = BoxSpec(owner="", limits=Limits(disk_bytes=16 << 20, inodes=1000))
 _TRIAL_S = 20.0
 
 
-def find_setup(state: StateFolder, *, python: Path | None, bwrap: Path | None) -> Setup:
+def find_setup(state: StateFolder) -> Setup:
     """The strictest way that works. Blocks for a few tenths of a second.
 
     Raises RuntimeUnavailable, with the fix, where boxes cannot be made here.
     """
     host.require_bash()
     state.prepare()
-    facts = _facts(state, python)
+    facts = _facts(state)
     reasons = []
-    for program in host.bwrap_programs(bwrap):
+    for program in host.bwrap_programs():
         failed = first = ""
         for way in _ways(replace(facts, bwrap=program), state):
             setup = _because(way, failed) if failed else way
@@ -45,14 +45,14 @@ def find_setup(state: StateFolder, *, python: Path | None, bwrap: Path | None) -
     raise RuntimeUnavailable(f"bubblewrap does not work here: {text}")
 
 
-def _facts(state: StateFolder, python: Path | None) -> Setup:
+def _facts(state: StateFolder) -> Setup:
     """What does not depend on the way."""
     links, folders = host.root_entries()
     try:
         seccomp, no_seccomp = seccomp_bpf.program(), ""
     except ValueError as exc:
         seccomp, no_seccomp = b"", str(exc)
-    chosen = host.choose_python(python)
+    chosen = host.choose_python()
     return Setup(
         bwrap=Program("", {}),
         python=chosen,

@@ -15,20 +15,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
+from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.bubblewrap import host, keeper
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.setup import Setup
-from sandbox_server.runtime.bubblewrap.state import (
-    DEAD,
-    Record,
-    StateFolder,
-    clear,
-    default_path,
-    kill,
-)
+from sandbox_server.runtime.bubblewrap.state import DEAD, Record, StateFolder, clear, kill
 from sandbox_server.runtime.streams import ByteStream, SocketStream
-from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version
 from sandbox_warden import frames
 
@@ -64,21 +58,13 @@ class BubblewrapBox(WardenBox):
 
 
 class BubblewrapRuntime(Runtime):
-    """Makes boxes with bubblewrap. `python` and `bwrap` force a choice that is made by itself."""
+    """Makes boxes with bubblewrap."""
 
     name = "bubblewrap"
     has_images = False
 
-    def __init__(
-        self,
-        *,
-        state_dir: Path | None = None,
-        python: Path | None = None,
-        bwrap: Path | None = None,
-    ) -> None:
-        self._state = StateFolder(default_path() if state_dir is None else state_dir)
-        self._python = python
-        self._bwrap = bwrap
+    def __init__(self, *, state_dir: Path | None = None) -> None:
+        self._state = StateFolder(state_dir or state_folder())
         self._setup: Setup | None = None
         self._finding = asyncio.Lock()
         self._undoing: set[asyncio.Task[None]] = set()
@@ -101,7 +87,9 @@ class BubblewrapRuntime(Runtime):
         try:
             folder = self._state.new_box()
         except OSError as exc:
-            raise RuntimeUnavailable(f"there is no place for the box: {exc}") from exc
+            raise RuntimeUnavailable(
+                f"no folder can be made for a box in {self._state.path}: {exc}"
+            ) from exc
         try:
             with contextlib.ExitStack() as held:
                 complaints = await _to_the_end(
@@ -111,7 +99,7 @@ class BubblewrapRuntime(Runtime):
         except BaseException as exc:
             await self._undo(folder)
             if isinstance(exc, OSError | subprocess.SubprocessError):
-                raise RuntimeUnavailable(f"the box could not be made: {exc}") from exc
+                raise RuntimeUnavailable(f"box {folder.name} could not be made: {exc}") from exc
             raise
 
     async def boxes(self, owner: str) -> list[Box]:
@@ -132,9 +120,7 @@ class BubblewrapRuntime(Runtime):
     async def _get_setup(self) -> Setup:
         async with self._finding:
             if self._setup is None:
-                self._setup = await asyncio.to_thread(
-                    find_setup, self._state, python=self._python, bwrap=self._bwrap
-                )
+                self._setup = await asyncio.to_thread(find_setup, self._state)
             return self._setup
 
     async def _started(self, folder: Path, complaints: int) -> BubblewrapBox:
@@ -143,7 +129,7 @@ class BubblewrapRuntime(Runtime):
         if answered and record is not None:
             return self._box(record)
         said = await _to_the_end(lambda: keeper.read_complaints(complaints))
-        raise RuntimeUnavailable(f"the box did not start: {host.explain(said)}")
+        raise RuntimeUnavailable(f"box {folder.name} did not start: {host.explain(said)}")
 
     async def _undo(self, folder: Path) -> None:
         """Take a box back, however far it has come. Goes on even where the caller is cancelled."""

@@ -12,7 +12,7 @@ from sandbox_server.runtime.bubblewrap.host import Program
 from sandbox_server.runtime.bubblewrap.mounts import PERMS, PLACES, Layout, Python
 from sandbox_server.runtime.bubblewrap.plan import Plan
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
-from sandbox_server.runtime.warden.zipapp import warden_version
+from sandbox_server.runtime.warden.zipapp import warden_arguments
 
 Namespace = Literal["mount", "user", ""]
 
@@ -92,15 +92,7 @@ class Setup:
             "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
             "options": mounts.options(layout, spec.env),
             "command": mounts.command(
-                layout,
-                {
-                    "box": box_id,
-                    "build": warden_version(),
-                    "deadman_s": str(spec.deadman_s),
-                    "pids": str(spec.limits.pids),
-                    "open_files": str(spec.limits.open_files),
-                },
-                pids=self._nproc(spec),
+                layout, warden_arguments(spec, box_id), pids=self._nproc(spec)
             ),
             "seccomp": self.seccomp,
         }

@@ -15,7 +15,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -72,12 +71,6 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def default_path() -> Path:
-    if os.geteuid() == 0:
-        return Path("/var/lib/sandbox")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "sandbox"
-
-
 class StateFolder:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -132,7 +125,10 @@ class StateFolder:
             except FileExistsError:
                 continue
             return uid, self._uids / str(uid)
-        raise RuntimeUnavailable(f"no unused user left among {uids}")
+        raise RuntimeUnavailable(
+            f"no unused uid found in {uids.start} to {uids.stop - 1}: end sessions, or remove stale"
+            f" links in {self._uids}"
+        )
 
     def records(self) -> list[Record]:
         """Every box that runs. What is left of others is removed."""
@@ -177,22 +173,6 @@ def _age_s(folder: Path) -> float:
         return time.time() - folder.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def listen(folder: Path) -> socket.socket:
-    """The box's socket. Its path may be longer than the kernel takes, so it goes by descriptor."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    top = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fchmod(listener.fileno(), 0o600)  # Before it has a name that others could open.
-        listener.bind(f"/proc/self/fd/{top}/sock")
-        listener.listen(16)
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.close(top)
-    return listener
 
 
 def kill(record: Record) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -27,15 +27,13 @@ def dockerfile() -> str:
     return Path(str(package), "..", "..", "images", "Dockerfile.secure").resolve().read_text()
 
 
-async def build_image(
-    tag: str, *, base: str | None = None, url: str | None = None
-) -> AsyncGenerator[str]:
+async def build_image(tag: str, *, base: str | None = None) -> AsyncGenerator[str]:
     """Build it, and yield the engine's own account of it line by line.
 
     Raises RuntimeUnavailable where no engine answers, or with its reason where a step fails.
     """
     content = dockerfile().encode()
-    engine = Engine(Endpoint.of(url))
+    engine = Engine(Endpoint.of())
     try:
         with engine.errors():
             async for text in _steps(engine, content, tag, base):
@@ -46,7 +44,7 @@ async def build_image(
 
 async def _steps(engine: Engine, content: bytes, tag: str, base: str | None) -> AsyncGenerator[str]:
     steps = engine.client.images.build(
-        fileobj=_context(content),
+        fileobj=io.BytesIO(packed({"Dockerfile": content})),
         encoding="identity",
         tag=tag,
         buildargs={"BASE": base} if base else None,
@@ -63,22 +61,18 @@ async def _steps(engine: Engine, content: bytes, tag: str, base: str | None) -> 
 
 async def built_from(engine: Engine, image: str) -> str | None:
     """The sha256 of the Dockerfile an image was built from, empty if unknown; None: no image."""
-    with engine.errors():
-        try:
-            about = await engine.client.images.inspect(image)
-        except aiodocker.DockerError as exc:
-            if exc.status == 404:
-                return None
-            raise
+    about = await engine.image(image)
+    if about is None:
+        return None
     return str(((about.get("Config") or {}).get("Labels") or {}).get(DOCKERFILE_LABEL, ""))
 
 
-def _context(content: bytes) -> io.BytesIO:
-    """A build context is a tar; ours has nothing but the Dockerfile in it."""
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """A tar of files that everybody may read."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        member = tarfile.TarInfo("Dockerfile")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
-    buffer.seek(0)
-    return buffer
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()

@@ -8,10 +8,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.base import ENVIRONMENT, HOME, BoxSpec, Limits
 from sandbox_server.runtime.hidden import masked_paths
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
-from sandbox_server.runtime.warden.zipapp import warden_version
+from sandbox_server.runtime.warden.zipapp import warden_arguments
 
 FOLDER = "/usr/lib/sandbox"
 """Where a derived image keeps the warden and what it needs."""
@@ -21,24 +22,12 @@ may begin with folders its user can write to."""
 READABLE_PYTHON = f"{FOLDER}/python3-readable"
 """For gVisor, which does not run what it cannot read."""
 USER = "1000:1000"
-WORKSPACE = "/workspace"
-HOME = "/home/sandboxuser"
 
 LABEL_MARK = "sandbox"
 LABEL_OWNER = "sandbox.owner"
 LABEL_BOX = "sandbox.box"
 LABEL_CREATED = "sandbox.created"
 LABEL_PYTHON = "sandbox.python"
-
-_ENVIRONMENT = {
-    "HOME": HOME,
-    "USER": "sandboxuser",
-    "LOGNAME": "sandboxuser",
-    "LANG": "C.UTF-8",
-    "SHELL": "/bin/bash",
-    "TERM": "dumb",
-}
-
 
 _HOST_TASKS = 32
 """Another runtime, such as gVisor, needs several threads of the host for a process of the box, and
@@ -88,17 +77,13 @@ def container_config(
         "Entrypoint": [
             *_warden(python),
             "pid1",
-            f"box={box_id}",
-            f"build={warden_version()}",
-            f"deadman_s={spec.deadman_s:g}",
-            f"pids={spec.limits.pids}",
-            f"open_files={spec.limits.open_files}",
+            *warden_arguments(spec, box_id),
         ],
         "Cmd": [],
         "User": USER,
         "Hostname": "sandbox",
         "WorkingDir": WORKSPACE,
-        "Env": [f"{name}={value}" for name, value in {**_ENVIRONMENT, **spec.env}.items()],
+        "Env": [f"{name}={value}" for name, value in {**ENVIRONMENT, **spec.env}.items()],
         "Labels": {**_labels(spec, box_id, created_at), LABEL_PYTHON: python},
         "Healthcheck": {"Test": ["NONE"]},
         "NetworkDisabled": _is_unplugged(spec, image),

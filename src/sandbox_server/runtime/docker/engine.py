@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiodocker
@@ -119,6 +120,16 @@ class Engine:
             with self.errors():
                 self._info = dict(await self.client.system.info())
         return self._info
+
+    async def image(self, name: str) -> dict[str, Any] | None:
+        """What the engine knows of an image, None where it has none. Raises RuntimeUnavailable."""
+        with self.errors():
+            try:
+                return await self.client.images.inspect(name)
+            except aiodocker.DockerError as exc:
+                if exc.status == 404:
+                    return None
+                raise
 
     async def version(self) -> str:
         """The engine's version, asked now. Raises RuntimeUnavailable."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import io
 import json
-import tarfile
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -19,7 +17,10 @@ import aiohttp
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_server.runtime.docker.config import FOLDER, HOME, WORKSPACE, BoxImage
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.base import HOME
+from sandbox_server.runtime.docker.build import packed
+from sandbox_server.runtime.docker.config import FOLDER, BoxImage
 from sandbox_server.runtime.docker.engine import Engine
 from sandbox_server.runtime.docker.prepare import HOSTS, NO_BASH, OLD_PYTHON
 from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
@@ -96,16 +97,13 @@ class BoxImages:
         return found
 
     async def _base(self, base: str) -> dict[str, Any]:
-        for attempt in ("local", "pulled"):
-            with self._engine.errors():
-                try:
-                    return await self._engine.client.images.inspect(base)
-                except aiodocker.DockerError as exc:
-                    if exc.status != 404:
-                        raise
-            if attempt == "local":
-                await self._pull(base)
-        raise RuntimeUnavailable(f"image {base} was pulled and is gone again; try again")
+        about = await self._engine.image(base)
+        if about is None:
+            await self._pull(base)
+            about = await self._engine.image(base)
+        if about is None:
+            raise RuntimeUnavailable(f"image {base} was pulled and is gone again; try again")
+        return about
 
     async def _pull(self, base: str) -> None:
         if base.startswith(_OWN_PREFIX):
@@ -126,13 +124,9 @@ class BoxImages:
             raise self._engine.unreachable(exc) from exc
 
     async def _find(self, name: str) -> BoxImage | None:
-        with self._engine.errors():
-            try:
-                about = await self._engine.client.images.inspect(name)
-            except aiodocker.DockerError as exc:
-                if exc.status == 404:
-                    return None
-                raise
+        about = await self._engine.image(name)
+        if about is None:
+            return None
         return BoxImage(name=name, volumes=_volumes(about), hosts_file=_hosts_file(about))
 
     async def _derive(self, base: str, base_id: str, name: str) -> None:
@@ -222,14 +216,8 @@ def _prepare_source() -> str:
 
 
 def _archive() -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        content = {"warden.pyz": warden_zipapp(), "prepare.py": _prepare_source().encode()}
-        for name, data in content.items():
-            member = tarfile.TarInfo(f"{FOLDER[1:]}/{name}")
-            member.size, member.mode = len(data), 0o644
-            archive.addfile(member, io.BytesIO(data))
-    return buffer.getvalue()
+    content = {"warden.pyz": warden_zipapp(), "prepare.py": _prepare_source().encode()}
+    return packed({f"{FOLDER[1:]}/{name}": data for name, data in content.items()})
 
 
 async def _remove(creating: asyncio.Task[DockerContainer]) -> None:

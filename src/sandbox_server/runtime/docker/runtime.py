@@ -28,7 +28,7 @@ from sandbox_server.runtime.docker.netns_stream import NoNetnsStream, open_netns
 from sandbox_server.runtime.docker.stream import open_exec
 from sandbox_server.runtime.loop_disk import LoopDisk
 from sandbox_server.runtime.streams import ByteStream
-from sandbox_server.runtime.warden.box import WardenBox
+from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version
 
 log = structlog.get_logger(__name__)

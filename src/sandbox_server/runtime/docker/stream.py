@@ -13,10 +13,10 @@ import struct
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_server.runtime.docker.engine import Engine
+from sandbox_server.runtime.streams import SocketStream
 
 _HEADER = struct.Struct(">BxxxI")
 _STDOUT, _STDERR = 1, 2
-_READ_SIZE = 256 * 1024
 _MAX_STDERR = 4096
 _ANSWER_S = 30.0
 _SWITCHING_PROTOCOLS = 101
@@ -56,26 +56,17 @@ class Demultiplexer:
         return b"".join(out)
 
 
-class ExecStream:
-    """Implements ByteStream."""
+class ExecStream(SocketStream):
+    """A ByteStream to the process of an exec."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+        super().__init__(reader, writer)
         self._frames = Demultiplexer()
         self._begun = False
 
-    @property
-    def stderr(self) -> str:
-        """What the process complained about, to be told when its stream ends early."""
-        return self._frames.stderr.decode("utf-8", "replace").strip()
-
     async def read(self) -> bytes:
         while True:
-            try:
-                data = await self._reader.read(_READ_SIZE)
-            except OSError:
-                return b""
+            data = await super().read()
             out = self._frames.feed(data)
             if out and not self._begun:
                 _check_first(out)
@@ -83,20 +74,9 @@ class ExecStream:
             if out or not data:
                 return out
 
-    async def write(self, data: bytes) -> None:
-        if self._writer.is_closing():
-            raise ConnectionResetError("the stream is closed")
-        try:
-            self._writer.write(data)
-            await self._writer.drain()
-        except ConnectionError:
-            raise
-        except OSError as exc:
-            raise ConnectionResetError(str(exc)) from exc
-
     async def close(self) -> None:
-        # Not wait_closed(): it would wait for a peer that reads no more, and two who wait for it
-        # share one future, so that cancelling the first cancels the second.
+        # Not wait_closed(): two who wait for it share one future, so that cancelling the first
+        # cancels the second.
         self._writer.transport.abort()
 
 

@@ -1,4 +1,4 @@
-"""What a warden answers, checked: every field typed and bounded before anyone relies on it."""
+"""Frames of a warden, checked: every field typed and bounded before anyone relies on it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,12 @@ import json
 import re
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import (
-    BaseModel,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import TypeAdapter, ValidationError
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import Count, Fenced, FileEntry, Ident, Said
+from sandbox_server.runtime.agent import CommandResult, Event, Fenced, Gap, Output, Started
 from sandbox_warden import frames
-
-
-class CommandStarted(Said):
-    command_id: Ident
-    stdin_received: Count
-
-
-class OutputGap(Said):
-    start: Count
-    end: Count
-
-
-class StdinReceived(Said):
-    received: Count
-
+from sandbox_warden.frames import Frame, FrameError
 
 _ERRORS: dict[str, type[errors.SandboxError]] = {
     "invalid_path": errors.InvalidPath,
@@ -49,70 +31,112 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "version": errors.RuntimeUnavailable,
     "unsupported": errors.InvalidRequest,
 }
+_NAMES = {
+    getattr(frames, name): name
+    for name in ("DATA", "EOF", "REPLY", "ERROR", "STARTED", "STDOUT", "STDERR", "GAP")
+}
+_T = TypeVar("_T")
 
 
-_Model = TypeVar("_Model", bound=BaseModel)
-_ENTRIES = TypeAdapter(list[FileEntry])
+class _Adapters(dict[Any, TypeAdapter[Any]]):
+    """Made when first needed, then kept."""
+
+    def __missing__(self, expected: Any) -> TypeAdapter[Any]:
+        return self.setdefault(expected, TypeAdapter(expected))
+
+
+_ADAPTERS = _Adapters()
 _MAY_HAVE_SURROGATES = re.compile(rb"\\u[dD]|\xed")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def invalid(what: str) -> errors.RuntimeUnavailable:
-    """The error for an answer that is not as it has to be."""
-    return errors.RuntimeUnavailable(f"invalid answer from the warden: {what}")
+def invalid(kind: int, what: str) -> errors.RuntimeUnavailable:
+    """The error for a frame that is not as it has to be."""
+    name = _NAMES.get(kind, f"kind {kind}")
+    return errors.RuntimeUnavailable(f"invalid {name} frame from the warden: {what}")
 
 
-def reply_body(kind: int, payload: bytes) -> dict[str, Any]:
-    """What a REPLY says. Raises the error an ERROR tells, and RuntimeUnavailable."""
-    if kind != frames.REPLY:
-        raise_answer(kind, payload)
-    return body_of(payload)
+def checked(expected: type[_T], frame: Frame, *, kind: int = frames.REPLY) -> _T:
+    """What a frame of that kind says. Raises the error that an ERROR frame tells, and
+    RuntimeUnavailable with the name of the first field that is wrong."""
+    if frame[0] != kind:
+        raise_error(frame, expected=kind)
+    return checked_payload(expected, kind, frame[2] or b"{}")
 
 
-def body_of(payload: bytes) -> dict[str, Any]:
-    """Raises RuntimeUnavailable for anything that is not a JSON object."""
-    body = _parsed(payload or b"{}")
-    if not isinstance(body, dict):
-        raise invalid("not a JSON object")
-    return body
-
-
-def raise_answer(kind: int, payload: bytes) -> NoReturn:
+def raise_error(frame: Frame, *, expected: int) -> NoReturn:
+    """For a frame that comes instead of the expected one: the error that it tells."""
+    kind, _, payload = frame
     if kind != frames.ERROR:
-        raise invalid(f"unexpected frame of kind {kind}")
-    body = body_of(payload)
+        raise invalid(kind, f"expected {_NAMES[expected]}")
+    body = checked_payload(dict[str, Any], kind, payload)
     code, message = body.get("code"), body.get("message")
-    error = _ERRORS.get(code, errors.RuntimeUnavailable) if isinstance(code, str) else None
-    if error is None or not isinstance(message, str):
-        raise invalid("an error without code and message")
-    raise error(message[: frames.MESSAGE_LENGTH])
+    if not isinstance(code, str) or not isinstance(message, str):
+        raise invalid(kind, "field `code` or `message`: not a string")
+    raise _ERRORS.get(code, errors.RuntimeUnavailable)(message[: frames.MESSAGE_LENGTH])
 
 
-def checked(model: type[_Model], body: dict[str, Any]) -> _Model:
-    """Raises RuntimeUnavailable that names the first field that is wrong."""
-    try:
-        return model.model_validate(body)
-    except ValidationError as exc:
-        raise invalid(_first_fault(exc)) from None
-
-
-def checked_entries(batch: bytes) -> list[FileEntry]:
-    """Raises RuntimeUnavailable, also for a batch without entries."""
-    try:
-        entries = _ENTRIES.validate_python(_parsed(batch))
-    except ValidationError as exc:
-        raise invalid(_first_fault(exc)) from None
-    if not entries:
-        raise invalid("a batch without entries")
-    return entries
-
-
-def _parsed(payload: bytes) -> Any:
+def checked_payload(expected: type[_T], kind: int, payload: bytes) -> _T:
+    """Raises RuntimeUnavailable."""
     hook = _readable if _MAY_HAVE_SURROGATES.search(payload) else None
     try:
-        return json.loads(payload, object_hook=hook)
+        value: _T = _ADAPTERS[expected].validate_python(json.loads(payload, object_hook=hook))
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(map(str, fault["loc"]))[:100]
+        where = f"field `{field}`: " if field else ""
+        raise invalid(kind, f"{where}{fault['msg'][:200]}") from None
     except (ValueError, RecursionError) as exc:
-        raise invalid(f"not JSON: {exc}"[:200]) from None
+        raise invalid(kind, f"not JSON: {exc}"[:200]) from None
+    return value
+
+
+def event_of(frame: Frame) -> Event:
+    """What a frame says of a command that is followed. Raises as `checked` does."""
+    kind, _, payload = frame
+    if kind in (frames.STDOUT, frames.STDERR):
+        try:
+            offset, data = frames.decode_at(payload)
+        except FrameError as exc:
+            raise invalid(kind, str(exc)) from None
+        return Output("stdout" if kind == frames.STDOUT else "stderr", offset, data)
+    if kind == frames.STARTED:
+        return checked(Started, frame, kind=kind)
+    if kind == frames.GAP:
+        return checked(Gap, frame, kind=kind)
+    return checked(CommandResult, frame)
+
+
+class EventOrder:
+    """Checks the events of one command: it is started once, and each piece of its output begins
+    where the last has ended."""
+
+    def __init__(self, offset: int = 0) -> None:
+        self.offset = offset
+        self._started = False
+
+    def check(self, event: Event) -> None:
+        """Raises RuntimeUnavailable."""
+        if isinstance(event, Started):
+            if self._started:
+                raise invalid(frames.STARTED, "the command has started before")
+            self._started = True
+        elif isinstance(event, Output):
+            kind = frames.STDOUT if event.stream == "stdout" else frames.STDERR
+            self._move(kind, event.offset, event.offset + len(event.data))
+        elif isinstance(event, Gap):
+            self._move(frames.GAP, event.start, event.end)
+        elif event.exit_code is None:
+            raise invalid(frames.REPLY, "field `exit_code`: null, though the command has ended")
+
+    def reconnected(self) -> None:
+        """A warden tells the start again on every link."""
+        self._started = False
+
+    def _move(self, kind: int, start: int, end: int) -> None:
+        if start != self.offset or end <= start:
+            raise invalid(kind, f"output from {start} to {end} after {self.offset}")
+        self.offset = end
 
 
 def _readable(body: dict[str, Any]) -> dict[str, Any]:
@@ -121,8 +145,3 @@ def _readable(body: dict[str, Any]) -> dict[str, Any]:
         key: _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
         for key, value in body.items()
     }
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"field {'.'.join(map(str, fault['loc']))[:100]}: {fault['msg'][:200]}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox_server.runtime.agent import BoxAgent, BoxState, Usage
+from sandbox_server.runtime.agent import BoxAgent, BoxState, Said, Usage
+from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 
-from .answers import checked
 from .commands import CommandCalls
 from .files import FileCalls
 
@@ -20,16 +22,27 @@ class WardenClient(CommandCalls, FileCalls, BoxAgent):
     """
 
     async def usage(self) -> Usage:
-        return checked(Usage, await self._ask(frames.USAGE, {}))
+        return await self._ask(Usage, frames.USAGE, {})
 
     async def state(self) -> BoxState:
-        """What the owner left in the box, and the commands it knows."""
-        return checked(BoxState, await self._ask(frames.STATE, {}))
+        return await self._ask(BoxState, frames.STATE, {})
 
     async def set_state(self, state: Mapping[str, Any]) -> BoxState:
-        """Leave something in the box for whoever owns it next."""
-        return checked(BoxState, await self._ask(frames.STATE, {"set": dict(state)}))
+        return await self._ask(BoxState, frames.STATE, {"set": dict(state)})
 
     async def ping(self) -> None:
-        """Tell the warden that its owner lives."""
-        await self._ask(frames.PING, {})
+        await self._ask(Said, frames.PING, {})
+
+
+class WardenBox(Box):
+    """A box with a warden in it, reached by a stream of bytes."""
+
+    @abstractmethod
+    async def open_stream(self) -> ByteStream:
+        """A new stream to the warden. Several may be open at once.
+
+        Raises SessionLost where the box is gone, RuntimeUnavailable where that cannot be told.
+        """
+
+    def agent(self, *, epoch: int = 1, deadman_s: float | None = None) -> WardenClient:
+        return WardenClient(self, epoch=epoch, deadman_s=deadman_s)

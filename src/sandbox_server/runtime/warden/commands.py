@@ -19,18 +19,20 @@ from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
 from sandbox_server.runtime.agent import (
     OUTPUT_LIMIT,
     CommandResult,
-    CommandStanding,
     CommandSummary,
+    Count,
     Event,
-    Exited,
+    Gap,
+    KeptOutput,
+    Output,
     RunOptions,
+    Said,
     Started,
 )
 from sandbox_warden import frames
 
-from .answers import StdinReceived, checked, invalid, reply_body
-from .events import Order, Pieces, event_of
-from .link import Channel, LinkLost
+from .answers import EventOrder, checked, event_of
+from .link import Channel, Link, LinkLost
 from .reconnecting_link import ANSWER_S, Breaks, Reachable, ReconnectingLink
 
 BEYOND = 1 << 62
@@ -40,40 +42,45 @@ UNREAD_S = 10.0
 """How long input may wait for a command that does not read, before its sender is told."""
 
 
+class StdinReceived(Said):
+    received: Count
+
+
 class CommandCalls(ReconnectingLink):
-    """What can be done with commands in a box."""
+    """The part of BoxAgent that is about commands."""
 
     def __init__(self, box: Reachable, *, epoch: int = 1, deadman_s: float | None = None) -> None:
         super().__init__(box, epoch=epoch, deadman_s=deadman_s)
         self._feeding: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Let go of the link. The box and what runs in it live on."""
         for task in self._feeding:
             task.cancel()
         await super().close()
 
     async def run(self, command: str, **options: Unpack[RunOptions]) -> CommandResult:
-        """Run a command to its end and return what is kept of its output."""
         body = _run_body(command, options, follow=False)
         timeout_s = body["timeout_s"]
         patience_s = None if timeout_s is None else timeout_s + ANSWER_S
-        pieces = Pieces(body["output_limit"])
+        kept = _kept(body["output_limit"])
         try:
             async with (
                 asyncio.timeout(patience_s),
                 contextlib.aclosing(self._follow(frames.RUN, body, options)) as events,
             ):
                 async for event in events:
-                    if isinstance(event, Exited):
-                        return pieces.of(event.result)
-                    pieces.add(event)
+                    if isinstance(event, CommandResult):
+                        return event.with_output(kept)
+                    if isinstance(event, Output | Gap):
+                        kept.add(event)
         except TimeoutError:
-            raise errors.RuntimeUnavailable("the box did not answer in time; try again") from None
+            raise errors.RuntimeUnavailable(
+                f"box {self._box.id} did not tell the end of a command within {patience_s:g} s,"
+                f" {ANSWER_S:g} s more than its timeout; try again"
+            ) from None
         raise AssertionError("a followed command exits or raises")
 
     async def start(self, command: str, **options: Unpack[RunOptions]) -> str:
-        """Run a command without waiting for its end; its id."""
         async with contextlib.aclosing(self.stream(command, **options)) as events:
             async for event in events:
                 if isinstance(event, Started):
@@ -81,30 +88,25 @@ class CommandCalls(ReconnectingLink):
         raise AssertionError("a command starts or raises")
 
     def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
-        """Run a command and yield its output as it comes. Leaving early does not end it."""
         body = _run_body(command, options, follow=True)
         return self._follow(frames.RUN, body, options)
 
     def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
-        """Follow a command that was started before, from an offset in its output on."""
         body = {"command_id": command_id, "offset": offset, "follow": True}
         return self._follow(frames.ATTACH, body, {})
 
     async def result(self, command_id: str, *, output_limit: int = OUTPUT_LIMIT) -> CommandResult:
-        """How a command stands now, and what is kept of its output so far.
-
-        output_limit: as the command was run with.
-        """
         body = {"command_id": command_id, "follow": False, "at_once": True}
-        for attempt in (1, 2):
-            link = await self._get_link()
-            try:
-                async with asyncio.timeout(ANSWER_S), link.request(frames.ATTACH, body) as channel:
-                    return await _standing(channel, Pieces(output_limit))
-            except (LinkLost, TimeoutError) as exc:
-                if attempt == 2:
-                    raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
-        raise AssertionError("unreachable")
+
+        async def read(_link: Link, channel: Channel) -> CommandResult:
+            order, kept = EventOrder(), _kept(output_limit)
+            while not isinstance(event := event_of(await channel.receive()), CommandResult):
+                order.check(event)
+                if isinstance(event, Output | Gap):
+                    kept.add(event)
+            return event.with_output(kept)
+
+        return await self._attempt(frames.ATTACH, body, read)
 
     async def ended(self, command_id: str) -> None:
         """Wait for the end of a command, without its output. Raises RuntimeUnavailable after the
@@ -118,12 +120,13 @@ class CommandCalls(ReconnectingLink):
                 async for _ in events:
                     pass
         except TimeoutError:
-            raise errors.RuntimeUnavailable("the command did not end in time") from None
+            raise errors.RuntimeUnavailable(
+                f"command {command_id} did not end within {MAX_TIMEOUT_S:g} s"
+            ) from None
 
     async def signal(self, command_id: str, number: int) -> CommandSummary:
-        """Send a signal to everything a command has started; 9 ends all of it for sure."""
         body = {"command_id": command_id, "signal": number}
-        return checked(CommandSummary, await self._ask(frames.SIGNAL, body))
+        return await self._ask(CommandSummary, frames.SIGNAL, body)
 
     async def send_stdin(
         self, command_id: str, data: bytes, *, end: bool = False, offset: int | None = None
@@ -139,9 +142,10 @@ class CommandCalls(ReconnectingLink):
                 return await self._send_stdin(command_id, data, offset=offset, end=end)
         except TimeoutError:
             if offset is None:
-                raise _ambiguous("the command does not read what it has been sent") from None
+                raise _ambiguous(f"command {command_id} did not read for {UNREAD_S:g} s") from None
             raise errors.Capacity(
-                "the command does not read what it has been sent; send this again later",
+                f"command {command_id} does not read its input: {len(data)} bytes waited for"
+                f" {UNREAD_S:g} s; send them again later",
                 retry_after_s=1,
             ) from None
 
@@ -171,37 +175,33 @@ class CommandCalls(ReconnectingLink):
                 async with link.request(frames.STDIN, body) as channel:
                     await channel.send(frames.DATA, piece)
                     await channel.send(frames.EOF)
-                    kind, _, payload = await self._next(link, channel)
-                    return checked(StdinReceived, reply_body(kind, payload)).received
+                    return checked(StdinReceived, await self._next(link, channel)).received
             except LinkLost as exc:
                 if body["offset"] is None:
-                    raise _ambiguous("the input was cut off") from exc
+                    raise _ambiguous(f"the link broke while {len(piece)} bytes were sent") from exc
                 await breaks.pause(exc)
 
     async def _follow(
         self, kind: int, body: dict[str, Any], options: RunOptions
     ) -> AsyncGenerator[Event]:
-        order = Order(int(body.get("offset", 0)))
+        order = EventOrder(int(body.get("offset", 0)))
         told = False
         breaks = Breaks()
         while True:
             link = await self._get_link()
+            order.reconnected()
             try:
                 async with link.request(kind, {**body, "offset": order.offset}) as channel:
-                    started = False
                     while True:
-                        event = event_of(*await self._next(link, channel))
-                        order.follow(event)
+                        event = event_of(await self._next(link, channel))
+                        order.check(event)
+                        if isinstance(event, CommandResult):
+                            break
                         if isinstance(event, Started):
-                            if started:
-                                raise invalid("a second STARTED")
-                            started = True
                             if told:
                                 continue
                             told = True
                             self._feed(event, options)
-                        elif isinstance(event, Exited):
-                            break
                         yield event
             except LinkLost as exc:
                 await breaks.pause(exc)
@@ -230,23 +230,13 @@ class CommandCalls(ReconnectingLink):
 
 def _ambiguous(what: str) -> errors.RuntimeUnavailable:
     return errors.RuntimeUnavailable(
-        f"{what}, and may have come or not; with an offset it could be sent again"
+        f"{what}: the input may have arrived or not; send it with `offset` to repeat it safely"
     )
 
 
-async def _standing(channel: Channel, pieces: Pieces) -> CommandResult:
-    order, started = Order(), False
-    while True:
-        frame = await channel.receive()
-        if frame[0] in (frames.REPLY, frames.ERROR):
-            return pieces.of(checked(CommandStanding, reply_body(frame[0], frame[2])))
-        event = event_of(*frame)
-        order.follow(event)
-        if isinstance(event, Started):
-            if started:
-                raise invalid("a second STARTED")
-            started = True
-        pieces.add(event)
+def _kept(output_limit: int) -> KeptOutput:
+    """A warden keeps so much, in two halves, and may hold twice as much before it trims."""
+    return KeptOutput(2 * output_limit + frames.WINDOW)
 
 
 def _run_body(command: str, options: RunOptions, *, follow: bool) -> dict[str, Any]:

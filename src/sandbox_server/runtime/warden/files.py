@@ -20,7 +20,7 @@ from sandbox_server.runtime.agent import (
 )
 from sandbox_warden import frames
 
-from .answers import body_of, checked, checked_entries, invalid, raise_answer, reply_body
+from .answers import checked, checked_payload, invalid, raise_error
 from .link import Channel, LinkLost
 from .reconnecting_link import ANSWER_S, ReconnectingLink
 
@@ -48,11 +48,11 @@ class WardenDownload(Download):
                 yield held
             size, held = size + len(data), data
             if self.about.size is not None and size > self.about.size:
-                raise invalid("more bytes than the file has")
+                raise invalid(frames.DATA, f"{size} bytes of a file of {self.about.size}")
             if self.about.sha256 is not None:
                 digest.update(data)
         if self.about.size is not None and size < self.about.size:
-            raise invalid("fewer bytes than the file has")
+            raise invalid(frames.REPLY, f"the end after {size} bytes of {self.about.size}")
         if self.about.sha256 not in (None, digest.hexdigest()):
             raise errors.RuntimeUnavailable("the file changed while it was read; try again")
         if held:
@@ -61,26 +61,26 @@ class WardenDownload(Download):
     async def _data(self) -> AsyncIterator[bytes]:
         empty = 0
         while True:
-            kind, _, payload = await self._channel.receive(silence_s=ANSWER_S)
+            frame = await self._channel.receive(silence_s=ANSWER_S)
+            kind, _, payload = frame
             if kind == frames.REPLY:
                 return
             if kind != frames.DATA:
-                raise_answer(kind, payload)
+                raise_error(frame, expected=frames.DATA)
             if payload:
                 yield payload
                 continue
             empty += 1
             if empty > _MAX_EMPTY:
-                raise invalid("frames without data and without end")
+                raise invalid(kind, f"{empty} in a row without data")
 
 
 class FileCalls(ReconnectingLink):
-    """What can be done with files in a box."""
+    """The part of BoxAgent that is about files."""
 
     async def put(
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
     ) -> Uploaded:
-        """Store a file. It appears under its name when it is whole, or not at all."""
         body = {"path": _bounded(path), "mode": mode, "limit": limit}
         link = await self._get_link()
         try:
@@ -95,27 +95,24 @@ class FileCalls(ReconnectingLink):
                     else:
                         await channel.send(frames.EOF)
                     async with asyncio.timeout(ANSWER_S):
-                        kind, _, payload = await answer
+                        return checked(Uploaded, await answer)
                 finally:
                     answer.cancel()
-                return checked(Uploaded, reply_body(kind, payload))
         except (LinkLost, TimeoutError) as exc:
-            raise errors.RuntimeUnavailable("the upload was cut off; try again") from exc
+            raise self._unanswered(exc) from exc
 
     @contextlib.asynccontextmanager
     async def get(self, path: str, *, digest: bool = False) -> AsyncIterator[Download]:
-        """Read a file or a folder. With digest, its sha256 is known before the first byte."""
         body = {"path": _bounded(path), "digest": digest}
         link = await self._get_link()
         try:
             async with link.request(frames.GET, body) as channel:
                 async with asyncio.timeout(ANSWER_S):
-                    kind, _, payload = await self._answer(link, channel)
-                if kind != frames.STARTED:
-                    raise_answer(kind, payload)
-                yield WardenDownload(checked(DownloadAbout, body_of(payload)), channel)
+                    started = await self._answer(link, channel)
+                about = checked(DownloadAbout, started, kind=frames.STARTED)
+                yield WardenDownload(about, channel)
         except (LinkLost, TimeoutError) as exc:
-            raise errors.RuntimeUnavailable("the download was cut off; try again") from exc
+            raise self._unanswered(exc) from exc
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 1000) -> Listing:
         """What is in a folder, by name, each folder before those in it."""
@@ -130,7 +127,6 @@ class FileCalls(ReconnectingLink):
     async def batches(
         self, path: str, *, recursive: bool = False, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:
-        """The entries of a folder, up to limit, some at a time; then whether there are more."""
         body = {"path": _bounded(path), "recursive": recursive, "limit": limit}
         link = await self._get_link()
         reader = _BatchReader(limit)
@@ -140,14 +136,14 @@ class FileCalls(ReconnectingLink):
                     yield batch
                 yield batch
         except (LinkLost, TimeoutError) as exc:
-            raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
+            raise self._unanswered(exc) from exc
 
     async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
         body = {"path": _bounded(path), "to": _bounded(to), "replace": replace}
-        return checked(FileEntry, await self._ask(frames.RENAME, body, repeatable=False))
+        return await self._ask(FileEntry, frames.RENAME, body, repeatable=False)
 
     async def stat(self, path: str) -> FileEntry:
-        return checked(FileEntry, await self._ask(frames.STAT, {"path": _bounded(path)}))
+        return await self._ask(FileEntry, frames.STAT, {"path": _bounded(path)})
 
 
 class _BatchReader:
@@ -163,21 +159,26 @@ class _BatchReader:
         batch = bytearray()
         while True:
             left_s = self._deadline - time.monotonic()
-            kind, _, payload = await channel.receive(silence_s=max(left_s, 0.0))
+            frame = await channel.receive(silence_s=max(left_s, 0.0))
+            kind, _, payload = frame
             if kind == frames.EOF:
                 return await self._entries(bytes(batch))
             if kind != frames.DATA:
-                return checked(ListEnd, reply_body(kind, payload))
+                return checked(ListEnd, frame)
             batch += payload
             self._room -= len(payload) or 64
             if len(batch) > MAX_BATCH_BYTES or self._room < 0:
-                raise invalid("more of a listing than there can be")
+                raise invalid(
+                    kind,
+                    f"more of a listing than {MAX_BATCH_BYTES} bytes at once or {MAX_LIST_BYTES}"
+                    " altogether",
+                )
 
     async def _entries(self, batch: bytes) -> Batch:
-        entries = checked_entries(batch)
+        entries = checked_payload(list[FileEntry], frames.DATA, batch)
         self._limit -= len(entries)
-        if self._limit < 0:
-            raise invalid("more entries than were asked for")
+        if not entries or self._limit < 0:
+            raise invalid(frames.DATA, "no entries, or more than were asked for")
         await asyncio.sleep(0)  # One after the other: checking them all would hold up everybody.
         return entries
 

@@ -95,7 +95,10 @@ class Channel:
         self._frames.append(frame)
         self._buffered += len(frame[2])
         if self._buffered > frames.WINDOW + _SLACK or len(self._frames) > _MAX_FRAMES:
-            raise FrameError("more data than was granted")
+            raise FrameError(
+                f"channel {self.number}: {self._buffered} bytes in {len(self._frames)} frames, more"
+                f" than the {frames.WINDOW} bytes granted"
+            )
         self.wake()
 
     def wake(self) -> None:
@@ -143,7 +146,7 @@ class Link:
             async with asyncio.timeout(STALL_S):
                 await self._stream.write(frame)
         except TimeoutError as exc:
-            self._lose("the warden reads no more")
+            self._lose(f"the warden took no data for {STALL_S:g} s")
             raise LinkLost(self.lost) from exc
         except ConnectionError as exc:
             self._lose(f"the stream broke: {exc}")
@@ -181,14 +184,18 @@ class Link:
         kind, number, payload = frame
         if number == 0 and kind == frames.ERROR:
             message = frames.decode_json(payload).get("message")
-            raise FrameError(ascii(message)[:200] if isinstance(message, str) else "no reason told")
+            raise FrameError(
+                ascii(message)[:200]
+                if isinstance(message, str)
+                else "ERROR frame without `message`"
+            )
         channel = self._channels.get(number)
         if channel is not None and kind in frames.KINDS:  # Or it is of a later version.
             channel.push(frame)
             return
         self._unasked += _FRAME_COST + len(payload)
         if self._unasked > _MAX_UNASKED:
-            raise FrameError("frames without end on channels nobody has")
+            raise FrameError(f"more than {_MAX_UNASKED} bytes on channels that are not open")
 
     def _lose(self, why: str) -> None:
         if self.lost is None:

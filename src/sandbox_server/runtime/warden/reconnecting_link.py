@@ -1,10 +1,11 @@
-"""The line to one warden: a link that is replaced when it breaks, and questions asked over it."""
+"""A link to one warden that is replaced when it breaks, and requests over it."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol import errors
@@ -12,7 +13,7 @@ from sandbox_server.runtime.agent import BoxAbout
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 
-from .answers import checked, reply_body
+from .answers import checked
 from .link import Channel, Link, LinkLost
 
 ANSWER_S = 30.0
@@ -26,6 +27,7 @@ PAUSE_S = 0.05
 """The first pause after a break; each further one is twice as long."""
 LONGEST_PAUSE_S = 1.0
 _MAX_BREAKS = 8
+_T = TypeVar("_T")
 
 
 class Breaks:
@@ -43,7 +45,8 @@ class Breaks:
         pause_s = self._backoff.pause_s(now)
         if pause_s is None:
             raise errors.RuntimeUnavailable(
-                f"the link to the box breaks again and again ({error}); try again"
+                f"the link to the box breaks again and again: {_MAX_BREAKS} times, the last because"
+                f" {error}; try again"
             ) from error
         await asyncio.sleep(pause_s)
         self._last = time.monotonic()
@@ -86,20 +89,37 @@ class ReconnectingLink:
         await self._get_link()
 
     async def _ask(
-        self, kind: int, body: dict[str, Any], *, repeatable: bool = True
-    ) -> dict[str, Any]:
-        """The answer to a question. Where it may be asked again, one break of the link is not an
+        self, expected: type[_T], kind: int, body: dict[str, Any], *, repeatable: bool = True
+    ) -> _T:
+        """The answer to a request. Where it may be sent again, one break of the link is not an
         error yet."""
-        for attempt in (1, 2) if repeatable else (2,):
+
+        async def answer(link: Link, channel: Channel) -> _T:
+            return checked(expected, await self._answer(link, channel))
+
+        return await self._attempt(kind, body, answer, attempts=2 if repeatable else 1)
+
+    async def _attempt(
+        self,
+        kind: int,
+        body: dict[str, Any],
+        read: Callable[[Link, Channel], Awaitable[_T]],
+        *,
+        attempts: int = 2,
+    ) -> _T:
+        while True:
             link = await self._get_link()
+            attempts -= 1
             try:
                 async with asyncio.timeout(ANSWER_S), link.request(kind, body) as channel:
-                    answer, _, payload = await self._answer(link, channel)
-                    return reply_body(answer, payload)
+                    return await read(link, channel)
             except (LinkLost, TimeoutError) as exc:
-                if attempt == 2:
-                    raise errors.RuntimeUnavailable("the box did not answer; try again") from exc
-        raise AssertionError("unreachable")
+                if attempts == 0:
+                    raise self._unanswered(exc) from exc
+
+    def _unanswered(self, error: LinkLost | TimeoutError) -> errors.RuntimeUnavailable:
+        why = str(error) or f"silent for {ANSWER_S:g} s"
+        return errors.RuntimeUnavailable(f"box {self._box.id} did not answer ({why}); try again")
 
     async def _answer(self, link: Link, channel: Channel) -> frames.Frame:
         """The next frame, however long a busy warden takes, as long as its box lives: an engine
@@ -160,7 +180,8 @@ class ReconnectingLink:
                 pause_s = backoff.pause_s(time.monotonic())
                 if pause_s is None:
                     raise errors.RuntimeUnavailable(
-                        f"the warden of box {self._box.id} does not answer; try again"
+                        f"the warden of box {self._box.id} did not answer within {CONNECT_S:g} s"
+                        f" ({exc or 'silent'}); try again"
                     ) from exc
             await asyncio.sleep(pause_s)
 
@@ -184,12 +205,11 @@ class ReconnectingLink:
             body["deadman_s"] = self._deadman_s
         try:
             async with asyncio.timeout(CONNECT_S), link.request(frames.HELLO, body) as channel:
-                kind, _, payload = await channel.receive()
-                about = checked(BoxAbout, reply_body(kind, payload))
+                about = checked(BoxAbout, await channel.receive())
                 if not oldest <= about.version <= newest:
                     raise errors.RuntimeUnavailable(
                         f"the warden of box {self._box.id} speaks version {about.version}, this"
-                        f" server {oldest} to {newest}"
+                        f" server {oldest} to {newest}; end the session to get a new box"
                     )
         except BaseException:
             await link.close()

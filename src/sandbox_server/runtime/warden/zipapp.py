@@ -8,6 +8,8 @@ import zipfile
 from functools import cache
 from importlib.resources import files
 
+from sandbox_server.runtime.base import BoxSpec
+
 _MAIN = b"import sandbox_warden.__main__\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -31,3 +33,14 @@ def warden_zipapp() -> bytes:
 def warden_version() -> str:
     """A short name of exactly this warden."""
     return hashlib.sha256(warden_zipapp()).hexdigest()[:12]
+
+
+def warden_arguments(spec: BoxSpec, box_id: str) -> list[str]:
+    """What the warden of a box is started with, besides what depends on the runtime."""
+    return [
+        f"box={box_id}",
+        f"build={warden_version()}",
+        f"deadman_s={spec.deadman_s:g}",
+        f"pids={spec.limits.pids}",
+        f"open_files={spec.limits.open_files}",
+    ]

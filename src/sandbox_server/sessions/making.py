@@ -1,0 +1,94 @@
+"""Making sessions: a record, and a box that is told whose it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.agent import BoxAgent
+from sandbox_server.runtime.base import Box
+from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.sessions.live import Key, LiveSession, state_of
+from sandbox_server.sessions.registry import Record, Status
+
+
+class BoxSource(Protocol):
+    """Where boxes for new sessions come from."""
+
+    async def claim(
+        self, environment: str | None, state: Mapping[str, Any]
+    ) -> tuple[Box, BoxAgent]:
+        """A box nobody has used, whose warden has taken this state. Raises Capacity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """How a new session is to be. None and empty mean: as configured."""
+
+    environment: str | None = None
+    env: Mapping[str, str] | None = None
+    idle_timeout_s: float | None = None
+    session_id: str | None = None
+
+
+class SessionMaker:
+    """A box is used by one session: made here with it, and discarded here after it."""
+
+    def __init__(
+        self, source: BoxSource, lease: Lease, ledger: Ledger, *, idle_timeout_s: float
+    ) -> None:
+        self._source = source
+        self._lease = lease
+        self._ledger = ledger
+        self._idle_timeout_s = idle_timeout_s
+
+    async def make(self, key: Key, options: SessionOptions, before: Record | None) -> LiveSession:
+        """A session that follows `before`, in a box with what its caller wants in it. The registry
+        does not know of it yet. Raises Capacity, RuntimeUnavailable."""
+        record = Record(
+            tenant=key[0],
+            thread_id=key[1],
+            generation=1 if before is None else before.generation + 1,
+            session_id=options.session_id or str(uuid.uuid4()),
+            box_id="",
+            status=Status.LIVE,
+            created_at=time.time(),
+            worker=self._lease.worker,
+            epoch=self._lease.epoch,
+        )
+        idle_timeout_s = options.idle_timeout_s or self._idle_timeout_s
+        state = state_of(record, idle_timeout_s=idle_timeout_s, environment=options.environment)
+        box, agent = await self._source.claim(options.environment, state)
+        if options.env:
+            exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
+            try:
+                await agent.run(exports)
+            except BaseException:
+                await asyncio.shield(self.discard(box, agent))
+                raise
+        return LiveSession(
+            replace(record, box_id=box.id),
+            box,
+            agent,
+            idle_timeout_s,
+            time.monotonic(),
+            environment=options.environment,
+            cwd=WORKSPACE,
+        )
+
+    async def discard(self, box: Box, agent: BoxAgent) -> None:
+        """Destroy a box. One that cannot be reached ends by its dead-man's switch."""
+        await agent.close()
+        with contextlib.suppress(SandboxError):
+            await box.destroy()
+        with contextlib.suppress(RuntimeUnavailable):
+            self._ledger.forget(box.id)

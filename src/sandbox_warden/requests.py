@@ -1,0 +1,230 @@
+"""What a server may ask of the box, by the kind of its frame, and what it is answered."""
+
+import json
+import os
+import time
+from typing import Any, Callable, Dict, Optional
+
+from . import files, frames
+from .channels import Feeding, Following
+from .command import Command
+from .commands import Commands
+from .connection import Connection
+from .errors import Refused, refusal
+from .file_channels import MAX_LISTED, Listing, Receiving, Sending
+from .meter import Meter
+from .records import KEY_LENGTH
+from .shell import WORKSPACE
+
+MAX_STATE = 64 * 1024
+MAX_OUTPUT_LIMIT = 64 << 20
+MIN_OUTPUT_LIMIT = 4096
+_USES = (frames.RUN, frames.PUT, frames.GET, frames.LIST, frames.RENAME)
+"""What counts as use of the box; looking after it does not."""
+
+Body = Dict[str, Any]
+Handler = Callable[[Connection, int, Body], None]
+
+
+class Requests:
+    """Carries out requests. `hello` is the warden's own: it says who owns the box."""
+
+    def __init__(
+        self, commands: Commands, meter: Meter, *, box: str, build: str, hello: Handler
+    ) -> None:
+        self._commands = commands
+        self._meter = meter
+        self._box = box
+        self._build = build
+        self._boot = os.urandom(8).hex()
+        self._state: Body = {}
+        self._used_at = self._started_at = time.monotonic()
+        self.handlers: Dict[int, Handler] = {
+            frames.HELLO: hello,
+            frames.RUN: self._run,
+            frames.ATTACH: self._attach,
+            frames.SIGNAL: self._signal,
+            frames.STDIN: self._stdin,
+            frames.PUT: self._put,
+            frames.GET: self._get,
+            frames.LIST: self._list,
+            frames.STAT: self._stat,
+            frames.RENAME: self._rename,
+            frames.USAGE: self._usage,
+            frames.STATE: self._set_state,
+            frames.PING: self._ping,
+        }
+
+    def serve(self, connection: Connection, kind: int, channel: int, body: Body) -> None:
+        if kind in _USES:
+            self._used_at = time.monotonic()
+        try:
+            self.handlers[kind](connection, channel, body)
+        except Refused as exc:
+            connection.refuse(channel, exc.code, str(exc))
+        except OSError as exc:
+            connection.refuse(channel, refusal(exc).code, str(exc))
+        except (KeyError, TypeError, ValueError, OverflowError) as exc:
+            connection.refuse(channel, "invalid_request", "%s: %s" % (type(exc).__name__, exc))
+
+    def about(self, connection: Connection) -> Body:
+        """What a server is told of the box when it says hello, and with its state."""
+        now = time.monotonic()
+        idle_s = 0.0  # Since the last command ended or the last file was moved.
+        if not self._commands.running:
+            idle_s = now - max(self._used_at, self._commands.finished_at)
+        return {
+            "version": frames.PROTOCOL_VERSION,
+            "build": self._build,
+            "box": self._box,
+            "boot": self._boot,
+            "epoch": connection.epoch,
+            "uptime_s": round(now - self._started_at, 3),
+            "idle_s": round(idle_s, 3),
+            "ran": self._commands.ran,
+            "cwd": self._commands.cwd,
+            "state": self._state,
+        }
+
+    # Commands
+
+    def _run(self, connection: Connection, channel: int, body: Body) -> None:
+        ident, digest = _text(body, "command_id"), _text(body, "digest")
+        key = None if body.get("key") is None else _text(body, "key")
+        if len(key or "") > KEY_LENGTH:
+            message = "key has %d characters, at most %d" % (len(key or ""), KEY_LENGTH)
+            raise Refused("invalid_request", message)
+        if "\0" in _text(body, "command"):
+            raise Refused("invalid_request", "command has a NUL character, which bash cannot take")
+        command = self._commands.records.known(ident, key, digest)
+        if command is None:
+            command = self._commands.start(
+                _text(body, "command"),
+                ident=ident,
+                key=key,
+                digest=digest,
+                timeout_s=None if body.get("timeout_s") is None else float(body["timeout_s"]),
+                cwd=_folder(body.get("cwd")),
+                env=_environment(body.get("env") or {}),
+                stdin=bool(body.get("stdin")),
+                stdin_open=bool(body.get("stdin_open")),
+                output_limit=min(
+                    max(int(body["output_limit"]), MIN_OUTPUT_LIMIT), MAX_OUTPUT_LIMIT
+                ),
+            )
+        self._follow(connection, channel, command, body, live=bool(body.get("follow")))
+
+    def _attach(self, connection: Connection, channel: int, body: Body) -> None:
+        command = self._command(body)
+        self._follow(connection, channel, command, body, live=bool(body.get("follow", True)))
+
+    def _follow(
+        self, connection: Connection, channel: int, command: Command, body: Body, *, live: bool
+    ) -> None:
+        following = Following(
+            connection, channel, self._commands, command,
+            offset=max(int(body.get("offset") or 0), 0), live=live,
+            at_once=bool(body.get("at_once")),
+        )  # fmt: skip
+        connection.add(channel, following)
+
+    def _signal(self, connection: Connection, channel: int, body: Body) -> None:
+        command = self._command(body)
+        number = int(body["signal"])
+        if not 1 <= number <= 64:
+            raise Refused("invalid_request", "signal %d is not one of 1 to 64" % number)
+        self._commands.kill(command, number)
+        connection.reply(channel, command.summary())
+
+    def _stdin(self, connection: Connection, channel: int, body: Body) -> None:
+        stdin = self._command(body).stdin
+        if stdin is None or not (stdin.to_be_sent or body.get("initial")):
+            message = "the command was not started with its stdin open; it takes no more input"
+            raise Refused("stdin_closed", message)
+        offset = None if body.get("offset") is None else max(int(body["offset"]), 0)
+        feeding = Feeding(connection, channel, stdin, offset=offset, end=bool(body.get("end")))
+        connection.add(channel, feeding)
+
+    def _command(self, body: Body) -> Command:
+        return self._commands.records.get(_text(body, "command_id"))
+
+    # Files
+
+    def _put(self, connection: Connection, channel: int, body: Body) -> None:
+        upload = files.Upload(
+            _text(body, "path"), mode=int(body.get("mode", 0o644)) & 0o777, limit=int(body["limit"])
+        )
+        connection.add(channel, Receiving(channel, upload))
+
+    def _get(self, connection: Connection, channel: int, body: Body) -> None:
+        path, digest = _text(body, "path"), bool(body.get("digest"))
+        connection.add(channel, Sending(channel, path, digest=digest, again=connection.pump_soon))
+
+    def _list(self, connection: Connection, channel: int, body: Body) -> None:
+        listing = Listing(
+            channel,
+            _text(body, "path"),
+            recursive=bool(body.get("recursive")),
+            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
+            again=connection.pump_soon,
+        )
+        connection.add(channel, listing)
+
+    def _stat(self, connection: Connection, channel: int, body: Body) -> None:
+        connection.reply(channel, files.describe(_text(body, "path")))
+
+    def _rename(self, connection: Connection, channel: int, body: Body) -> None:
+        replace = body.get("replace") is True
+        moved = files.rename(_text(body, "path"), _text(body, "to"), replace=replace)
+        connection.reply(channel, moved)
+
+    # The box
+
+    def _usage(self, connection: Connection, channel: int, _body: Body) -> None:
+        connection.reply(channel, self._meter.usage())
+
+    def _set_state(self, connection: Connection, channel: int, body: Body) -> None:
+        """Read what the owner left here, or replace it; the commands known come along."""
+        if "set" in body:
+            state = body["set"]
+            if not isinstance(state, dict) or len(json.dumps(state)) > MAX_STATE:
+                message = "set is not an object of at most %d bytes as JSON" % MAX_STATE
+                raise Refused("invalid_request", message)
+            self._state = state
+        commands, more = self._commands.records.summaries()
+        about = self.about(connection)
+        connection.reply(channel, dict(about, commands=commands, commands_truncated=more))
+
+    def _ping(self, connection: Connection, channel: int, _body: Body) -> None:
+        connection.reply(channel, {})
+
+
+def _text(body: Body, name: str) -> str:
+    value = body[name]
+    if not isinstance(value, str):
+        raise Refused("invalid_request", "%s is not a string" % name)
+    return value
+
+
+def _folder(path: Any) -> Optional[str]:
+    if path is None:
+        return None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise Refused("invalid_path", "cwd is not a path: it is empty, or has a NUL character")
+    return os.path.join(WORKSPACE, path)
+
+
+def _environment(env: Any) -> Dict[str, str]:
+    if not isinstance(env, dict):
+        raise Refused("invalid_request", "env is not an object of strings")
+    for name, value in env.items():
+        plain = name.replace("_", "a")
+        if not (plain.isascii() and plain.isalnum() and not plain[0].isdigit()):
+            raise Refused("invalid_request", "env: %r is not a variable's name" % name[:64])
+        if name.startswith("__sandbox_"):
+            message = "env: %s: names that begin with __sandbox_ are reserved" % name[:64]
+            raise Refused("invalid_request", message)
+        if not isinstance(value, str) or "\0" in value:
+            message = "env: the value of %s is not a string, or has a NUL character" % name
+            raise Refused("invalid_request", message)
+    return env
