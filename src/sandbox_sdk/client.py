@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
@@ -39,7 +40,7 @@ from sandbox_sdk.protocol.models import (
     checked,
 )
 from sandbox_sdk.protocol.operations import RENAME
-from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks, FileChunks
 
 
@@ -178,7 +179,9 @@ class AsyncSandboxClient:
         Leaving early does not end it.
         """
         sandboxes, target = await self._connection.ready()
-        async with closing(sandboxes.stream(command_request(target, command, **options))) as events:
+        async with aclosing(
+            sandboxes.stream(command_request(target, command, **options))
+        ) as events:
             async for event in events:
                 yield event
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
 
 import anyio
 
@@ -15,7 +16,7 @@ from sandbox_sdk.protocol.models import (
     StdinReceipt,
     Target,
 )
-from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 
 class AsyncProcess:
@@ -43,7 +44,7 @@ class AsyncProcess:
     async def stream(self, *, offset: int = 0) -> AsyncGenerator[CommandEvent]:
         """Its output from an offset on, as it comes, and its exit."""
         following = self._sandboxes.follow(self._target, self.command_id, offset=offset)
-        async with closing(following) as events:
+        async with aclosing(following) as events:
             async for event in events:
                 yield event
 

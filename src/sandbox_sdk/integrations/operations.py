@@ -6,6 +6,7 @@ import hashlib
 import shlex
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -25,7 +26,7 @@ from sandbox_sdk.integrations.presenting import (
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
 from sandbox_sdk.protocol.models import ExecuteResult, Model, Target
-from sandbox_sdk.protocol.sandboxes import Sandboxes, closing
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 MAX_READ = 10 << 20
 """Bytes of a file that a tool reads for a model."""
@@ -144,7 +145,7 @@ class Operations:
             yield Reply(RESTARTED)
             return
         events = self.sandbox.stream(call.command, **_options(call, tool_call_id))
-        async with closing(events) as following:
+        async with aclosing(events) as following:
             async for event in following:
                 if isinstance(event, OutputEvent):
                     yield event.data

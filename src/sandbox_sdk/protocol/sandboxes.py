@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,6 @@ from sandbox_sdk.protocol.operations import Ans, Operation, Req
 
 STDIN_PIECE = 256 * 1024
 """Bytes in one request: in JSON six times as many at worst, well below the limit of a body."""
-
-closing = aclosing
-"""For generators of events: they hold connections, so leaving one early has to close it."""
 
 
 @dataclass(frozen=True)

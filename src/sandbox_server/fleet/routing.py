@@ -27,7 +27,7 @@ from sandbox_sdk.protocol.models import (
     UploadResult,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants, closing
+from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
 from sandbox_server import __version__
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Attempt, Router
@@ -153,7 +153,7 @@ class _Routed(Sandboxes):
                 async with contextlib.AsyncExitStack() as stack:
                     client = stack.enter_context(self._router.client(worker)).of(self._tenant)
                     opened = client.events(_aimed(request, attempt.target))
-                    async for event in await stack.enter_async_context(closing(opened)):
+                    async for event in await stack.enter_async_context(contextlib.aclosing(opened)):
                         if isinstance(event, StartEvent):
                             attempt.target = Target(session_id=event.session_id)
                             attempt.pinned = True

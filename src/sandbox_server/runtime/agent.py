@@ -1,7 +1,7 @@
 """BoxAgent: what the service asks of a box, and in which shapes it answers.
 
 The warden's client is one agent. A box without a warden, such as a sandbox in somebody's cloud, can
-have another.
+have another, and says in `lacks` what that cannot do.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ PathText = Annotated[str, StringConstraints(max_length=8192)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 ExitCode = Annotated[int, Field(ge=0, le=255)]
 StreamName = Literal["stdout", "stderr"]
+Ability = Literal["replay", "stdin"]
+"""What an agent may lack: sending output again from an offset on; input for a running command."""
 
 
 class Said(BaseModel):
@@ -272,8 +274,18 @@ class BoxAgent(ABC):
     """Speaks to one box for its owner. Every method may raise SessionLost where the box is gone,
     Fenced where it is another owner's, and RuntimeUnavailable where it cannot be reached."""
 
+    lacks: frozenset[Ability] = frozenset()
     about: BoxAbout | None
     """What the box said of itself when it was reached last."""
+
+    def require(self, ability: Ability, purpose: str) -> None:
+        """Raises InvalidRequest where this box cannot do what a call needs."""
+        if ability in self.lacks:
+            raise errors.InvalidRequest(
+                f"{purpose} needs {ability!r}, which sandboxes of this runtime do not have; "
+                "use a thread on another runtime",
+                ability=ability,
+            )
 
     async def __aenter__(self) -> Self:
         await self.connect()

@@ -87,12 +87,15 @@ class CommandHandlers:
         before = _policy_context(await self._access.existing(tenant, to_run(request)))
         admitted = await self._gate.admit(request, tenant=tenant, **before)
         session, state = await self._access.open(tenant, request)
+        if request.stdin_open:
+            session.agent.require("stdin", "stdin_open")
         if _policy_context(session) != before:  # Somebody made or moved it meanwhile.
             admitted = await self._gate.admit(request, tenant=tenant, **_policy_context(session))
         return session, state, admitted
 
     async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
         session = await self._access.table.find(tenant, request)
+        session.agent.require("replay", "following a command that was started before")
         start = max(request.offset - LOOKBACK, 0)
         events = session.agent.attach(request.command_id, offset=start)
         async for event in self._events(session, "live", events, offset=request.offset):
@@ -140,6 +143,7 @@ class CommandHandlers:
 
     async def _stdin(self, tenant: str, request: StdinRequest) -> StdinReceipt:
         session = await self._access.table.find(tenant, request)
+        session.agent.require("stdin", "input for a running command")
         async with self._access.using(session):
             received = await session.agent.send_stdin(
                 request.command_id, request.data_bytes(), end=request.eof, offset=request.offset
