@@ -13,6 +13,9 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SERVES := .venv/.serves
 
+# Where it is set, every process of a test run would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup serve image test check chaos hostile soak bench clean
 

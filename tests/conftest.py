@@ -1,5 +1,6 @@
 """What holds for every test: nothing is left behind, and what was not tested is said aloud."""
 
+import gc
 import os
 import time
 
@@ -12,6 +13,15 @@ GRACE_S = 10.0
 
 LEFTOVERS = pytest.StashKey[Leftovers]()
 LEFT = pytest.StashKey[list[str]]()
+
+
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: looking through it again and again is a good part of a run."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import itertools
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from sandbox_sdk.protocol.errors import SandboxError, SessionLost
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
+PAUSE_S = 0.05 if "CHAOS_ROUNDS" in os.environ else 0.3
+"""Between two calls of a thread: `make chaos` is for load, other tests run beside this one."""
 EXPLAINED = {"session_lost", "runtime_unavailable", "capacity"}
 # Who I am, how often I have been written to, what was written twice, which files are here.
 ASK = """
@@ -64,7 +67,7 @@ class Witness:
     async def _call_for_ever(self, thread: str) -> None:
         while not self._stop.is_set():
             self.answers.append(await self._turn(thread))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(PAUSE_S)
 
     async def _turn(self, thread: str) -> Answer:
         number = next(self._ops)

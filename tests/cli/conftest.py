@@ -1,5 +1,6 @@
 """The real program against a real server on embedded boxes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_sdk import RemoteBackend, SandboxClient, SandboxError
 from tests.cli.program import SANDBOX, Program
 from tests.contract.conftest import RUNTIMES, state_dir
 
@@ -64,11 +66,13 @@ def alone(machine: dict[str, str], tmp_path: Path) -> Program:
 
 
 @pytest.fixture
-def thread(sandbox: Program) -> Iterator[str]:
+def thread(url: str) -> Iterator[str]:
     """A thread whose session is gone after the test."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     yield name
-    sandbox("rm", name)
+    client = SandboxClient(name, backend=RemoteBackend(url))
+    with client, contextlib.suppress(SandboxError):  # A test may have ended it.
+        client.cleanup()
 
 
 def _path() -> str:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pytest
 import uvicorn
@@ -33,6 +33,8 @@ from sandbox_server.fleet import (
 from sandbox_server.main import Standing
 from sandbox_server.pool import PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Runtime
+from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
+from sandbox_server.runtime.bubblewrap.setup import Setup
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.sqlite import SqliteRegistry
@@ -297,11 +299,21 @@ async def sandboxes(way: Way, stand: Place) -> AsyncIterator[Sandboxes]:
         yield backend
 
 
+class KnownMachine(BubblewrapRuntime):
+    """Knows from an earlier test what the machine can do: to try it all takes longer than a box."""
+
+    _known: ClassVar[dict[Path, Setup]] = {}
+
+    async def _get_setup(self) -> Setup:
+        folder = self._state.path
+        self._setup = self._setup or self._known.get(folder)
+        self._known[folder] = await super()._get_setup()
+        return self._known[folder]
+
+
 def make_runtime(name: str, state_dir: Path) -> Runtime:
     if name == "bubblewrap":
-        from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
-
-        return BubblewrapRuntime(state_dir=state_dir)
+        return KnownMachine(state_dir=state_dir)
     from sandbox_server.runtime.docker import DockerRuntime
 
     return DockerRuntime(engine_runtime="runsc" if name == "gvisor" else None)

@@ -97,12 +97,13 @@ async def test_nobody_outruns_a_kill(warden: WardenClient) -> None:
         await nothing_left(warden)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_timeout_leaves_nothing(warden: WardenClient, moment: str) -> None:
-    for n in range(4):
-        result = await warden.run(MOMENTS[moment], timeout_s=0.01 + 0.02 * n)
-        assert (result.exit_code, result.timed_out) == (124, True)
-        await nothing_left(warden)
+async def test_a_timeout_leaves_nothing(warden: WardenClient, subtests: pytest.Subtests) -> None:
+    for moment, command in MOMENTS.items():
+        with subtests.test(moment):
+            for n in range(4):
+                result = await warden.run(command, timeout_s=0.01 + 0.02 * n)
+                assert (result.exit_code, result.timed_out) == (124, True)
+                await nothing_left(warden)
 
 
 LOST = (

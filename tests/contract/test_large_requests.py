@@ -15,28 +15,26 @@ from .test_protocol import HELLO, answers, code_of
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        (": " + "x" * MIB, {}),
-        (": " + "é" * 600_000, {}),
-        (": " + "\n" * 600_000, {}),
-        (":", {"env": {"A": "x" * 1_100_000}}),
-        (":", {"env": {f"A{i}": "x" * 90 for i in range(12_000)}}),
-        (":", {"cwd": "x" * 1_100_000}),
-        (":", {"key": "x" * 1_100_000}),
-    ],
-    ids=["command", "utf-8", "escaped", "env", "many", "cwd", "key"],
-)
-async def test_too_large_for_a_frame(
-    warden: WardenClient, command: str, options: dict[str, Any]
-) -> None:
-    async with asyncio.timeout(20):
-        with pytest.raises(errors.InvalidRequest, match=r"1048576"):
-            await warden.run(command, **options)
-        with pytest.raises(errors.InvalidRequest):
-            await warden.start(command, **options)
-        assert (await warden.run("echo ok")).output == "ok\n"
+TOO_LARGE: dict[str, tuple[str, dict[str, Any]]] = {
+    "command": (": " + "x" * MIB, {}),
+    "utf-8": (": " + "é" * 600_000, {}),
+    "escaped": (": " + "\n" * 600_000, {}),
+    "env": (":", {"env": {"A": "x" * 1_100_000}}),
+    "many": (":", {"env": {f"A{i}": "x" * 90 for i in range(12_000)}}),
+    "cwd": (":", {"cwd": "x" * 1_100_000}),
+    "key": (":", {"key": "x" * 1_100_000}),
+}
+
+
+async def test_too_large_for_a_frame(warden: WardenClient, subtests: pytest.Subtests) -> None:
+    for name, (command, options) in TOO_LARGE.items():
+        with subtests.test(name):
+            async with asyncio.timeout(20):
+                with pytest.raises(errors.InvalidRequest, match=r"1048576"):
+                    await warden.run(command, **options)
+                with pytest.raises(errors.InvalidRequest):
+                    await warden.start(command, **options)
+                assert (await warden.run("echo ok")).output == "ok\n"
 
 
 async def test_text_travels_as_it_is(warden: WardenClient) -> None:
@@ -71,25 +69,25 @@ async def nothing() -> Any:
 HALF_A_PAIR = "\ud800"
 
 
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        (f"echo {HALF_A_PAIR}", {}),
-        (":", {"env": {"A": HALF_A_PAIR}}),
-        (":", {"stdin": b"x", "env": {"A": HALF_A_PAIR}}),
-    ],
-    ids=["command", "env", "stdin"],
-)
+HALVES: dict[str, tuple[str, dict[str, Any]]] = {
+    "command": (f"echo {HALF_A_PAIR}", {}),
+    "env": (":", {"env": {"A": HALF_A_PAIR}}),
+    "stdin": (":", {"stdin": b"x", "env": {"A": HALF_A_PAIR}}),
+}
+
+
 async def test_half_a_surrogate_pair_is_refused_and_begins_nothing(
-    warden: WardenClient, command: str, options: dict[str, Any]
+    warden: WardenClient, subtests: pytest.Subtests
 ) -> None:
     """More at once than there are shells at hand: those that wait for one are refused too."""
-    calls = [warden.run(command, **options) for _ in range(8)]
-    async with asyncio.timeout(20):
-        ended = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(each) for each in ended] == [errors.InvalidRequest] * 8
-    assert not [each for each in (await warden.state()).commands if each.running]
-    assert (await warden.run("echo ok")).output == "ok\n"
+    for name, (command, options) in HALVES.items():
+        with subtests.test(name):
+            calls = [warden.run(command, **options) for _ in range(8)]
+            async with asyncio.timeout(20):
+                ended = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(each) for each in ended] == [errors.InvalidRequest] * 8
+            assert not [each for each in (await warden.state()).commands if each.running]
+            assert (await warden.run("echo ok")).output == "ok\n"
 
 
 async def test_a_byte_that_is_no_text_arrives(warden: WardenClient) -> None:

@@ -142,22 +142,24 @@ async def test_names_of_the_machinery_are_not_taken_as_variables(warden: WardenC
         await warden.run("true", env={"__sandbox_command": "x"})
 
 
-@pytest.mark.parametrize(
-    ("command", "output", "exit_code"),
-    [
-        ("trap 'echo \"bye $?\"' EXIT; set -e; exit 3", "bye 3\n", 3),
-        ("trap 'echo \"bye $?\"; false; echo no' EXIT; set -e; true", "bye 0\n", 1),
-        ("trap 'echo \"bye $?\"' EXIT; builtin() { :; }; unset() { :; }; exit 4", "bye 4\n", 4),
-        ("trap 'echo dbg' DEBUG; exit 5", "dbg\n", 5),
-        ("set -u; set -e; exit 6", "", 6),
-    ],
-)
+SAVED = [
+    ("trap 'echo \"bye $?\"' EXIT; set -e; exit 3", "bye 3\n", 3),
+    ("trap 'echo \"bye $?\"; false; echo no' EXIT; set -e; true", "bye 0\n", 1),
+    ("trap 'echo \"bye $?\"' EXIT; builtin() { :; }; unset() { :; }; exit 4", "bye 4\n", 4),
+    ("trap 'echo dbg' DEBUG; exit 5", "dbg\n", 5),
+    ("set -u; set -e; exit 6", "", 6),
+]
+
+
 async def test_saving_changes_neither_output_nor_exit_code(
-    warden: WardenClient, command: str, output: str, exit_code: int
+    warden: WardenClient, subtests: pytest.Subtests
 ) -> None:
-    result = await warden.run("kept=1; " + command)
-    assert (result.output, result.exit_code) == (output, exit_code)
-    assert (await warden.run("set +eu; echo $kept")).output == "1\n"
+    for number, (command, output, exit_code) in enumerate(SAVED):
+        with subtests.test(command):
+            result = await warden.run(f"kept={number}; {command}")
+            assert (result.output, result.exit_code) == (output, exit_code)
+            cleaned = "set +eu; echo $kept; command unset -f builtin unset"
+            assert (await warden.run(cleaned)).output == f"{number}\n"
 
 
 def forged(state: str) -> str:
@@ -172,16 +174,17 @@ kill -9 $$
 RESET = "sandbox: the state of earlier commands could not be loaded"
 
 
-@pytest.mark.parametrize("state", ["exit 0", "exec true", "kill -9 $$", "builtin() { :; }", "if"])
 async def test_a_state_that_cannot_be_loaded_is_told_and_dropped(
-    warden: WardenClient, state: str
+    warden: WardenClient, subtests: pytest.Subtests
 ) -> None:
-    assert (await warden.run(forged(state))).state_saved
-    result = await warden.run("echo ok; kept=1")
-    assert (result.stdout, result.exit_code) == ("ok\n", 0)
-    assert RESET in result.stderr
-    result = await warden.run("echo $kept")
-    assert (result.output, result.stderr) == ("1\n", "")
+    for state in ("exit 0", "exec true", "kill -9 $$", "builtin() { :; }", "if"):
+        with subtests.test(state):
+            assert (await warden.run(forged(state))).state_saved
+            result = await warden.run("echo ok${kept-}; kept=1")
+            assert (result.stdout, result.exit_code) == ("ok\n", 0)
+            assert RESET in result.stderr
+            result = await warden.run("echo $kept")
+            assert (result.output, result.stderr) == ("1\n", "")
 
 
 async def test_a_state_that_cannot_be_loaded_and_a_command_with_input(warden: WardenClient) -> None:
@@ -223,24 +226,25 @@ async def test_a_workspace_that_is_closed(warden: WardenClient) -> None:
     assert (result.output, result.cwd) == ("back\n", "/workspace")
 
 
-@pytest.mark.parametrize(
-    ("close", "message"),
-    [
-        ("rmdir ../d", "/workspace/d is gone"),
-        ("mv ../d ../e; chmod 000 ../e", "/workspace/e cannot be entered"),
-        ("chmod 000 .", "/workspace/d cannot be entered"),
-    ],
-)
+CLOSED = {
+    "rmdir ../d": "/workspace/d is gone",
+    "mv ../d ../e; chmod 000 ../e": "/workspace/e cannot be entered",
+    "chmod 000 .": "/workspace/d cannot be entered",
+}
+
+
 async def test_a_folder_that_cannot_be_entered_again(
-    warden: WardenClient, close: str, message: str
+    warden: WardenClient, subtests: pytest.Subtests
 ) -> None:
-    await warden.run(f"mkdir d; cd d; {close}")
-    result = await warden.run("/bin/pwd")
-    assert (result.stdout, result.exit_code, result.cwd) == (
-        "/workspace\n", 0, "/workspace",
-    )  # fmt: skip
-    assert result.stderr == f"sandbox: {message}, starting in /workspace\n"
-    assert (await warden.run("/bin/pwd")).output == "/workspace\n"
+    for close, message in CLOSED.items():
+        with subtests.test(close):
+            await warden.run(f"mkdir d; cd d; {close}")
+            result = await warden.run("/bin/pwd")
+            assert (result.stdout, result.exit_code, result.cwd) == (
+                "/workspace\n", 0, "/workspace",
+            )  # fmt: skip
+            assert result.stderr == f"sandbox: {message}, starting in /workspace\n"
+            assert (await warden.run("/bin/pwd")).output == "/workspace\n"
 
 
 async def test_the_folder_told_is_the_one_the_shell_is_in(warden: WardenClient) -> None:

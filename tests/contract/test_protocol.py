@@ -45,38 +45,41 @@ def code_of(frame: frames.Frame) -> str:
     return str(json.loads(frame[2])["code"])
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\xff" * 64,
-        struct.pack("!IBI", 2**31, frames.HELLO, 1),
-        struct.pack("!IBI", 0, 99, 1),
-        frames.encode(frames.HELLO, 1, b"not json"),
-        frames.encode(frames.HELLO, 1, b"[1]"),
-        frames.encode(frames.RUN, 1, b"{}"),
-        frames.encode(frames.REPLY, 1, b"{}"),
-        HELLO + frames.encode(frames.STDOUT, 5, b"x"),
-        HELLO + frames.encode(frames.RUN, 5, b"{" * 500_000),
-        HELLO + frames.encode_json(frames.GET, 9, {"path": "/tmp"}) * 2,
-    ],
-)
+GARBAGE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\xff" * 64,
+    struct.pack("!IBI", 2**31, frames.HELLO, 1),
+    struct.pack("!IBI", 0, 99, 1),
+    frames.encode(frames.HELLO, 1, b"not json"),
+    frames.encode(frames.HELLO, 1, b"[1]"),
+    frames.encode(frames.RUN, 1, b"{}"),
+    frames.encode(frames.REPLY, 1, b"{}"),
+    HELLO + frames.encode(frames.STDOUT, 5, b"x"),
+    HELLO + frames.encode(frames.RUN, 5, b"{" * 500_000),
+    HELLO + frames.encode_json(frames.GET, 9, {"path": "/tmp"}) * 2,
+]
+
+
 async def test_garbage_is_answered_and_the_stream_closed(
-    box: WardenBox, warden: WardenClient, garbage: bytes
+    box: WardenBox, warden: WardenClient, subtests: pytest.Subtests
 ) -> None:
-    received = await answers(box, garbage)
-    assert code_of(received[-1]) == "bad_frame"
-    assert (await warden.run("echo ok")).output == "ok\n"
+    for garbage in GARBAGE:
+        with subtests.test(repr(garbage[:40])):
+            received = await answers(box, garbage)
+            assert code_of(received[-1]) == "bad_frame"
+            assert (await warden.run("echo ok")).output == "ok\n"
 
 
-@pytest.mark.parametrize("versions", [{}, {"versions": [999, 1001]}, {"versions": [0, 0]}])
 async def test_another_version_is_refused_with_the_one_spoken(
-    box: WardenBox, versions: dict[str, object]
+    box: WardenBox, subtests: pytest.Subtests
 ) -> None:
-    hello = frames.encode_json(frames.HELLO, 1, {"version": 999, "epoch": 1, **versions})
-    (answer,) = await answers(box, hello)
-    assert code_of(answer) == "version"
-    assert "version 1" in json.loads(answer[2])["message"]
+    others: list[dict[str, object]] = [{}, {"versions": [999, 1001]}, {"versions": [0, 0]}]
+    for versions in others:
+        with subtests.test(str(versions)):
+            hello = frames.encode_json(frames.HELLO, 1, {"version": 999, "epoch": 1, **versions})
+            (answer,) = await answers(box, hello)
+            assert code_of(answer) == "version"
+            assert "version 1" in json.loads(answer[2])["message"]
 
 
 async def test_the_highest_version_that_both_know_is_spoken(box: WardenBox) -> None:
@@ -100,28 +103,29 @@ async def test_a_warden_says_which_one_it_is(box: WardenBox, warden: WardenClien
     assert warden.about.build == (await warden.state()).build == warden_version()
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"command": "echo"},
-        {"command": 5, "command_id": "x", "digest": "d", "output_limit": "many"},
-        {"command": "echo", "command_id": "x", "digest": "d", "output_limit": 1e999},
-        {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "timeout_s": "soon"},
-        {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "env": [1]},
-        {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "cwd": 7},
-        {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "key": {"a": 1}},
-    ],
-)
+BAD_REQUESTS: list[dict[str, object]] = [
+    {},
+    {"command": "echo"},
+    {"command": 5, "command_id": "x", "digest": "d", "output_limit": "many"},
+    {"command": "echo", "command_id": "x", "digest": "d", "output_limit": 1e999},
+    {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "timeout_s": "soon"},
+    {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "env": [1]},
+    {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "cwd": 7},
+    {"command": "e", "command_id": "x", "digest": "d", "output_limit": 9, "key": {"a": 1}},
+]
+
+
 async def test_bad_requests_are_refused_and_the_stream_goes_on(
-    box: WardenBox, body: dict[str, object]
+    box: WardenBox, subtests: pytest.Subtests
 ) -> None:
-    request = frames.encode_json(frames.RUN, 2, body)
-    ping = frames.encode_json(frames.PING, 3, {})
-    received = await answers(box, HELLO, request, ping, expected=3)
-    assert received[1][1] == 2
-    assert code_of(received[1]) in ("invalid_request", "invalid_path")
-    assert received[2][:2] == (frames.REPLY, 3)
+    for body in BAD_REQUESTS:
+        with subtests.test(str(body)):
+            request = frames.encode_json(frames.RUN, 2, body)
+            ping = frames.encode_json(frames.PING, 3, {})
+            received = await answers(box, HELLO, request, ping, expected=3)
+            assert received[1][1] == 2
+            assert code_of(received[1]) in ("invalid_request", "invalid_path")
+            assert received[2][:2] == (frames.REPLY, 3)
 
 
 async def test_half_frames_and_silence_do_not_disturb_others(

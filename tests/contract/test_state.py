@@ -76,32 +76,33 @@ async def test_state_survives_everything_at_once(warden: WardenClient) -> None:
     ) == ('1 5\nodd\n$(touch /tmp/pwned); `id`; "; rm\n')
 
 
-@pytest.mark.parametrize(
-    ("command", "exit_code", "signal"),
-    [
-        ("exit 7", 7, None),
-        ("(exit 8)", 8, None),
-        ("exec false", 1, None),
-        ("exec sh -c 'exit 9'", 9, None),
-        ("set -e; false", 1, None),
-        ("kill $$", 143, "TERM"),
-        ("kill -9 $$", 137, "KILL"),
-        ("exec 1>&-; exit 5", 5, None),
-        ("trap '' EXIT; exit 6", 6, None),
-        ("trap 'exit 9' EXIT; exit 6", 9, None),
-        ("if then", 2, None),
-        ("no-such-command", 127, None),
-        ("/etc/passwd", 126, None),
-        ("false | true", 0, None),
-    ],
-)
+EXITS = [
+    ("exit 7", 7, None),
+    ("(exit 8)", 8, None),
+    ("exec false", 1, None),
+    ("exec sh -c 'exit 9'", 9, None),
+    ("set -e; false", 1, None),
+    ("kill $$", 143, "TERM"),
+    ("kill -9 $$", 137, "KILL"),
+    ("exec 1>&-; exit 5", 5, None),
+    ("trap '' EXIT; exit 6", 6, None),
+    ("trap 'exit 9' EXIT; exit 6", 9, None),
+    ("if then", 2, None),
+    ("no-such-command", 127, None),
+    ("/etc/passwd", 126, None),
+    ("false | true", 0, None),
+]
+
+
 async def test_exit_codes_are_exact_and_the_session_goes_on(
-    warden: WardenClient, command: str, exit_code: int, signal: str | None
+    warden: WardenClient, subtests: pytest.Subtests
 ) -> None:
-    await warden.run("kept=before; cd /tmp")
-    result = await warden.run(command)
-    assert (result.exit_code, result.signal) == (exit_code, signal)
-    assert await output(warden, "set +e; echo $kept; pwd") == "before\n/tmp\n"
+    for number, (command, exit_code, signal) in enumerate(EXITS):
+        with subtests.test(command):
+            await warden.run(f"kept={number}; mkdir /tmp/{number}; cd /tmp/{number}")
+            result = await warden.run(command)
+            assert (result.exit_code, result.signal) == (exit_code, signal)
+            assert await output(warden, "set +e; echo $kept; pwd") == f"{number}\n/tmp/{number}\n"
 
 
 async def test_exit_keeps_what_the_command_changed(warden: WardenClient) -> None:

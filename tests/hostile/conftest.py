@@ -9,7 +9,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +17,18 @@ import pytest
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import CommandResult
-from sandbox_server.runtime.base import Limits
+from sandbox_server.runtime.base import BoxSpec, Limits, Runtime
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
-from tests.contract.conftest import MakeBox, make_box, runtime, runtime_name, state_dir, warden
+from tests.contract.conftest import (
+    MakeBox,
+    make_box,
+    make_runtime,
+    runtime,
+    runtime_name,
+    state_dir,
+    warden,
+)
+from tests.run import run_owner
 
 __all__ = ["make_box", "runtime", "runtime_name", "state_dir", "warden"]
 
@@ -156,10 +165,31 @@ async def box(make_box: MakeBox) -> WardenBox:
     return await make_box(limits=SMALL)
 
 
+@pytest.fixture(scope="session")
+def neighbours(state_dir: Path) -> Iterator[dict[str, BoxSpec]]:
+    """How to find the neighbour of each runtime. They go in the end."""
+    found: dict[str, BoxSpec] = {}
+    yield found
+    asyncio.run(_remove(found, state_dir))
+
+
+async def _remove(neighbours: dict[str, BoxSpec], state_dir: Path) -> None:
+    for name, spec in neighbours.items():
+        async with make_runtime(name, state_dir) as runtime:
+            await asyncio.gather(*(box.destroy() for box in await runtime.boxes(spec.owner)))
+
+
 @pytest.fixture
-async def neighbour(make_box: MakeBox) -> AsyncIterator[WardenClient]:
-    """Another box, that has to be well whatever the first one does."""
-    async with WardenClient(await make_box(limits=SMALL)) as client:
+async def neighbour(
+    runtime: Runtime, runtime_name: str, neighbours: dict[str, BoxSpec]
+) -> AsyncIterator[WardenClient]:
+    """Another box, that has to be well whatever the first one does. It lives on to the next case,
+    whose neighbour it is then."""
+    owner = run_owner(f"neighbour-{runtime_name}-{os.getpid()}")
+    spec = neighbours.setdefault(runtime_name, BoxSpec(owner=owner, deadman_s=300, limits=SMALL))
+    (box,) = await runtime.boxes(owner) or [await runtime.create(spec)]
+    assert isinstance(box, WardenBox)
+    async with WardenClient(box) as client:
         yield client
 
 

@@ -13,23 +13,23 @@ from sandbox_server.runtime.warden.client import WardenClient
 
 from .conftest import run_python
 
+OUTPUT = [
+    "head -c 3000000 /dev/urandom",
+    "head -c 3000000 /dev/zero",
+    "head -c 50000000 /dev/zero | tr '\\0' x",
+    r"printf '\xff\xfe\x00\xed\xa0\x80\xf4\x90\x80\x80'",
+    r"yes $'\x1b[2J\x1b]0;title\a\r' | head -c 2000000",
+]
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "head -c 3000000 /dev/urandom",
-        "head -c 3000000 /dev/zero",
-        "head -c 50000000 /dev/zero | tr '\\0' x",
-        r"printf '\xff\xfe\x00\xed\xa0\x80\xf4\x90\x80\x80'",
-        r"yes $'\x1b[2J\x1b]0;title\a\r' | head -c 2000000",
-    ],
-)
-async def test_output_of_any_kind_is_text(warden: WardenClient, command: str) -> None:
-    result = await warden.run(command)
-    assert result.exit_code == 0
-    result.output.encode()
-    kinds = [type(event) async for event in warden.stream(command)]
-    assert kinds[-1] is CommandResult
+
+async def test_output_of_any_kind_is_text(warden: WardenClient, subtests: pytest.Subtests) -> None:
+    for command in OUTPUT:
+        with subtests.test(command):
+            result = await warden.run(command)
+            assert result.exit_code == 0
+            result.output.encode()
+            kinds = [type(event) async for event in warden.stream(command)]
+            assert kinds[-1] is CommandResult
 
 
 async def test_a_huge_sparse_file_cannot_be_made(warden: WardenClient) -> None:

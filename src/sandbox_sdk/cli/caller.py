@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
@@ -44,6 +45,8 @@ class Caller:
 
     def run(self, work: Coroutine[Any, Any, int | None]) -> NoReturn:
         """Do the work and exit with its code, or with a line that says what went wrong."""
+        gc.freeze()
+        gc.enable()  # The start is over, see main().
         try:
             code = asyncio.run(work)
         except KeyboardInterrupt:

@@ -78,6 +78,8 @@ def serve(
     if print_config:
         print_settings(caller, settings.in_force())
         return
+    from sandbox_server import main  # noqa: F401 - imported while nobody waits for an answer
+
     caller.run(_serve(caller, settings))
 
 
