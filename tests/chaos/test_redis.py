@@ -24,7 +24,7 @@ from tests.chaos.witness import Witness
 from tests.fleet.fleet import LEASE_S, Fleet, default_runtime, running_fleet
 from tests.fleet.redis_server import RedisServer
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "6"))
 THREADS = 8
 GRACE_S = 20.0
 PATIENCE_S = 120.0

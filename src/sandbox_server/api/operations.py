@@ -28,7 +28,6 @@ ALWAYS = (
     errors.InvalidThreadId,
     errors.Unauthorized,
     errors.Forbidden,
-    errors.RateLimited,
     errors.RuntimeUnavailable,
     errors.Internal,
 )
