@@ -1,4 +1,4 @@
-"""A command into the calls it would make."""
+"""Entry point of the analysis: from a command to the calls it would make."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def analyse(
     cwd: str | None = "/workspace",
     work: int = MAX_WORK,
 ) -> Analysis:
-    """Every simple command in it; what there is too much of is scanned for words. Raises TooMuch
-    only where it is told to do less `work` than MAX_WORK."""
+    """Find every simple command. One that exceeds the limits is only scanned for words; with a
+    `work` limit below MAX_WORK, TooMuch is raised instead."""
     analyser = Analyser(Effort(work))
     record = analyser.record
     whole = Place(command[:200], 0, len(command))
     try:
         record.effort.spend((len(command) + len(stdin or "")) // CHARACTERS)
         if len(command) > MAX_LENGTH:
-            raise TooMuch(f"it is longer than {MAX_LENGTH} characters", 0)
+            raise TooMuch(f"the command is longer than {MAX_LENGTH} characters", 0)
         source = _cleaned(command, record.effort)
         if source != command:
-            why = "it has NUL, private characters or carriage returns in it"
+            why = "the command contains NUL, private-use characters or carriage returns"
             record.doubt(Doubt.NOT_PARSED, whole, why)
         variables = Variables(cwd=cwd if len(cwd or "") <= MAX_PATH else None)
-        _take_over(env or {}, variables, record)
-        given = _given(stdin or "", record.effort, complete=not open_stdin)
+        _set_environment(env or {}, variables, record)
+        given = _as_values(stdin or "", record.effort, complete=not open_stdin)
         analyser.source(source, Scope(variables, stdin=given))
     except (TooMuch, RecursionError) as exc:
         if work < MAX_WORK:
-            raise TooMuch("it takes more work than that", 0) from None
-        why = exc.why if isinstance(exc, TooMuch) else "it is nested too deeply"
+            raise TooMuch(f"the analysis takes more than {work} steps", 0) from None
+        why = exc.why if isinstance(exc, TooMuch) else "the command is nested too deeply"
         record.doubt(Doubt.TOO_MUCH, whole, why)
         record.found.calls.extend(
             scan(_cleaned(command[:MAX_SCANNED], Effort(limit=MAX_SCANNED)), whole)
@@ -69,19 +69,19 @@ def _without_private(text: str, effort: Effort) -> str:
     return PRIVATE.sub("", text)
 
 
-def _take_over(env: Mapping[str, str], variables: Variables, record: Record) -> None:
-    """The environment stands before the first command."""
+def _set_environment(env: Mapping[str, str], variables: Variables, record: Record) -> None:
+    """Record the environment as assignments before the first command."""
     if not env:
         return
     record.emit(Call(Place("", 0, 0), [[]], assigned=list(itertools.islice(env, MAX_WORK))))
     record.effort.spend(len(env))
     for name, value in env.items():
         record.effort.spend(len(value) // CHARACTERS)
-        variables.assign(name, _given(value, record.effort, complete=True))
+        variables.assign(name, _as_values(value, record.effort, complete=True))
 
 
-def _given(text: str, effort: Effort, *, complete: bool) -> Values:
-    """What comes along with a command."""
+def _as_values(text: str, effort: Effort, *, complete: bool) -> Values:
+    """The value of an environment variable or of stdin."""
     if len(text) > MAX_TEXT:
         return UNKNOWN
     return Values((_without_private(text, effort),), complete=complete)

@@ -1,4 +1,4 @@
-"""What becomes of each simple command: what it sets, and what it would run in turn."""
+"""Analysis of each simple command: what it assigns, and which commands it runs in turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BAD_SUBSCRIPT = re.compile(r"\[|[^\x20-\x7e]")
 
 
 class Analyser:
-    """Notes every simple command, and looks at what it runs."""
+    """Records every simple command, and analyses what it runs."""
 
     def __init__(self, effort: Effort) -> None:
         self.record = Record(effort)
@@ -37,7 +37,7 @@ class Analyser:
         self._active: list[str] = []
 
     def source(self, source: str, scope: Scope) -> None:
-        """All of a source. What is not understood is scanned for words."""
+        """Analyse bash source. What does not parse is scanned for words."""
         place = scope.place
         pinned = (place.start, place.end) if place else None
         self.record.effort.spend(len(source) // CHARACTERS)
@@ -60,7 +60,7 @@ class Analyser:
 
     @staticmethod
     def _reached(parsed: Sequence) -> int:
-        """Where the last command that was understood ends, if it is a simple one."""
+        """End of the last parsed command if it is a simple one, else 0."""
         last = parsed.items[-1][0] if parsed.items else None
         return last.end if isinstance(last, Simple) else 0
 
@@ -89,26 +89,26 @@ class Analyser:
             _restore(before, scope.variables)
 
     def _invoke(self, call: Call, scope: Scope) -> None:
-        """A command is called: by the source, or by another command."""
+        """Record a call, made by the source or by another command, and analyse what it runs."""
         call.cwd, call.other_cwds = scope.variables.cwd, scope.variables.other_cwds
         self.record.emit(call)
         with self.record.deeper(call.place.start):
             for index, argv in enumerate(call.argvs):
                 before = self.record.copied(scope.variables) if index else None
                 if argv:
-                    self._one_way(call, argv, scope)
+                    self._invoke_argv(call, argv, scope)
                 if before is not None:
                     scope.variables.or_as(before)
         if not any(call.argvs) and not call.literal:
             self.record.doubt(
-                Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known"
+                Doubt.UNKNOWN_NAME, call.place, "the command name is only known at run time"
             )
 
-    def _one_way(self, call: Call, argv: list[str], scope: Scope) -> None:
+    def _invoke_argv(self, call: Call, argv: list[str], scope: Scope) -> None:
         name = command_name(argv[0])
         if name is None or not call.literal:
             self.record.doubt(
-                Doubt.UNKNOWN_NAME, call.place, "the name of the command is not known"
+                Doubt.UNKNOWN_NAME, call.place, "the command name is only known at run time"
             )
         if name is None:
             if likely := _likely(argv):
@@ -149,10 +149,10 @@ class Analyser:
         if read and len(read.texts) == 1:
             text = read.texts[0] if read.complete else f"{read.texts[0]}\n{SPLIT}"
         if SPLIT in text or HOLE in text or NAME in text:
-            why = "what the shell would be given is not known"
+            why = "the script given to the shell is only known at run time"
             if script.file is not None:
                 file = certain(script.file) or "the file"
-                why = f"what is in {file[:100]} is not known"
+                why = f"the content of {file[:100]} is not known before running"
             self.record.doubt(Doubt.UNKNOWN_SCRIPT, call.place, why)
         text = certain(text) or text.replace(SPLIT, HOLE).replace(NAME, HOLE)
         if not text.strip(HOLE + " \t\n"):
@@ -173,7 +173,7 @@ class Analyser:
         if script.late:
             before.unstable |= scope.variables.changed(before)
 
-    # Names of this source
+    # Functions, aliases and variables
 
     def _call_function(self, name: str, argv: list[str], scope: Scope) -> None:
         if name in self._active:
@@ -236,7 +236,7 @@ class Analyser:
                 variables.assign(name, values)
 
     def _subscripts(self, name: str, argv: list[str], call: Call) -> None:
-        """Names with a subscript are evaluated by the builtins that take names."""
+        """Builtins that take variable names evaluate subscripts: `read 'a[$(reboot)]'`."""
         if name == "let":
             bad = any(not re.fullmatch(r"[\w\s=+*/%()<>!&|^~?:,-]+", word) for word in argv[1:])
         elif name in ("test", "["):
@@ -253,11 +253,11 @@ class Analyser:
         else:
             return
         if bad:
-            self.record.doubt(Doubt.UNKNOWN_VALUE, call.place, f"{name} evaluates a name")
+            self.record.doubt(Doubt.UNKNOWN_VALUE, call.place, f"{name} evaluates its argument")
 
 
 def _restore(before: Mapping[str, Values | None], variables: Variables) -> None:
-    """After `X=1 command`: X is what it was, unless the command has set it, too."""
+    """After `X=1 command`, X has its old value again, unless the command assigned it."""
     for name, held in before.items():
         variables.values.pop(name, None)
         variables.arrays.pop(name, None)
@@ -266,13 +266,13 @@ def _restore(before: Mapping[str, Values | None], variables: Variables) -> None:
 
 
 def _is_compound(word: str) -> bool:
-    """`declare 'x=($(reboot))'`: a list in quotes is expanded all the same."""
+    """`declare 'x=($(reboot))'`: bash expands an array even when it is quoted."""
     value = word.partition("=")[2]
     return value[:1] in ("(", HOLE, SPLIT)
 
 
 def _likely(argv: list[str]) -> list[str]:
-    """The command if what is not known in its name is nothing: empty where it has no name then."""
+    """The argv if every unknown part of its name is empty; [] if that leaves no name."""
     rest = re.sub(f"[{HOLE}{SPLIT}]", "", argv[0])
     if rest:
         return [rest, *argv[1:]] if rest != argv[0] and known(rest) else []

@@ -1,4 +1,4 @@
-"""What is found in a command: the calls it would make, and what is doubtful about it."""
+"""Result of an analysis: the calls a command would make, and the doubts about it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from enum import StrEnum
 
 
 class Doubt(StrEnum):
-    """What cannot be known before running. A whitelist rejects it, a blacklist tells of it."""
+    """What cannot be known before running. A whitelist rejects it, a blacklist only reports it."""
 
     UNKNOWN_NAME = "unknown-name"
-    """Which command it is."""
+    """The name of the command."""
     UNKNOWN_SCRIPT = "unknown-script"
-    """What a shell would be given to run."""
+    """The script a shell would run."""
     UNKNOWN_VALUE = "unknown-value"
-    """What a value has in it that the shell would evaluate."""
+    """A value that the shell evaluates, and that may therefore run a command."""
     NOT_PARSED = "not-parsed"
     TOO_MUCH = "too-much"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in the command."""
+    """A range of the command's text."""
 
     text: str
     start: int
@@ -34,25 +34,25 @@ class Call:
 
     place: Place
     argvs: list[list[str]]
-    """Every way to read its arguments; mostly there is one."""
+    """Every possible argv; usually one."""
     via: tuple[str, ...] = ()
     """The commands that would run it, outermost first."""
     assigned: list[str] = field(default_factory=list)
-    """The variables it sets, or has in its environment."""
+    """Names of the variables it assigns or gets in its environment."""
     writes: list[str] = field(default_factory=list)
-    """The files it is redirected to."""
+    """Files its output is redirected to."""
     literal: bool = True
-    """Whether its name stands in the source."""
+    """Whether its name is written out in the source."""
     function: bool = False
-    """Whether it is surely a function of this source."""
+    """Whether it is certainly a function defined in this source."""
     direct: bool = True
-    """Called by the shell, which knows functions, and not by another program."""
+    """Called by the shell, which knows functions, rather than by another program."""
     defines: bool = False
-    """A definition of a function, and no call."""
+    """A function definition, not a call."""
     fork_bomb: bool = False
     cwd: str | None = None
     other_cwds: tuple[str | None, ...] = ()
-    """Where it may run as well: a cd may fail. None: anywhere."""
+    """Other possible working directories, since a cd may fail. None means any."""
 
 
 @dataclass(slots=True)
@@ -60,4 +60,4 @@ class Analysis:
     calls: list[Call] = field(default_factory=list)
     doubts: list[tuple[Doubt, Place, str]] = field(default_factory=list)
     work: int = 0
-    """How much was looked at, in words."""
+    """Steps spent (see bash/effort.py)."""

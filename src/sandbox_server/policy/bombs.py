@@ -1,4 +1,4 @@
-"""Functions that multiply themselves until nothing else can run."""
+"""Fork bombs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sandbox_server.policy.bash.syntax import (
 
 
 def is_fork_bomb(function: Function) -> bool:
-    """Whether it pipes itself into itself, or starts itself in the background and again, without
-    asking anything first. Recursion behind an `if` may end and is left alone."""
+    """Whether the function unconditionally pipes itself into itself, or calls itself twice, once
+    in the background. Recursion behind an `if` may end, so it is not a bomb."""
     for pipeline in _pipelines(function.body):
         if sum(_calls(member, function.name) for member in pipeline.members) > 1:
             return True

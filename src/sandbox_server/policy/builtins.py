@@ -1,4 +1,4 @@
-"""What builtins do to variables, the working directory and names of commands."""
+"""Effects of builtins on variables and the working directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def assigned_names(name: str, argv: list[str]) -> list[str]:
-    """The variables a builtin sets; HOLE among them where one cannot be known."""
+    """Names of the variables a builtin assigns; HOLE for one that is unknown."""
     if name in DECLARING:
         words = [word for word in argv[1:] if word[:1] not in ("-", "+")]
         return [_target(word.partition("=")[0]) for word in words]
@@ -36,7 +36,7 @@ def assigned_names(name: str, argv: list[str]) -> list[str]:
 
 
 def affect(name: str, argv: list[str], stdin: str | None, variables: Variables) -> None:
-    """Carry over what a builtin does. `stdin` is None where it is not known."""
+    """Apply a builtin's effect to `variables`. `stdin` is None if unknown."""
     if name == "cd":
         variables.move(_moved(argv, variables.cwd))
     elif name in ("pushd", "popd"):
@@ -80,7 +80,7 @@ def _moved(argv: list[str], cwd: str | None) -> str | None:
 
 
 def bind(words: list[str], variables: Variables) -> None:
-    """The positional parameters."""
+    """Set the positional parameters."""
     variables.set_array("@", tuple(words))
     if any(SPLIT in word for word in words):
         words = []
@@ -98,7 +98,7 @@ def _read(argv: list[str], stdin: str | None, variables: Variables) -> None:
     if array and line is not None:
         variables.set_array(array, (*line.split(None, MAX_READ)[:MAX_READ], SPLIT))
     if stdin is not None and NAME in stdin and len(names) == 1 and _NAME.fullmatch(names[0]):
-        lines = dict.fromkeys([*stdin.split("\n", MAX_VALUES), ""])  # Or there is none left.
+        lines = dict.fromkeys([*stdin.split("\n", MAX_VALUES), ""])  # Empty at end of input.
         variables.assign(names[0], Values(tuple(lines), complete=len(lines) <= MAX_VALUES))
         return
     if line is None:

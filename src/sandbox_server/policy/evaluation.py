@@ -1,5 +1,5 @@
-"""Values that bash would evaluate: an index such as `a[$(reboot)]` runs a command wherever a number
-is expected, so a value that is not known may be one."""
+"""Arithmetic evaluation. Wherever bash expects a number it also evaluates `a[$(reboot)]`, so an
+unknown value there may run a command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMPARES = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 
 
 def evaluate(part: Arithmetic, variables: Variables, outputs: Outputs) -> bool:
-    """Carry over what an expression assigns. False where it may run a command."""
+    """Apply an expression's assignments to `variables`. False if it may run a command."""
     safe = True
     for inner in part.parts:
         if isinstance(inner, Text):
@@ -40,7 +40,7 @@ def is_number(word: Word, variables: Variables, outputs: Outputs) -> bool:
 
 
 def compared(words: list[Word]) -> Iterator[Word]:
-    """The words of a test that are evaluated."""
+    """Operands of a test's arithmetic comparisons."""
     for index, word in enumerate(words):
         if word.bare() in _COMPARES:
             yield from words[max(index - 1, 0) : index]
@@ -48,19 +48,19 @@ def compared(words: list[Word]) -> Iterator[Word]:
 
 
 def named(words: list[Word]) -> Iterator[Word]:
-    """The words of a test that are taken for names."""
+    """Operands of a test that are variable names."""
     for operator, word in itertools.pairwise(words):
         if operator.bare() in ("-v", "-R"):
             yield word
 
 
 def names_element(word: Word) -> bool:
-    """Whether a name has a subscript, or may have one."""
+    """Whether a variable name has, or may have, a subscript."""
     return any(not isinstance(part, Text) or "[" in part.text for part in word.parts)
 
 
 def evaluated(part: Part) -> Iterator[Arithmetic]:
-    """The expressions in a part: itself, a subscript, an offset."""
+    """Arithmetic expressions in a part: itself, a subscript, an offset."""
     if isinstance(part, Arithmetic):
         yield part
     elif isinstance(part, Parameter):
@@ -71,7 +71,7 @@ def evaluated(part: Part) -> Iterator[Arithmetic]:
 
 
 def evaluates_text(part: Part) -> bool:
-    """`${!name}` and `${name@P}` take a value for a name or a prompt, with all that is in it."""
+    """`${!name}` and `${name@P}` expand the value again, as a name or as a prompt."""
     if not isinstance(part, Parameter):
         return False
     named = part.prefix == "!" and part.subscript not in ("@", "*") and not part.word

@@ -1,4 +1,4 @@
-"""Words into fields, without running anything: quotes, braces, variables, splitting."""
+"""Word expansion without running anything: quotes, braces, variables, field splitting."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.-?\d+)?")
 
 
 class Outputs(Protocol):
-    """What substitutions turn into."""
+    """Gives the output of substitutions, and counts the work."""
 
     def __call__(self, part: Substitution) -> Values: ...
 
     def process(self, part: Substitution) -> str:
-        """The path of a process substitution."""
+        """The path that stands for a process substitution."""
 
     def spend(self, steps: int) -> None:
         """Raises TooMuch."""
 
 
 def expand(word: Word, variables: Variables, outputs: Outputs) -> list[list[str]]:
-    """Every way in which a word may become fields; mostly there is one."""
+    """Every possible list of fields a word expands to; usually one."""
     bare = word.bare()
     if bare is not None and not _SPECIAL.search(bare):
         return [[bare]]
@@ -58,13 +58,13 @@ def expand(word: Word, variables: Variables, outputs: Outputs) -> list[list[str]
 
 
 def expand_one(word: Word, variables: Variables, outputs: Outputs) -> Values:
-    """The value of an assignment, or the target of a redirection: one text, never split."""
+    """Expand the value of an assignment or the target of a redirection, without splitting."""
     texts = dict.fromkeys(_joined(text) for text in _alternatives(word.parts, variables, outputs))
     return Values(tuple(texts), complete=True)
 
 
 def product(ways: list[list[list[str]]]) -> list[list[str]]:
-    """Every argv out of every way to read each word; past a bound, one stands for the rest."""
+    """Every combination of the words' expansions; past a limit, one stands for the rest."""
     if all(len(each) == 1 for each in ways):
         return [[field for each in ways for field in each[0]]]
     count = 1
@@ -78,7 +78,7 @@ def product(ways: list[list[list[str]]]) -> list[list[str]]:
 
 
 def is_literal(word: Word) -> bool:
-    """Whether its text stands in the source: nothing is expanded by name."""
+    """Whether it has no parameter, substitution or arithmetic in it."""
     return all(type(part) is Text for part in word.parts)
 
 
@@ -118,7 +118,7 @@ def _pieces(part: Part, variables: Variables, outputs: Outputs, *, first: bool) 
 
 
 def parameter(part: Parameter, variables: Variables, outputs: Outputs) -> tuple[Values, bool]:
-    """What an expansion gives, and whether that stays one field."""
+    """The value of a parameter expansion, and whether it stays one field."""
     if part.prefix == "#":
         return Values((NUMBER,), complete=True), True
     if part.prefix == "!":
@@ -165,7 +165,7 @@ def _activated(text: str, variables: Variables, *, first: bool) -> str:
 
 
 def _split(text: str, variables: Variables) -> str:
-    """An unquoted value: its separators become gaps, its patterns become active."""
+    """Mark where an unquoted value is split, and its glob characters."""
     separators = variables.get("IFS")
     if not (separators.complete and len(separators.texts) == 1):
         return SPLIT
@@ -210,7 +210,7 @@ def _joined(text: str) -> str:
 
 
 def _braces(text: str) -> Iterator[str]:
-    """`a{b,c}d` and `{1..3}`, innermost first is not needed: the first that closes is expanded."""
+    """Expand `a{b,c}d` and `{1..3}`, starting with the first brace that closes."""
     start = text.find(OPEN)
     while start >= 0:
         inner = _balanced(text, start)
@@ -237,7 +237,7 @@ def _balanced(text: str, start: int) -> str | None:
 
 
 def _choices(inner: str) -> list[str]:
-    """What stands between braces: a list, a range, or nothing that is expanded."""
+    """The alternatives of a brace expansion: a list or a range; [] if it is neither."""
     parts, depth, last = [], 0, 0
     for index, character in enumerate(inner):
         depth += (character == OPEN) - (character == CLOSE)

@@ -1,7 +1,7 @@
-"""Fields: the arguments a command would get, as far as they can be known.
+"""Fields: the arguments a command would get, with placeholders for what is unknown.
 
-A field is text in which some characters stand for what is not known before running. They are
-characters for private use, which are not taken from the source: a source that has one is Unclear.
+Placeholders are private-use characters. They cannot come from the source: those are removed from it
+before parsing.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import re
 from functools import lru_cache
 
 HOLE = "\ue000"
-"""Any text, within this field."""
+"""Any text that stays within this field."""
 SPLIT = "\ue001"
-"""Any text, which may also end this field and make others."""
+"""Any text, which may also be split into several fields."""
 NUMBER = "\ue002"
 """An integer."""
 STAR, QUESTION, BRACKET = "\ue003", "\ue004", "\ue005"
-"""Patterns that match names of files."""
+"""Active glob characters."""
 NAME = "\ue00a"
-"""A name that a program prints: of files that find found, of a user. No blanks, never a flag."""
+"""A name printed by a program, such as a file found by find: no blanks, never a flag."""
 GAP = "\ue006"
-"""Where a field is split. None is left after splitting."""
+"""Where a field is split; gone after splitting."""
 OPEN, COMMA, CLOSE = "\ue007", "\ue008", "\ue009"
-"""Braces that are expanded. None is left after that."""
+"""Active braces; gone after brace expansion."""
 
 PRIVATE = re.compile("[\ue000-\uf8ff\0]+")
 _UNKNOWN = re.compile(f"[{HOLE}{SPLIT}{NUMBER}{STAR}{QUESTION}{BRACKET}{NAME}]")
@@ -40,12 +40,12 @@ _REGEX = {
 
 
 def known(field: str) -> bool:
-    """Whether it is this text and nothing else."""
+    """Whether the field has no placeholder in it."""
     return _UNKNOWN.search(field) is None
 
 
 def certain(field: str) -> str | None:
-    """Its text, where all of it is known; patterns are taken as written."""
+    """The field's text with globs as written, or None if part of it is unknown."""
     if field.isascii():
         return field
     plain = field.translate(_PLAIN)
@@ -53,15 +53,15 @@ def certain(field: str) -> str | None:
 
 
 def may_be_flag(field: str) -> bool:
-    """Whether it is not known, and can turn out to be a flag. Files are taken for called otherwise:
-    patterns and what is found are names."""
+    """Whether an unknown field can turn out to be a flag. File names, from a glob or from find, are
+    assumed not to start with a dash."""
     if SPLIT in field:
         return True
     return field[:1] == HOLE or (field[:1] == "-" and not known(field))
 
 
 MAX_HOLES, MAX_COMPILED = 4, 256
-"""A field with more that is not known may be anything: it would take long to say."""
+"""Beyond these limits a field counts as possibly anything: matching it would take too long."""
 
 
 def unknown_in(field: str) -> list[str]:
@@ -69,7 +69,7 @@ def unknown_in(field: str) -> list[str]:
 
 
 def may_be(field: str, text: str) -> bool:
-    """Whether a field can turn out to be this text."""
+    """Whether the field can turn out to be `text`."""
     if field == text or SPLIT in field:
         return True
     unknown = unknown_in(field)

@@ -1,4 +1,4 @@
-"""find: where it starts, what it would run on what it finds, and what it prints."""
+"""find: its starting points, the commands it runs, and its output."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _VALUED = re.compile(
 
 @dataclass
 class Search:
-    """The words of a find, by what they are."""
+    """The arguments of find, sorted by role."""
 
     starts: list[str] = field(default_factory=list)
     runs: list[list[str]] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
     sure: bool = True
-    """Whether nothing in it may turn out to be a flag."""
+    """False if an argument may turn out to be a flag."""
 
     @classmethod
     def of(cls, words: list[str]) -> Search:
@@ -46,7 +46,7 @@ class Search:
         return search
 
     def _take(self, words: list[str], index: int) -> int:
-        """The words from here on that belong together; how many they are."""
+        """Take the expression at `index`; returns how many words it has."""
         word = words[index]
         if word in _RUNS:
             end = _end_of_run(words, index)
@@ -68,14 +68,14 @@ class Search:
         first = not (self.flags or self.starts)
         alone = first and SPLIT not in word and following in ("", "-", "(", "!")
         if word in (";", "+", "{}") or (may_be_flag(word) and not alone):
-            self.sure = False  # An -exec that is not seen, or its end.
+            self.sure = False  # It may hide an -exec, or end one.
         if not self.flags or self.flags[-1] in ("-H", "-L", "-P"):
             self.starts.append(word)
         return 1
 
     @property
     def everything(self) -> bool:
-        """Nothing is filtered out: each starting point is among what is found."""
+        """Whether nothing is filtered out, so that the starting points are found too."""
         return all(flag in _NO_FILTER for flag in self.flags if flag not in _RUNS)
 
     @property
@@ -84,10 +84,10 @@ class Search:
 
 
 def unwrap_find(argv: list[str], _: str | None = None) -> Iterator[Inner]:
-    """What stands behind -exec and its kin; -delete of everything is `rm -r`, -fprint a `tee`."""
+    """The commands of -exec and the like; an unfiltered -delete is `rm -r`, -fprint is `tee`."""
     search = Search.of(argv[1:])
     if not search.sure:
-        yield Unread("what find would do with what it finds is not known")
+        yield Unread("an argument of find that is only known at run time may be -exec or -delete")
     for command in filter(None, search.runs):
         for place in [*(search.starts if search.everything else []), *search.found]:
             yield Run(filled(command, "{}", place))
@@ -97,7 +97,7 @@ def unwrap_find(argv: list[str], _: str | None = None) -> Iterator[Inner]:
 
 
 def names_found(argv: list[str]) -> str | None:
-    """What find prints, if that is names."""
+    """What find prints, or None if that is not just names."""
     search = Search.of(argv[1:])
     if not search.sure or any(flag in _PRINTS_OTHERS for flag in search.flags):
         return None

@@ -1,7 +1,7 @@
-"""Patterns of rules: `*` stays within one part of a path, `**` does not; `[*]` is a star.
+"""Globs in rules: `*` stays within one path component, `**` does not; `[*]` is a literal star.
 
-In time that is linear in the text, which is a hostile one: a star takes the first place where what
-follows it fits, and does not try another. (But `**` does, if a `*` comes behind it.)
+The text is hostile, so matching takes linear time: a star takes the first place where what follows
+it fits, without backtracking (except for a `**` with a `*` behind it).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _REGEX = {"*": "[^/]*", "**": ".*", "?": "[^/]"}
 
 
 class Globs:
-    """Some patterns. In a long text, those that begin with a star are looked for: a regular
-    expression would go through it character by character."""
+    """A set of patterns. In a long text, those that start with a star are matched with str.find: a
+    regular expression would go character by character."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         found = [pattern for pattern in patterns if _can_be_found(pattern)]
@@ -27,7 +27,7 @@ class Globs:
         self._all, self._others = _any_of(patterns), _any_of(others)
 
     def match(self, text: str) -> bool:
-        """Whether one of them is the whole text."""
+        """Whether one of the patterns matches the whole text."""
         if len(text) < LONG:
             return self._all.fullmatch(text) is not None
         if self._others.fullmatch(text):
@@ -42,7 +42,7 @@ def globs(*patterns: str) -> Globs:
 
 @lru_cache(maxsize=2048)
 def sample(pattern: str) -> str:
-    """A text that a pattern matches."""
+    """An example of a text that the pattern matches."""
     return re.sub(r"\*\*?|\?", "a", re.sub(r"\[(.)[^]]*\]", r"\1", pattern))
 
 
@@ -57,7 +57,7 @@ def _can_be_found(pattern: str) -> bool:
 
 
 def _find(words: list[str], text: str) -> bool:
-    """`words` are texts, with stars between them."""
+    """`words` are literal texts alternating with stars."""
     *middle, star, end = words[1:]
     at = 0
     for before, word in zip(middle[::2], middle[1::2], strict=True):
@@ -82,7 +82,7 @@ def _regex(pattern: str) -> str:
 
 
 def _starred(pattern: str) -> list[tuple[str, str]]:
-    """Every star, and what follows it as a regular expression; the first has no star."""
+    """Pairs of a star and the regular expression that follows it; the first has no star."""
     made = [("", "")]
     for piece in _PIECES.split(pattern):
         if piece in ("*", "**"):

@@ -1,4 +1,4 @@
-"""What a command would run, and how its options are read to find out."""
+"""What a command would run, and the option parsing to find out."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Script:
 
     text: str
     here: bool = False
-    """In this shell, not in one of its own."""
+    """Runs in the current shell rather than in a new one."""
     late: bool = False
-    """At any time from here on."""
+    """Runs at any later time (trap)."""
     words: bool = False
-    """Only split into words, not read as commands."""
+    """Comes from `env -S`, where `\\_` is a space."""
     file: str | None = None
-    """Where its text is to come from."""
+    """The file its text is read from."""
     arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Unread:
-    """Something in another language, or in an argument that is not known."""
+    """Code that is not analysed: in another language, or in an unknown argument."""
 
     why: str
 
@@ -45,7 +45,7 @@ MAX_FILLED = 256 << 10
 
 
 def filled(words: list[str], mark: str, text: str) -> list[str]:
-    """The words with a text in place of every mark; too large to be known, and then SPLIT."""
+    """Replace every `mark` with `text`. If the result is too large, those words become SPLIT."""
     count = sum(word.count(mark) for word in words)
     small = count * len(text) <= MAX_FILLED
     return [
@@ -54,7 +54,7 @@ def filled(words: list[str], mark: str, text: str) -> list[str]:
 
 
 class Options:
-    """The options in front of a command, and the words behind them."""
+    """The options in front of a command, and the rest."""
 
     def __init__(self, words: list[str], *, valued: str, long_valued: tuple[str, ...]) -> None:
         self.found: list[tuple[str, str]] = []
@@ -75,7 +75,7 @@ class Options:
 
     @property
     def unsure(self) -> bool:
-        """Whether a value may be several words, so that the command starts elsewhere."""
+        """Whether a value may be several words, which moves the start of the command."""
         return any(SPLIT in value for _, value in self.found)
 
     def value(self, *names: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Names of commands, and paths."""
+"""Command names and paths."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sandbox_server.policy.fields import (
 )
 
 PLACES = frozenset({"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"})
-"""Where a program is the one of that name."""
+"""Directories in which `rm` is the well-known rm."""
 MAX_PATH = 4096
-"""As in the kernel: what is longer leads nowhere."""
+"""The kernel's PATH_MAX: longer paths do not resolve."""
 MAX_PATTERN = 64
 
 
 def command_name(field: str) -> str | None:
-    """`rm` for `rm` and `/bin/rm`, but the whole path elsewhere; None where it is not known."""
+    """`rm` for `rm` and `/bin/rm`, the whole path for any other place; None if unknown."""
     if "/" not in field:
         return field.rstrip("\r") if known(field) else None
     if not known(field):
@@ -35,7 +35,7 @@ def command_name(field: str) -> str | None:
 
 
 def pattern_of_name(field: str) -> re.Pattern[str] | None:
-    """For `/bin/r?`: what its last part matches. None where it is no pattern of files."""
+    """For `/bin/r?`, a regex for the last component; None if the field is not a glob."""
     if "/" not in field or HOLE in field:
         return None
     last = field.rpartition("/")[2]
@@ -48,7 +48,7 @@ def pattern_of_name(field: str) -> re.Pattern[str] | None:
 
 
 def absolute(field: str, cwd: str | None) -> str | None:
-    """A path in its plainest form: no dots, no double slashes. None where it is not known."""
+    """The normalised path: no dots, no double slashes. None if unknown."""
     plain = certain(field)
     if plain is None or not plain:
         return None

@@ -1,4 +1,4 @@
-"""What a few programs print, where that follows from their arguments and input alone."""
+"""Output of a few programs, where it follows from their arguments and input alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sandbox_server.policy.finding import names_found
 MAX_OUTPUT = 65536
 NO_INPUT = frozenset({"echo", "printf", "find", "ls", "whoami", "hostname", "which", "mktemp",
                       "seq", "date"})  # fmt: skip
-"""What they print does not depend on what they read."""
+"""Their output does not depend on their input."""
 _PLAIN_FLAGS = {
     **dict.fromkeys(("grep", "egrep", "fgrep"), re.compile("-[viEFPwxasy]+")),
     **dict.fromkeys(("head", "tail"), re.compile("-[0-9]+|-?n?[+-]?[0-9]*")),
@@ -21,13 +21,13 @@ _PLAIN_FLAGS = {
     "tac": re.compile("(?!)"),
     "shuf": re.compile("-?n?[0-9]*"),
 }
-"""Of programs that print some of the lines they read: the arguments with which they do."""
+"""For programs that print a selection of their input lines: arguments that keep it so."""
 _NAMES_ONLY = re.compile("-[1aAtrSdcuUvX]+")
 _DIRECTIVE = re.compile(r"%(?:%|[-0-9.]*([sbqdcxi]))")
 
 
 def cost(argv: list[str], stdin: str | None) -> int:
-    """The steps that it takes to tell."""
+    """Steps needed to compute the output."""
     marks = [word.count("\\") + word.count("%") for word in argv]
     rounds = _rounds(argv[1:]) if argv[0].endswith("printf") else 1
     characters = sum(map(len, argv)) + rounds * max(map(len, argv)) + len(stdin or "")
@@ -36,8 +36,8 @@ def cost(argv: list[str], stdin: str | None) -> int:
 
 
 def output(argv: list[str], stdin: str | None) -> str | None:
-    """None where it cannot be told. What is not known in the fields is not known in it either; a
-    line of names stands for any number of such lines."""
+    """The output, or None if unknown. Placeholders in the fields are kept; a line with NAME stands
+    for any number of such lines."""
     made = _output(argv, stdin)
     return None if made is None or len(made) > MAX_OUTPUT else made
 
@@ -75,7 +75,7 @@ def _output(argv: list[str], stdin: str | None) -> str | None:
 
 
 def _date(arguments: list[str]) -> str | None:
-    """Directives become numbers or names, what stands between them is printed as it is."""
+    """Format directives become NUMBER or NAME; the text between them is printed as is."""
     formats = [argument for argument in arguments if argument[:1] == "+"]
     if len(formats) != 1 or any(SPLIT in argument for argument in arguments):
         return None
@@ -84,7 +84,7 @@ def _date(arguments: list[str]) -> str | None:
 
 
 def _listed(arguments: list[str]) -> str | None:
-    """What ls prints, if that is names: of what it is given, and of what is in there."""
+    """What ls prints: its arguments and what is in them. None if that is not just names."""
     flags = [argument for argument in arguments if argument.startswith("-")]
     if not all(_NAMES_ONLY.fullmatch(flag) for flag in flags):
         return None
@@ -126,7 +126,7 @@ def _printf(arguments: list[str]) -> str | None:
 
 
 def _rounds(arguments: list[str]) -> int:
-    """How often printf goes through its format, until it has used up the values."""
+    """How often printf repeats its format to use up the values."""
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]
     if not arguments:

@@ -1,4 +1,4 @@
-"""What the operators of `${name…}` make of a value."""
+"""The operators of `${name…}`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sandbox_server.policy.variables import UNKNOWN, Values
 _TRIMS = ("#", "##", "%", "%%")
 MAX_PATTERN, MAX_DIGITS = 256, 40
 _DECIMAL = re.compile(r"\s*-?(?:0|[1-9][0-9]*)\s*", re.ASCII)
-"""Not `010`, which is eight."""
+"""Excludes octal: `010` is eight."""
 
 
 def cost(values: Values, operator: str, argument: str) -> int:
-    """The steps that it takes to apply an operator."""
+    """Steps needed to apply an operator."""
     sizes = [len(text) for text in values.texts]
     if operator in _TRIMS:
         return sum(size * (2 * CHARACTERS + size) for size in sizes) // (BY_HAND * CHARACTERS)
@@ -26,20 +26,20 @@ def cost(values: Values, operator: str, argument: str) -> int:
 
 
 def transformed(values: Values, operator: str, argument: str) -> Values:
-    """As far as it can be told; incomplete where it cannot."""
+    """The values after applying an operator; incomplete where the result is unknown."""
     kind = operator.lstrip(":")
     if kind[:1] in ("-", "=", "?", "+") and kind:
         return _default(values, operator, argument)
     results = [_applied(text, operator, argument) for text in values.texts]
     if None in results:
         return UNKNOWN
-    # Which characters of a pattern were quoted is not known here.
+    # Quoting in a pattern changes its meaning, and is lost by now.
     plain = operator[0] not in "#%/" or not re.search(r"[^\w./@-]", argument)
     return Values(tuple(r for r in results if r is not None), values.complete and plain)
 
 
 def _default(values: Values, operator: str, argument: str) -> Values:
-    """With a colon, empty is as good as unset; a variable that is not known may be either."""
+    """With a colon, empty counts as unset; an unknown variable may be either."""
     kind, colon = operator[-1], operator[0] == ":"
     if kind == "?":
         return values
@@ -103,7 +103,7 @@ def _replaced(text: str, operator: str, argument: str) -> str | None:
 
 
 def _trimmed(text: str, operator: str, pattern: str) -> str:
-    """The shortest or longest match at one end is cut off."""
+    """Cut the shortest or longest match off one end."""
     matches = re.compile(translate(pattern)).match
     cuts = range(len(text) + 1)
     if operator[0] == "#":

@@ -1,4 +1,4 @@
-"""Policy: a rule set that passes judgement on commands."""
+"""Policy: judges commands by a rule set."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sandbox_server.policy.rules import Action, Mode, Rule, RuleIndex
 NOT_LISTED = "not-listed"
 SHADOWED = "shadowed-command"
 _INSTEAD = {
-    Doubt.UNKNOWN_NAME: "write the name of the command out",
-    Doubt.UNKNOWN_SCRIPT: "write the commands themselves, not a script that is made or read",
+    Doubt.UNKNOWN_NAME: "write the command name out literally",
+    Doubt.UNKNOWN_SCRIPT: "write the commands directly instead of generating or reading a script",
     Doubt.UNKNOWN_VALUE: "assign the variable a number in the same command",
-    Doubt.NOT_PARSED: "write it in plain bash, or in several commands",
-    Doubt.TOO_MUCH: "split it into several commands, or upload a file",
+    Doubt.NOT_PARSED: "use simpler bash syntax, or several commands",
+    Doubt.TOO_MUCH: "split it into several commands, or upload large data as a file",
 }
 MAX_TOLD = 1000
-"""So many characters are told of a command, and of its arguments together."""
+"""Most characters shown of a command, and of all its arguments together."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """A call as callers are told of it. Small, whatever the command: what is cut off ends in `…`"""
+    """A call as shown to callers. Bounded in size: text that is cut off ends in `…`"""
 
     text: str
     start: int
@@ -40,12 +40,12 @@ class Told:
     @classmethod
     def of(cls, place: Place, via: tuple[str, ...] = (), argv: Sequence[str] = ()) -> Told:
         names = tuple(clipped(name, 100) for name in via)
-        return cls(clipped(place.text), place.start, place.end, names, tuple(_told(argv)))
+        return cls(clipped(place.text), place.start, place.end, names, tuple(_shown(argv)))
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a command does not run, and what could be done instead."""
+    """Why a command is rejected, and what to do instead."""
 
     rule: str
     reason: str
@@ -55,7 +55,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What a policy says of a command. Small: many are remembered."""
+    """A policy's decision on a command. Kept small because many are cached."""
 
     policy: str
     mode: Mode
@@ -68,11 +68,11 @@ class Ruling:
 
 
 KEPT, KEPT_LENGTH = 1024, 1000
-"""Rulings on so many commands of at most so many characters are remembered."""
+"""Size of the cache of rulings, and the longest command that is cached."""
 
 
 class Policy:
-    """Pure: the same command gets the same ruling."""
+    """Pure: the same command always gets the same ruling."""
 
     def __init__(self, rules: RuleFile) -> None:
         self.name = rules.name
@@ -100,8 +100,8 @@ class Policy:
         cwd: str | None = "/workspace",
         work: int = MAX_WORK,
     ) -> Ruling:
-        """Whether a command may run, with what it is given; `open_stdin`: and with what may come
-        later. Raises TooMuch only where it is told to do less `work` than MAX_WORK."""
+        """Decide whether a command may run with this env and stdin; `open_stdin` means more input
+        may follow. Raises TooMuch only with a `work` limit below MAX_WORK."""
         if env or stdin is not None or len(command) + len(cwd or "") > KEPT_LENGTH:
             return self.explain(
                 command, env=env, stdin=stdin, open_stdin=open_stdin, cwd=cwd, work=work
@@ -118,7 +118,7 @@ class Policy:
         cwd: str | None = "/workspace",
         work: int = MAX_WORK,
     ) -> tuple[Ruling, Analysis]:
-        """As judge, with all that was found."""
+        """Like judge, and also returns the analysis."""
         found = analyse(command, env=env, stdin=stdin, open_stdin=open_stdin, cwd=cwd, work=work)
         return self._rule_on(found), found
 
@@ -137,7 +137,7 @@ class Policy:
         if self.mode is Mode.BLACKLIST:
             return None
         for doubt, place, why in found.doubts:
-            reason = f"{why}, and this policy allows only what is known before running"
+            reason = f"{why}, and this policy allows only what it can check before running"
             return Rejection(doubt.value, reason, _INSTEAD[doubt], Told.of(place))
         return next(self._unlisted(found), None)
 
@@ -149,7 +149,7 @@ class Policy:
                     if rule.matches(call, argv):
                         yield _by_rule(rule, call, argv, rule.reason)
                     elif loosely and rule.matches(call, argv, loosely=True):
-                        reason = f"{rule.reason}; part of it is not known before running"
+                        reason = f"{rule.reason}, depending on values at run time"
                         yield _by_rule(rule, call, argv, reason)
 
     def _unlisted(self, found: Analysis) -> Iterator[Rejection]:
@@ -175,18 +175,18 @@ def _by_rule(rule: Rule, call: Call, argv: list[str], reason: str) -> Rejection:
 
 
 def _shadowing(call: Call) -> Rejection:
-    reason = "a function may not take the name of a command that is allowed"
+    reason = "the function would replace an allowed command of the same name"
     told = Told.of(call.place, call.via)
     return Rejection(SHADOWED, reason, "give the function another name", told)
 
 
 def _not_listed(call: Call, argv: list[str]) -> Rejection:
     name = clipped(command_name(argv[0]) or argv[0], 100)
-    reason = f"{name} is not among the commands this policy allows, or not with these arguments"
+    reason = f"this policy does not allow {name}, or not with these arguments"
     return Rejection(NOT_LISTED, reason, None, Told.of(call.place, call.via, argv))
 
 
-def _told(argv: Sequence[str]) -> Iterator[str | None]:
+def _shown(argv: Sequence[str]) -> Iterator[str | None]:
     left = MAX_TOLD
     for field in argv:
         if left <= 0:

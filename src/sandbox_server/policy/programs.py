@@ -1,6 +1,6 @@
-"""Programs that are arguments: could an awk program, a sed script or a flag of tar run a command?
+"""Programs in arguments: whether an awk program, a sed script or a flag of tar could run a command.
 
-Each is read only as far as that takes. What is not plain is Unread, which a whitelist rejects.
+Each is parsed only as far as needed. What is not plain is Unread, which a whitelist rejects.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from sandbox_server.policy.fields import NUMBER, SPLIT, known, may_be_flag
 from sandbox_server.policy.inner import Inner, Options, Unread
 
 MAX_PROGRAM = 10_000
-_BEHIND = "an argument that is not known may be an option that runs a command; put -- before it"
+_BEHIND = "an argument set at run time may be an option that runs a command; put -- before it"
 
 
 class _Arguments:
-    """Options and operands in any order, as GNU programs take them."""
+    """Options and operands in any order, as GNU programs accept them."""
 
     def __init__(self, words: list[str], *, valued: str, long_valued: tuple[str, ...] = ()) -> None:
         self.options: list[tuple[str, str]] = []
@@ -38,7 +38,7 @@ class _Arguments:
         return [value for name, value in self.options if name in names]
 
     def only(self, pattern: str) -> bool:
-        """Whether no other options are there."""
+        """Whether there are no options besides those in `pattern`."""
         return all(re.fullmatch(pattern, name) for name, _ in self.options)
 
 
@@ -56,7 +56,7 @@ _AWK_OPTIONS = "-[FvcPrnNSO]+|--(?:field-separator|assign|posix|traditional|re-i
 
 
 def unwrap_awk(argv: list[str], _: str | None) -> Iterator[Inner]:
-    """It may call system(), write to a file or a pipe, or be in a file."""
+    """An awk program may call system(), write to a file or pipe, or be read from a file."""
     options = Options(argv[1:], valued="fFvieElD", long_valued=("--field-separator", "--assign"))
     plain = all(re.fullmatch(_AWK_OPTIONS, name) for name, _ in options.found)
     if (
@@ -65,9 +65,9 @@ def unwrap_awk(argv: list[str], _: str | None) -> Iterator[Inner]:
         or not options.rest
         or not known(options.rest[0].replace(NUMBER, ""))
     ):
-        yield Unread("the awk program is not known, or in a file")
+        yield Unread("the awk program is in a file or only known at run time")
     elif not _is_plain_awk(options.rest[0]):
-        yield Unread("the awk program may run commands or write files, or is not understood")
+        yield Unread("the awk program may run commands or write files, or is not supported")
 
 
 def _is_plain_awk(program: str) -> bool:
@@ -94,12 +94,12 @@ def _is_plain_awk(program: str) -> bool:
 
 
 def _starts_regex(last: str) -> bool:
-    """A slash behind an operator, or where a statement starts."""
+    """Whether a slash starts a regex: after an operator or at the start of a statement."""
     return last in _AWK_BEFORE_REGEX or last.isspace() or last in _AWK_OPERATORS
 
 
 def _divides(last: str, program: str, position: int) -> bool:
-    """Behind `)`, `++` or `length` it could be either; with no slash to follow, it divides."""
+    """After `)`, `++` or `length` a slash may be either; without a second one, it divides."""
     sure = bool(re.fullmatch(r'\w+|[0-9.]+|\]|".*"', last, re.DOTALL)) and last != "length"
     return sure or "/" not in program[position + 1 :]
 
@@ -127,29 +127,29 @@ _SED_OPTIONS = (
 
 
 def unwrap_sed(argv: list[str], _: str | None) -> Iterator[Inner]:
-    """The commands e and w, and the flags of s that are called so, run commands and write files."""
+    """`e` runs commands and `w` writes files, as commands and as flags of `s`."""
     words = [re.sub(r"^(-[nErszub]*i).+", r"\1", word, flags=re.DOTALL) for word in argv[1:]]
     given = _Arguments(words, valued="efl", long_valued=("--expression", "--file"))
     if not given.only(_SED_OPTIONS):
-        yield Unread("the sed script is in a file, or an option of sed is not known")
+        yield Unread("the sed script is in a file, or an option of sed is not supported")
     elif given.unknown:
         yield Unread(_BEHIND)
     else:
         scripts = given.values("-e", "--expression") or given.operands[:1]
         if not all(_is_plain_sed(script.replace(NUMBER, "0")) for script in scripts):
-            yield Unread("the sed script may run commands or write files, or is not understood")
+            yield Unread("the sed script may run commands or write files, or is not supported")
 
 
 def _is_plain_sed(script: str) -> bool:
-    """Addresses and commands, one after another, and none that runs or writes anything."""
-    # Whether `\]` ends a bracket, in which a delimiter would be none, depends on the sed.
+    """Whether no command of the script runs or writes anything."""
+    # sed versions disagree on whether `\]` ends a bracket expression.
     if not known(script) or len(script) > MAX_PROGRAM or re.search(r"\[.*\\\]", script, re.DOTALL):
         return False
     return _all_steps(_SED_STEP, script)
 
 
 def _all_steps(step: re.Pattern[str], program: str) -> bool:
-    """Whether a program is such steps one after another, and nothing else."""
+    """Whether the program consists of such steps only."""
     position = 0
     while position < len(program):
         found = step.match(program, position)
@@ -173,7 +173,7 @@ _SUBSTITUTIONS = re.compile(
 
 
 def unwrap_perl(argv: list[str], _: str | None) -> Iterator[Inner]:
-    """Substitutions alone, on standard input: perl runs the command in a file name like `x|`."""
+    """Only substitutions on standard input: perl runs a file name like `x|` as a command."""
     match argv[1:]:
         case [options, program] if re.fullmatch("-[lnp0-7]*[np][l0-7]*e", options):
             plain = _is_substitution(program)
@@ -181,19 +181,19 @@ def unwrap_perl(argv: list[str], _: str | None) -> Iterator[Inner]:
             plain = False
     if not plain:
         yield Unread(
-            "perl can do whatever its program says, which is judged only where it is s/…/…/"
+            "a perl program can run anything; only s/…/…/ on standard input can be checked"
         )
 
 
 def unwrap_rename(argv: list[str], _: str | None) -> Iterator[Inner]:
-    """Its expression is a perl program."""
+    """rename's expression is a perl program."""
     given = _Arguments(argv[1:], valued="e", long_valued=("--expr",))
     if (
         not given.only("-[nvf]+")
         or given.unknown
         or not any(map(_is_substitution, given.operands[:1]))
     ):
-        yield Unread("the expression of rename can be any program; only s/…/…/ is judged")
+        yield Unread("the expression of rename can run anything; only s/…/…/ can be checked")
 
 
 def _is_substitution(program: str) -> bool:
@@ -210,7 +210,7 @@ _TAR_RUNS = (
 
 
 def unwrap_tar(argv: list[str], _: str | None) -> Iterator[Inner]:
-    """Some of its options run a program, or read more options from a file."""
+    """Some options of tar run a program, or read more options from a file."""
     words, letters = argv[1:], ""
     if words and words[0][:1] != "-":
         letters = words[0] if known(words[0]) else "I"
@@ -225,7 +225,7 @@ def unwrap_tar(argv: list[str], _: str | None) -> Iterator[Inner]:
         or any(name in ("-I", "-F", "-T") for name in names)
         or any(len(name) > 2 and runs.startswith(name) for name in names for runs in _TAR_RUNS)
     ):
-        yield Unread("an option of tar runs a program, or reads more options from a file")
+        yield Unread("an option of tar may run a program, or read more options from a file")
     elif given.unknown:
         yield Unread(_BEHIND)
 
@@ -236,6 +236,6 @@ _PAGER_ARGUMENT = re.compile(
 
 
 def unwrap_pager(argv: list[str], _: str | None) -> Iterator[Inner]:
-    """less and more take commands as arguments: `+!reboot`."""
+    """less and more accept commands as arguments: `+!reboot`."""
     if not all(_PAGER_ARGUMENT.fullmatch(word) and not may_be_flag(word) for word in argv[1:]):
         yield Unread("an argument of the pager may run a command")

@@ -1,4 +1,4 @@
-"""What is noted while a command is looked at, and how much work that was."""
+"""What an analysis has found so far, and the work spent on it."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 COMMAND = 2
-"""The steps that a command counts for whenever it is come by, besides its words."""
+"""Steps per visit of a command, besides its words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a command stands: what it reads, who runs it."""
+    """The context of a command: its variables, its stdin, what runs it."""
 
     variables: Variables
     stdin: Values = UNKNOWN
     via: tuple[str, ...] = ()
     place: Place | None = None
-    """Of the command whose argument the source was."""
+    """Set inside a script argument: the place of the command that got it."""
 
     def wordless(
         self, place: Place, *, assigned: list[str] | None = None, writes: list[str] | None = None
     ) -> Call:
-        """A call of nothing, which sets variables or opens files all the same."""
+        """A call without a command, which may still assign variables or open files."""
         made = Call(place, [[]], via=self.via, assigned=assigned or [], writes=writes or [])
         made.cwd, made.other_cwds = self.variables.cwd, self.variables.other_cwds
         return made
 
 
 class Record:
-    """Of one command: the calls it would make, the doubts about it, the work spent on it."""
+    """The calls a command would make, the doubts about it, and the work spent."""
 
     def __init__(self, effort: Effort) -> None:
         self.effort = effort
@@ -46,7 +46,7 @@ class Record:
             self.found.doubts.append((doubt, place, why))
 
     def emit(self, call: Call) -> None:
-        """Many rules look at every argument of every call, and longer where it is not known."""
+        """Costs steps: many rules check every argument, and an unknown one takes longer."""
         self.found.calls.append(call)
         fields = [field for argv in call.argvs for field in argv]
         unknown = sum(not field.isascii() for field in fields)
@@ -61,10 +61,10 @@ class Record:
         self.effort.depth -= 1
 
     def copied(self, variables: Variables) -> Variables:
-        """To go back to, or to change apart."""
+        """A copy, to restore later or to change independently."""
         self.effort.spend(2 + (len(variables.values) + len(variables.arrays)) // BY_HAND)
         return variables.copy()
 
     def apart(self, scope: Scope) -> Scope:
-        """In a process of its own."""
+        """The scope of a child process: changes to its variables stay there."""
         return dataclasses.replace(scope, variables=self.copied(scope.variables))

@@ -1,4 +1,4 @@
-"""Rule files: YAML, in which every mistake has a line."""
+"""Rule files: YAML, with errors that name the line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONDITIONS = ("command", "flags", "fork_bomb", *_LISTS)
 
 
 class PolicyError(ValueError):
-    """A rule file that cannot be used: where, and what is wrong with it."""
+    """An invalid rule file; the message names file and line."""
 
     def __init__(self, file: str, line: int | None, what: str) -> None:
         place = file if line is None else f"{file}:{line}"
@@ -36,7 +36,7 @@ class RuleFile:
 
 
 def read_rules(name: str) -> RuleFile:
-    """A built-in set by its name, or a file by its path. Raises PolicyError."""
+    """Read a built-in set by name, or a rule file by path. Raises PolicyError."""
     return _read(name, above=())
 
 
@@ -45,7 +45,7 @@ def built_in() -> list[str]:
 
 
 def parse_rules(text: str, *, name: str, file: str) -> RuleFile:
-    """The rules in a text, checked against their own examples. Raises PolicyError."""
+    """Parse rules and check them against their examples. Raises PolicyError."""
     return _Reader(name, file, above=()).read(text)
 
 
@@ -57,17 +57,17 @@ def _read(name: str, *, above: tuple[str, ...], beside: Path | None = None) -> R
         shown = path.stem
     file = str(path)
     if file in above:
-        raise PolicyError(file, None, "it extends itself")
+        raise PolicyError(file, None, "the rule file extends itself")
     try:
         text = path.read_text("utf-8")
     except OSError as exc:
         why = exc.strerror or type(exc).__name__
         known = ", ".join(built_in())
         raise PolicyError(
-            file, None, f"the rule file cannot be read ({why}); built in are: {known}"
+            file, None, f"the rule file cannot be read ({why}); built-in sets: {known}"
         ) from None
     except UnicodeDecodeError as exc:
-        raise PolicyError(file, None, f"it is not UTF-8 ({exc.reason})") from None
+        raise PolicyError(file, None, f"the rule file is not UTF-8 ({exc.reason})") from None
     return _Reader(shown, file, above=(*above, file), beside=path.parent).read(text)
 
 
@@ -93,13 +93,13 @@ class _Reader:
         except yaml.YAMLError as exc:
             raise PolicyError(self._file, None, f"not YAML ({exc})".replace("\n", " ")) from None
         if root is None:
-            raise PolicyError(self._file, 1, "the file is empty; it needs a mode")
+            raise PolicyError(self._file, 1, "the rule file is empty: it needs at least a mode")
         top = self._mapping(root, _TOP)
         base = self._base(top.get("extends"))
         mode = self._mode(top.get("mode"), root, base)
         rules = tuple(self._rules(top.get("rules")))
         if mode is Mode.ALLOW_ALL and rules:
-            raise self._wrong(top["rules"], "with mode allow-all no rule has an effect")
+            raise self._wrong(top["rules"], "rules: no rule has an effect in mode allow-all")
         self._unique([*(base.rules if base else ()), *rules])
         return RuleFile(self._name, mode, (*(base.rules if base else ()), *rules))
 
@@ -112,11 +112,11 @@ class _Reader:
         if node is None:
             if base:
                 return base.mode
-            raise self._wrong(root, f"the mode is missing: {', '.join(Mode)}")
+            raise self._wrong(root, f"the mode is missing: expected one of {', '.join(Mode)}")
         try:
             return Mode(self._text(node))
         except ValueError:
-            raise self._wrong(node, f"no such mode; there are: {', '.join(Mode)}") from None
+            raise self._wrong(node, f"unknown mode: expected one of {', '.join(Mode)}") from None
 
     def _rules(self, node: yaml.Node | None) -> Iterator[Rule]:
         if node is None:
@@ -127,15 +127,15 @@ class _Reader:
     def _rule(self, node: yaml.Node) -> Rule:
         fields = self._mapping(node, _RULE)
         if "id" not in fields:
-            raise self._wrong(node, "a rule without an id")
+            raise self._wrong(node, "rule without an id")
         rule_id = self._text(fields["id"])
         if not _ID.fullmatch(rule_id):
-            raise self._wrong(fields["id"], "an id has lower-case letters, digits and dashes")
+            raise self._wrong(fields["id"], "id: only lower-case letters, digits and dashes")
         actions = [action for action in Action if action in fields]
         if len(actions) != 1:
             raise self._wrong(node, f"rule {rule_id} needs exactly one of: allow, deny")
         if actions[0] is Action.DENY and "reason" not in fields:
-            raise self._wrong(node, f"rule {rule_id} denies without a reason")
+            raise self._wrong(node, f"rule {rule_id} denies without a reason: add `reason`")
         return Rule(
             id=rule_id,
             action=actions[0],
@@ -153,12 +153,12 @@ class _Reader:
         fields = self._mapping(node, _CONDITIONS)
         if not fields:
             raise self._wrong(
-                node, f"a rule without conditions; there are: {', '.join(_CONDITIONS)}"
+                node, f"rule without conditions: expected any of {', '.join(_CONDITIONS)}"
             )
         lists = {name: self._texts(fields.get(name)) for name in _LISTS}
         bomb = fields.get("fork_bomb")
         if bomb is not None and self._text(bomb) != "true":
-            raise self._wrong(bomb, "fork_bomb is true, or left out")
+            raise self._wrong(bomb, "fork_bomb must be true or left out")
         return Conditions(
             command=self._commands(fields.get("command")),
             flags=tuple(tuple(text.split("|")) for text in self._texts(fields.get("flags"))),
@@ -169,16 +169,16 @@ class _Reader:
     def _commands(self, node: yaml.Node | None) -> tuple[tuple[str, ...], ...]:
         found = tuple(tuple(text.split()) for text in self._texts(node))
         if node is not None and not all(found):
-            raise self._wrong(node, "a command without a name")
+            raise self._wrong(node, "empty command: expected a name")
         return found
 
     def _checked(self, rule: Rule, node: yaml.Node) -> Rule:
-        """Raises PolicyError where an example shows that the rule is not what it is meant to be."""
+        """Raises PolicyError if an example contradicts the rule."""
         fields = self._mapping(node, _RULE)
         for name, expected in (("match", True), ("no_match", False)):
             for item in self._items(fields.get(name)):
                 if applies(rule, self._text(item)) is not expected:
-                    wrong = "is not matched" if expected else "is matched"
+                    wrong = "is not matched" if expected else "is matched, but is under no_match"
                     raise self._wrong(item, f"rule {rule.id}: the example `{item.value}` {wrong}")
         return rule
 
@@ -186,7 +186,7 @@ class _Reader:
         seen: set[str] = set()
         for rule in rules:
             if rule.id in seen:
-                raise PolicyError(self._file, rule.line, f"there are two rules {rule.id}")
+                raise PolicyError(self._file, rule.line, f"two rules have the id {rule.id}")
             seen.add(rule.id)
 
     # Nodes
@@ -196,14 +196,14 @@ class _Reader:
 
     def _mapping(self, node: yaml.Node, allowed: tuple[str, ...]) -> dict[str, yaml.Node]:
         if not isinstance(node, yaml.MappingNode):
-            raise self._wrong(node, f"expected fields; there are: {', '.join(allowed)}")
+            raise self._wrong(node, f"expected a mapping with: {', '.join(allowed)}")
         found: dict[str, yaml.Node] = {}
         for key, value in node.value:
             name = self._text(key)
             if name not in allowed:
-                raise self._wrong(key, f"no field {name!r}; there are: {', '.join(allowed)}")
+                raise self._wrong(key, f"unknown field {name!r}: expected {', '.join(allowed)}")
             if name in found:
-                raise self._wrong(key, f"{name} is there twice")
+                raise self._wrong(key, f"duplicate field {name!r}")
             found[name] = value
         return found
 
@@ -213,7 +213,7 @@ class _Reader:
         return list(node.value)
 
     def _items(self, node: yaml.Node | None) -> list[yaml.Node]:
-        """One text is a list of one."""
+        """A scalar counts as a list of one."""
         if node is None:
             return []
         return [node] if isinstance(node, yaml.ScalarNode) else self._sequence(node)
@@ -225,12 +225,12 @@ class _Reader:
         if not isinstance(node, yaml.ScalarNode):
             raise self._wrong(node, "expected text")
         if not str(node.value).strip():
-            raise self._wrong(node, "expected text, found nothing")
+            raise self._wrong(node, "expected text, found an empty value")
         return str(node.value)
 
 
 def applies(rule: Rule, command: str) -> bool:
-    """Whether a rule, taken alone, is about anything in a command."""
+    """Whether a rule by itself matches any call in the command."""
     return any(rule.matches(call, argv) for call in analyse(command).calls for argv in call.argvs)
 
 

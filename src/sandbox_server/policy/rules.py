@@ -1,4 +1,4 @@
-"""Rules: conditions on a call, and what follows from them."""
+"""Rules: conditions on a call, and whether it is allowed or denied then."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from sandbox_server.policy.names import (
 class Mode(StrEnum):
     ALLOW_ALL = "allow-all"
     BLACKLIST = "blacklist"
-    """Everything but what a rule denies."""
+    """Allows everything that no rule denies."""
     WHITELIST = "whitelist"
-    """Nothing but what a rule allows, and nothing that cannot be known."""
+    """Allows only what a rule allows, and rejects every doubt."""
 
 
 class Action(StrEnum):
@@ -44,25 +44,25 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """All that are given must hold. Of each list, one is enough, except that all `flags` count."""
+    """All given conditions must hold. One match per list is enough; `flags` needs all."""
 
     command: tuple[tuple[str, ...], ...] = ()
-    """First words of an argv, or patterns for them."""
+    """Patterns for the first words of an argv."""
     unless_command: tuple[str, ...] = ()
     flags: tuple[tuple[str, ...], ...] = ()
-    """Each is a choice: `-r|-R|--recursive`."""
+    """Each is a set of alternatives: `-r|-R|--recursive`."""
     without: tuple[str, ...] = ()
     """None of these flags."""
     args: tuple[str, ...] = ()
     """Patterns for any argument."""
     paths: tuple[str, ...] = ()
-    """Patterns for arguments that are paths, in their plainest form."""
+    """Patterns for operands as normalised paths."""
     targets: tuple[str, ...] = ()
-    """The same for the last of them, which cp, mv and ln write to."""
+    """Like `paths`, but for the last operand only, which cp, mv and ln write to."""
     writes: tuple[str, ...] = ()
     """Patterns for files that output is redirected to."""
     assigns: tuple[str, ...] = ()
-    """Patterns for variables that are set."""
+    """Patterns for assigned variables."""
     fork_bomb: bool = False
 
 
@@ -78,9 +78,9 @@ class Rule:
     line: int = field(default=0, compare=False)
 
     def matches(self, call: Call, argv: list[str], *, loosely: bool = False) -> bool:
-        """Whether it holds for a call; `loosely`: whether it may, once all is known."""
+        """Whether the rule matches a call; `loosely`: whether it could, given the right values."""
         wanted = self.conditions
-        # A rule about any command, or about a flag alone, would be about all that is not known.
+        # A rule for any command, or for a flag alone, would match every unknown argument.
         loosely = loosely and bool(wanted.command or wanted.writes or wanted.assigns)
         loosely = loosely and not (wanted.flags and not (wanted.paths or wanted.args))
         if wanted.fork_bomb and not call.fork_bomb:
@@ -101,7 +101,7 @@ class Rule:
             return False
         if wanted.without and has_flag(argv, wanted.without, loosely=False):
             return False
-        # What an allow rule must not have may not even be possible.
+        # An unknown argument could be a flag that this allow rule excludes.
         doubtful = wanted.without and self.action is Action.ALLOW
         if doubtful and any(map(may_be_flag, _before_dashes(argv))):
             return False
@@ -131,7 +131,7 @@ class Rule:
 
 
 class RuleIndex:
-    """Rules by the names of the commands they are about."""
+    """Rules by command name."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._by_name: dict[str, list[Rule]] = {}
@@ -151,7 +151,7 @@ class RuleIndex:
             self._general.append(rule)
 
     def about(self, argv: list[str]) -> Iterator[Rule]:
-        """The rules that may be about a call."""
+        """Candidate rules for a call."""
         name = command_name(argv[0]) if argv else ""
         if name is None:
             yield from self._all
@@ -168,7 +168,7 @@ _PLAIN_FLAG = re.compile(f"[A-Za-z{HOLE}{NUMBER}{NAME}-]*|.*{SPLIT}.*", re.DOTAL
 
 
 def operands(argv: list[str]) -> Iterator[str]:
-    """Arguments that are no flags."""
+    """Arguments that are not flags."""
     behind = False
     for argument in argv[1:]:
         if not behind and argument == "--":
@@ -178,7 +178,7 @@ def operands(argv: list[str]) -> Iterator[str]:
 
 
 def _last_of(arguments: Iterable[str]) -> list[str]:
-    """The last, and what may be several."""
+    """The last argument, and any that may expand to several."""
     found = list(arguments)
     return [each for each in found[:-1] if SPLIT in each] + found[-1:]
 
@@ -190,7 +190,7 @@ def _before_dashes(argv: list[str]) -> list[str]:
 def _besides_flags(
     argv: list[str], flags: tuple[tuple[str, ...], ...], *, loosely: bool
 ) -> Iterator[str]:
-    """The operands; one argument that is not known cannot be the flag and the path as well."""
+    """The operands. A single unknown argument cannot be both the flag and the path."""
     unknown = [argument for argument in argv[1:] if may_be_flag(argument)]
     if loosely and len(unknown) == 1 and SPLIT not in unknown[0] and unknown[0][0] == HOLE:
         sure = all(has_flag(argv, choice, loosely=False) for choice in flags)
@@ -208,7 +208,7 @@ def has_flag(argv: list[str], choice: tuple[str, ...], *, loosely: bool) -> bool
 
 
 def _is_flag(argument: str, flag: str) -> bool:
-    """`-rf` has `-r`; `--recurs` is short for `--recursive`; `-delete` is itself."""
+    """`-rf` contains `-r`, `--recurs` abbreviates `--recursive`, `-delete` is one flag."""
     if argument == flag:
         return True
     if flag.startswith("--"):
@@ -232,7 +232,7 @@ def _is_command(argv: list[str], wanted: tuple[tuple[str, ...], ...], *, loosely
 
 
 def _starts_with(argv: list[str], words: tuple[str, ...], *, loosely: bool) -> bool:
-    """The words come next, or next among the arguments that are no flags."""
+    """Whether the argv continues with `words`, directly or with flags in between."""
     readings = [argv[1 : 1 + len(words)]]
     if not any(word[0] == "-" for word in words):
         readings.append(list(operands(argv))[: len(words)])
@@ -275,7 +275,7 @@ def _is_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
 
 
 def _may_end_at(end: str, patterns: tuple[str, ...]) -> bool:
-    """What is not known may lead anywhere; what stands behind it is there in any case."""
+    """The unknown part may lead anywhere, but the path ends with the known `end`."""
     if ".." in end:
         return True
     path = posixpath.normpath(end)
@@ -283,7 +283,7 @@ def _may_end_at(end: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _may_be_at(argument: str, cwd: str | None, patterns: tuple[str, ...]) -> bool:
-    """Numbers may be any number, patterns any file; from a place that is not known, anywhere."""
+    """Tries placeholders as any number or file; with an unknown cwd, any path is possible."""
     if argument[:1] not in ("/", "~"):
         if cwd is None:
             return True

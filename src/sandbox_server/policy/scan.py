@@ -1,4 +1,4 @@
-"""What is not understood is still looked at: as words, for a blacklist to recognise."""
+"""Fallback for source that does not parse: scan it for words that a blacklist may recognise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sandbox_server.policy.analysis import Call, Place
 
 MAX_SCANNED = 500
-"""So many different pieces are taken for commands, out of so many that are looked at."""
+"""Most distinct pieces taken as commands, out of MAX_PIECES examined."""
 MAX_PIECES = 2000
 MAX_WORDS = 2000
 MAX_PIECE = 4096
@@ -17,8 +17,8 @@ _BEFORE_NAMES = frozenset({"do", "then", "else", "!", "sudo"})
 
 
 def scan(source: str, place: Place) -> list[Call]:
-    """Runs of words between separators, with quotes and backslashes taken away. No understanding:
-    what is in a string looks like a command."""
+    """Take the words between separators as commands, without quotes and backslashes. No parsing:
+    text in a string also looks like a command."""
     seen: set[str] = set()
     calls: list[Call] = []
     left = MAX_WORDS

@@ -1,4 +1,4 @@
-"""What commands read, print and write, as far as it can be told."""
+"""What commands read, print and write, as far as it is known before running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sandbox_server.policy.record import Record, Scope
 from sandbox_server.policy.variables import UNKNOWN, Values
 
 PROCESSES = 0xE100
-"""Characters for private use, which name process substitutions."""
+"""First of the private-use characters that number process substitutions."""
 MAX_PROCESSES = 1000
 
 
@@ -33,10 +33,10 @@ class Streams:
     def __init__(self, record: Record) -> None:
         self._record = record
         self.processes: dict[str, Values] = {}
-        """What process substitutions print, by the path they stand for."""
+        """Output of process substitutions, by path."""
 
     def words(self, words: list[Word], scope: Scope) -> list[list[str]]:
-        """Every way in which words may become the arguments of a command."""
+        """Every possible argv that the words expand to."""
         outputs = self.outputs(scope)
         return product([expand(word, scope.variables, outputs) for word in words])
 
@@ -44,7 +44,7 @@ class Streams:
         return _Outputs(self, scope)
 
     def written(self, redirects: list[Redirect], scope: Scope) -> list[str]:
-        """The files that output is redirected to; another descriptor is none."""
+        """Files that output is redirected to, without descriptors such as `>&2`."""
         writes: list[str] = []
         for redirect in redirects:
             if redirect.operator[0] in ">&" or redirect.operator == "<>":
@@ -55,7 +55,7 @@ class Streams:
         return writes
 
     def input_of(self, redirects: list[Redirect], scope: Scope) -> Values:
-        """What stands to be read."""
+        """The stdin after redirections."""
         stdin = scope.stdin
         for redirect in redirects:
             if redirect.operator == "<<<":
@@ -74,7 +74,7 @@ class Streams:
         return UNKNOWN
 
     def printed(self, node: Node, scope: Scope) -> Values:
-        """What a command prints, where that can be told."""
+        """The output of a command, UNKNOWN if it cannot be predicted."""
         if isinstance(node, Sequence) and not node.items:
             return Values(("",), complete=True)
         if isinstance(node, Sequence) and len(node.items) == 1:
@@ -113,7 +113,7 @@ class Streams:
 
 
 class _Outputs:
-    """What substitutions give, for whoever expands words in a scope."""
+    """Outputs of substitutions in one scope (see expand.Outputs)."""
 
     def __init__(self, streams: Streams, scope: Scope) -> None:
         self._streams = streams
@@ -122,7 +122,7 @@ class _Outputs:
     def process(self, part: Substitution) -> str:
         number = len(self._streams.processes)
         if number >= MAX_PROCESSES:
-            raise TooMuch("it has too many process substitutions", 0)
+            raise TooMuch(f"more than {MAX_PROCESSES} process substitutions", 0)
         path = f"/dev/fd/{chr(PROCESSES + number)}"
         self._streams.processes[path] = self._streams.printed(part.body, self._scope)
         return path
@@ -134,5 +134,5 @@ class _Outputs:
         values = self._streams.printed(part.body, self._scope)
         texts = [text.rstrip("\n") for text in values.texts]
         if any(NAME in text for text in texts):
-            texts.append("")  # It may find nothing.
+            texts.append("")  # There may be no such name.
         return Values(tuple(texts), values.complete)

@@ -1,4 +1,4 @@
-"""What variables can hold, as far as the source tells."""
+"""Possible values of variables at a point in the source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values a variable may have; not complete means: or any other."""
+    """The possible values of a variable. If not complete, it may also be any other."""
 
     texts: tuple[str, ...] = ()
     complete: bool = False
@@ -47,18 +47,18 @@ _FIXED = {
 
 @dataclass
 class Variables:
-    """At one place in the source. Copies are independent: a subshell changes nothing outside."""
+    """Variables at one point in the source. Copies are independent, like those of a subshell."""
 
     values: dict[str, Values] = field(default_factory=dict)
     arrays: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Their fields, in one reading; SPLIT among them where there may be others."""
+    """Elements by name; SPLIT stands for unknown ones."""
     unstable: frozenset[str] = frozenset()
-    """Assigned by a function, which may be called at any time."""
+    """Assigned in a function or trap, so they may change at any time."""
     functions: frozenset[str] = frozenset()
-    """Those that are surely defined."""
+    """Functions that are certainly defined."""
     cwd: str | None = None
     other_cwds: tuple[str | None, ...] = ()
-    """Where it may be as well: a cd may fail. None: anywhere."""
+    """Other possible working directories, since a cd may fail. None means any."""
 
     def copy(self) -> Variables:
         values, arrays = dict(self.values), dict(self.arrays)
@@ -73,7 +73,7 @@ class Variables:
         self.other_cwds = others if len(others) <= MAX_VALUES else (None,)
 
     def inherited(self) -> Variables:
-        """In another shell: there, only what was exported is set, which is not known."""
+        """As seen by a child shell, which only gets exported variables; which ones is unknown."""
         values = {name: Values((*held.texts, "")) for name, held in self.values.items()}
         return Variables(values, cwd=self.cwd, other_cwds=self.other_cwds)
 
@@ -87,7 +87,7 @@ class Variables:
 
     @property
     def folder(self) -> Values:
-        """Where the shell may be."""
+        """Possible working directories."""
         places = [place for place in (self.cwd, *self.other_cwds) if place is not None]
         return Values(tuple(places), complete=len(places) == 1 + len(self.other_cwds))
 
@@ -96,7 +96,7 @@ class Variables:
         self.values[name] = values
 
     def forget(self, name: str) -> None:
-        """It may be anything from here on, and may still be what it was."""
+        """Mark a variable as unknown: any value, including the old ones."""
         self.values[name] = Values(self.get(name).texts)
         if name in self.arrays:
             self.arrays[name] = (*self.arrays[name], SPLIT)
@@ -116,13 +116,13 @@ class Variables:
         return Values((fields[int(index)],))
 
     def changed(self, before: Variables) -> set[str]:
-        """The names that hold something else than they did."""
+        """Names whose values differ from `before`."""
         names = {name for name, held in self.values.items() if before.values.get(name) != held}
         arrays = {name for name, held in self.arrays.items() if before.arrays.get(name) != held}
         return names | arrays
 
     def or_as(self, before: Variables) -> None:
-        """What happened since `before` may not have happened."""
+        """Merge with `before`: the code since then may not have run."""
         self.functions &= before.functions
         if self.cwd != before.cwd:
             self._also(before.cwd, *before.other_cwds)

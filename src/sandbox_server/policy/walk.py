@@ -1,4 +1,4 @@
-"""The structure of a command: what runs always, what may run, what runs apart."""
+"""Walks the syntax tree: what always runs, what may run, what runs in a subshell."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from sandbox_server.policy.variables import UNKNOWN, Values
 
 
 class Walk:
-    """One walk over one command; `simple` is told of every simple command that is come by."""
+    """One walk over one command; calls `simple` for every simple command."""
 
     def __init__(
         self, record: Record, streams: Streams, simple: Callable[[Simple, Scope], None]
@@ -113,17 +113,17 @@ class Walk:
         outputs = self._streams.outputs(scope)
         numbers = all(is_number(word, scope.variables, outputs) for word in compared(node.words))
         if not numbers or any(names_element(word) for word in named(node.words)):
-            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may be a command")
+            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may run a command")
 
     def _branches(self, bodies: list[Sequence], scope: Scope) -> None:
-        """Each may run or not; what one sets, the next may see (a condition and its body)."""
+        """Each may run or not, and sees what earlier ones assign (a condition, then its body)."""
         for body in bodies:
             before = self._record.copied(scope.variables)
             self.sequence(body, scope)
             scope.variables.or_as(before)
 
     def _loop(self, node: Compound, scope: Scope, place: Place) -> None:
-        """Twice: what the end of a body sets, its start sees the next time."""
+        """Walk the body twice: its start sees what its end assigned in the previous round."""
         before = self._record.copied(scope.variables)
         if node.variable:
             self._record.emit(scope.wordless(place, assigned=[node.variable]))
@@ -169,13 +169,13 @@ class Walk:
     # Words
 
     def redirected(self, redirects: list[Redirect], scope: Scope, place: Place) -> list[str]:
-        """The files that are written, after what runs to find out which."""
+        """Walk the substitutions in redirection targets; returns the files written."""
         for redirect in redirects:
             self.parts(redirect.target.parts, scope, place)
         return self._streams.written(redirects, scope)
 
     def parts(self, parts: list[Part], scope: Scope, place: Place) -> None:
-        """What runs while words are expanded."""
+        """Walk the commands that run while words are expanded."""
         for part in parts:
             if isinstance(part, Substitution):
                 self.sequence(part.body, self._record.apart(scope))
@@ -195,10 +195,10 @@ class Walk:
     def _evaluated(self, part: Part, scope: Scope, place: Place) -> None:
         for expression in evaluated(part):
             if not evaluate(expression, scope.variables, self._streams.outputs(scope)):
-                why = "an expression has a value that may be a command"
+                why = "a value in an arithmetic expression may run a command"
                 self._record.doubt(Doubt.UNKNOWN_VALUE, place, why)
         if evaluates_text(part):
-            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "the value of a variable is evaluated")
+            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value is expanded again")
 
     def assigned_parts(self, assignments: list[Assignment]) -> Iterator[Part]:
         for assignment in assignments:

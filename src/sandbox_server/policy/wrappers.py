@@ -1,4 +1,4 @@
-"""Commands that run other commands: what would they run?"""
+"""Commands that run other commands, and what they would run."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Prefix:
     """A command in front of another: `timeout -k 1 5 ls`."""
 
     valued: str = ""
-    """The short options that take a value."""
+    """Short options that take a value."""
     long_valued: tuple[str, ...] = ()
     skip: int = 0
-    """The operands before the command."""
+    """Number of operands before the command."""
     assignments: bool = False
     shell: bool = False
-    """The words behind are joined and given to a shell."""
+    """The rest is joined and run by a shell."""
     scripts: bool = False
-    """It may have -c, whose value is given to a shell."""
+    """It accepts -c, whose value is run by a shell."""
 
 
 PREFIXES = {
@@ -81,9 +81,9 @@ _OPENS_SHELL = {"sudo": ("-i", "-s", "-e", "-A", "--login", "--shell", "--edit",
 
 
 def unwrap(name: str, argv: list[str], stdin: str | None) -> Iterable[Inner]:
-    """What a command would run, if it is there to run something. `stdin` is None if unknown.
+    """What a command would run, if it is a wrapper. `stdin` is None if unknown.
 
-    One at a time: each may be large.
+    Lazy, because each result may be large.
     """
     if prefix := PREFIXES.get(name):
         return _prefixed(name, prefix, argv)
@@ -108,7 +108,7 @@ def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> Iterable[Inner]:
     rest = _skipped(prefix, rest)
     found: list[Inner] = []
     if options.unsure:
-        found.append(Unread(f"an option of {name} is not known, and so not what it would run"))
+        found.append(Unread(f"the arguments of {name} are only known at run time"))
     if any(option in _OPENS_SHELL.get(name, ()) for option, _ in options.found):
         found.append(Unread(f"{name} would start a shell or an editor"))
     if rest:
@@ -117,7 +117,7 @@ def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> Iterable[Inner]:
 
 
 def _script_option(words: list[str]) -> str | None:
-    """The value of -c or --command, wherever it stands."""
+    """The value of -c or --command, at any position."""
     for index, word in enumerate(words):
         if word == "--":
             return None
@@ -130,7 +130,7 @@ def _script_option(words: list[str]) -> str | None:
 
 
 def _skipped(prefix: Prefix, rest: list[str]) -> list[str]:
-    """Behind the operands. One that may be several words hides where the command starts."""
+    """The words after the operands. An operand that may be several words hides the start."""
     for operand in rest[: prefix.skip]:
         if SPLIT in operand:
             return [SPLIT]
@@ -155,7 +155,7 @@ def _xargs(argv: list[str], stdin: str | None) -> Iterable[Inner]:
 
 
 def _unquoted(text: str) -> list[str]:
-    """As xargs reads its input: words, with quotes and backslashes."""
+    """Split into words as xargs does, with quotes and backslashes."""
     found = re.finditer(r"(?:[^\s'\"\\]|\\.|'[^'\n]*'|\"[^\"\n]*\")+", text, re.DOTALL)
     some = itertools.islice(found, MAX_GIVEN + 1)
     return _few([re.sub(r"\\(.)|['\"]", r"\1", word[0]) for word in some])
@@ -170,7 +170,7 @@ def _few(texts: list[str]) -> list[str]:
 
 
 def _parallel(argv: list[str], stdin: str | None) -> Iterable[Inner]:
-    """The words are joined and given to a shell, with arguments from the input or behind `:::`."""
+    """Runs the joined words in a shell, with arguments from stdin or after `:::`."""
     options = Options(argv[1:], valued="jNnILlsaSd", long_valued=("--jobs", "--max-args"))
     words = options.rest
     given: list[str] = []
@@ -208,7 +208,7 @@ def _trap(argv: list[str], _: str | None) -> Iterable[Inner]:
 
 
 def _source(argv: list[str], stdin: str | None) -> Iterable[Inner]:
-    """A file, whose text is not known, unless it is the standard input."""
+    """A file with unknown content, unless it is standard input."""
     words = argv[2:] if argv[1:2] == ["--"] else argv[1:]
     if not words:
         return []
@@ -218,7 +218,7 @@ def _source(argv: list[str], stdin: str | None) -> Iterable[Inner]:
 
 
 def _shell(argv: list[str], stdin: str | None) -> Iterable[Inner]:
-    """`bash -c text`, `bash file`, or commands from the standard input."""
+    """`bash -c text`, `bash file`, or commands from standard input."""
     words = argv[1:]
     command = from_input = False
     found: list[Inner] = []
@@ -275,4 +275,4 @@ _SPECIAL: dict[str, Callable[[list[str], str | None], Iterable[Inner]]] = {
 }
 READS_INPUT = frozenset({"xargs", "gxargs", "parallel", ".", "source", "sh", "bash", "dash", "zsh",
                          "ksh", "mksh", "ash", "rbash"})  # fmt: skip
-"""Those whose input is or becomes part of what they run."""
+"""Wrappers whose stdin is, or becomes part of, what they run."""

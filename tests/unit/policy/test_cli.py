@@ -24,4 +24,4 @@ def test_validate(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("mode: maybe\n")
     result = CliRunner().invoke(app, ["validate", str(tmp_path / "bad.yaml")])
     assert result.exit_code == 125
-    assert "bad.yaml:1: no such mode" in result.output
+    assert "bad.yaml:1: unknown mode" in result.output

@@ -33,11 +33,11 @@ async def test_a_rejection_explains_itself() -> None:
         "start": 4,
         "end": 25,
         "via": ["sudo", "sh"],
-        "reason": "it removes a root of the file system, or the whole home",
-        "alternative": "name the folders to remove, below /workspace or /tmp",
+        "reason": "it removes a top-level directory of the file system or the whole home directory",
+        "alternative": "name the directories to remove, below /workspace or /tmp",
     }
     assert "remove-root" in caught.value.message
-    assert "instead: name the folders" in caught.value.message
+    assert "instead: name the directories" in caught.value.message
 
 
 async def test_verdicts_are_counted() -> None:
@@ -133,5 +133,7 @@ def test_a_broken_rule_file_stops_the_start(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 125
-    assert result.stderr.startswith(f"sandbox: {file}:4: no field 'commands'; there are: command,")
+    assert result.stderr.startswith(
+        f"sandbox: {file}:4: unknown field 'commands': expected command,"
+    )
     assert result.stderr.count("\n") == 1

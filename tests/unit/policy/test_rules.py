@@ -130,10 +130,10 @@ RULE = f"{RULES} - id: a\n   deny: x\n   reason: r\n"
     ("text", "line", "what"),
     [
         ("", 1, "empty"),
-        ("mode: blocklist", 1, "no such mode"),
+        ("mode: blocklist", 1, "unknown mode"),
         ("rules: []", 1, "the mode is missing"),
-        ("mode: blacklist\nrule: []", 2, "no field 'rule'"),
-        ("mode: blacklist\nmode: whitelist", 2, "twice"),
+        ("mode: blacklist\nrule: []", 2, "unknown field 'rule'"),
+        ("mode: blacklist\nmode: whitelist", 2, "duplicate field 'mode'"),
         ("mode: blacklist\nrules: {}", 2, "expected a list"),
         ("mode: [", 1, "expected"),
         (f"{RULES} - deny: x\n", 3, "without an id"),
@@ -144,7 +144,7 @@ RULE = f"{RULES} - id: a\n   deny: x\n   reason: r\n"
         (f"{RULES} - id: a\n   deny: {{}}\n   reason: x\n", 4, "conditions"),
         (f"{RULE}   match:\n    - x\n    - y\n", 8, "`y` is not matched"),
         (f"{RULE}   no_match: x\n", 6, "`x` is matched"),
-        (f"{RULE} - {{id: a, deny: y, reason: r}}\n", 6, "two rules a"),
+        (f"{RULE} - {{id: a, deny: y, reason: r}}\n", 6, "two rules have the id a"),
         (RULE.replace("blacklist", "allow-all"), 3, "no rule has an effect"),
     ],
 )  # fmt: skip

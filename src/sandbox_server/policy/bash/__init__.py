@@ -1,1 +1,1 @@
-"""Bash source into a tree, as far as a policy has to know it. Pure."""
+"""A bash parser, as far as the policy needs one. Pure."""

@@ -36,7 +36,7 @@ _REGEX_RUN = re.compile(r"[^ \t\n\\'\"$`()]+")
 
 
 class Compounds:
-    """Reads what starts with a parenthesis or a reserved word; the parser reads what is inside."""
+    """Parses what starts with a parenthesis or a reserved word; calls the parser for bodies."""
 
     def __init__(self, parser: Parser) -> None:
         self._parser = parser
@@ -70,15 +70,15 @@ class Compounds:
         if opener in ("while", "until"):
             return self._while()
         made = self._for()
-        if opener == "select":  # What is chosen may be nothing.
+        if opener == "select":  # The choice may be empty.
             made.words.append(Word([Text("", quoted=True)], start, start))
         return made
 
     def _body(self, ends: frozenset[str]) -> Sequence:
-        """At least one command, and the reserved word behind."""
+        """At least one command, and the reserved word after it."""
         body = self._parser.sequence(Sequence([]), ends)
         if not body.items:
-            raise self.src.unclear("a command is missing")
+            raise self.src.unclear("expected a command")
         self._parser.expect(*ends)
         return body
 
@@ -91,7 +91,7 @@ class Compounds:
                 return Compound(Kind.ARITHMETIC, [], [word])
         body = self._parser.substituted()
         if not body.items:
-            raise self.src.unclear("a subshell without a command")
+            raise self.src.unclear("empty subshell")
         return Compound(Kind.SUBSHELL, [body])
 
     def _if(self) -> list[Sequence]:
@@ -99,7 +99,7 @@ class Compounds:
         while True:
             bodies.append(self._parser.sequence(Sequence([]), _BRANCH))
             if not bodies[-1].items:
-                raise self.src.unclear("a command is missing")
+                raise self.src.unclear("expected a command")
             reserved = self._parser.expect(*_BRANCH)
             if reserved == "fi":
                 return bodies
@@ -117,12 +117,12 @@ class Compounds:
             self.src.position += 1
             expression = self.words.expression_in_parentheses()
             if expression is None:
-                raise self.src.unclear("a loop whose expression is not understood")
+                raise self.src.unclear("invalid expression in for ((…))")
             made.words.append(Word([Arithmetic(expression)], self.src.position, self.src.position))
         else:
             made.variable = self.src.run(_NAME)
             if not made.variable:
-                raise self.src.unclear("a loop without a name")
+                raise self.src.unclear("expected a variable name after for")
             self.redirections.skip_lines()
             if self._parser.reserved() == "in":
                 self.src.position += 2
@@ -160,7 +160,7 @@ class Compounds:
                     break
             else:
                 if self._parser.reserved() != "esac":
-                    raise self.src.unclear("a case that is never closed")
+                    raise self.src.unclear("unterminated case")
 
     def _patterns(self, words: list[Word]) -> None:
         if self.src.next() == "(":
@@ -169,18 +169,18 @@ class Compounds:
             self.src.skip_blanks()
             word = self.words.word()
             if not word.parts:
-                raise self.src.unclear("a pattern is missing")
+                raise self.src.unclear("expected a pattern in case")
             words.append(word)
             self.src.skip_blanks()
             character = self.src.next()
             if character not in ("|", ")"):
-                raise self.src.unclear("a pattern that is never closed")
+                raise self.src.unclear("unterminated pattern in case")
             self.src.position += 1
             if character == ")":
                 return
 
     def _test(self) -> list[Word]:
-        """The words of `[[ … ]]`; operators that are no words are left out."""
+        """The words of `[[ … ]]`, without operators such as && and parentheses."""
         words: list[Word] = []
         regex = False
         while True:
@@ -196,11 +196,11 @@ class Compounds:
             elif not self.src.run(_TEST_OPERATOR):
                 words.append(self.words.word())
                 if not words[-1].parts:
-                    raise self.src.unclear("a test that is never closed")
+                    raise self.src.unclear("unterminated [[")
             regex = not regex and bool(words) and words[-1].bare() == "=~"
 
     def _regex(self) -> Word:
-        """Behind `=~`, parentheses and bars are part of the word."""
+        """The pattern after `=~`, in which parentheses and bars are part of the word."""
         start, nesting = self.src.position, 0
         made = Word([], start, start)
         while self.src.position < self.src.end:
@@ -219,7 +219,7 @@ class Compounds:
             else:
                 self.words.special(character, made.parts)
         if not made.parts:
-            raise self.src.unclear("a test without a pattern")
+            raise self.src.unclear("expected a pattern after =~")
         made.end = self.src.position
         return made
 
@@ -232,17 +232,17 @@ class Compounds:
 
     def function(self, name: str | None, start: int) -> Function:
         if not name:
-            raise self.src.unclear("a function whose name is not plain")
+            raise self.src.unclear("the name of a function is quoted or expanded")
         self.redirections.skip_lines()
         reserved = self._parser.reserved()
         if self.src.next() != "(" and reserved not in _BODIES:
-            raise self.src.unclear("a function without a body")
+            raise self.src.unclear("expected the body of a function")
         body = self.compound(reserved or "(")
         begin, end = self.src.pinned or (start, self.src.position)
         return Function(name, body, self.src.text[start : self.src.position], begin, end)
 
     def coproc(self) -> Node:
-        """It runs beside the shell, whatever its name."""
+        """A coprocess runs in the background; its name does not matter."""
         self.src.position += len("coproc")
         self.src.skip_blanks()
         before = self.src.position

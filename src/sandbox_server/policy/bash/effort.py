@@ -1,8 +1,7 @@
-"""How much of a command is looked at: steps are counted, and bounded.
+"""The work limit of an analysis, counted in steps.
 
-A step is about what one word costs: some microseconds. Whoever does work that grows with what a
-command has in it spends steps for it first. So the bound holds for time and for memory alike, and
-the same command always gets as far.
+A step is about the cost of one word: some microseconds. Code whose work grows with the command
+spends the steps first. So the limit bounds time and memory, and gives the same result everywhere.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from sandbox_server.policy.bash.syntax import TooMuch
 MAX_DEPTH = 30
 MAX_WORK = 2_000
 QUICK_WORK = 100
-"""So many steps hold nobody up, nor do those of a few callers at once: under a millisecond each."""
+"""Steps that may run on the event loop, even for a few callers at once: under a millisecond."""
 CHARACTERS = 512
-"""So many characters that are read, copied or made count for one step."""
+"""Characters per step for bulk operations: reading, copying, joining."""
 BY_HAND = 16
-"""So many where each is looked at by itself, or is an entry in a table."""
+"""Items per step where Python handles each character or table entry by itself."""
 
 
 @dataclass(slots=True)
 class Effort:
-    """Shared by all that look at one command: how deep, and how much so far."""
+    """Depth and steps so far, shared by all parts of one analysis."""
 
     limit: int = MAX_WORK
     work: int = 0
@@ -33,10 +32,10 @@ class Effort:
         """Raises TooMuch."""
         self.work += steps
         if self.work > self.limit:
-            raise TooMuch("there is too much in it to look at", position)
+            raise TooMuch("the command is too large to analyse", position)
 
     def enter(self, position: int) -> None:
-        """One level deeper; whoever leaves it takes one from `depth`. Raises TooMuch."""
+        """Go one level deeper; the caller decrements `depth` when it leaves. Raises TooMuch."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise TooMuch("it is nested too deeply", position)
+            raise TooMuch("the command is nested too deeply", position)

@@ -16,15 +16,15 @@ _ESCAPE = re.compile(
 
 
 def ansi_c(text: str) -> str:
-    """What `$'text'` stands for. A NUL ends the string.
+    """The value of `$'text'`. A NUL ends the string.
 
-    Characters for private use become `?`: the policy uses them itself, and no rule names one.
+    Private-use characters become `?`: the policy uses them as placeholders, and no rule names one.
     """
     return _ESCAPE.sub(_character, text).partition("\0")[0]
 
 
 def echoed(text: str) -> str:
-    """What `echo -e` and printf's format make of backslashes."""
+    """Backslash escapes as in `echo -e` and printf's format."""
     text = re.sub(r"\\0([0-7]{1,3})", r"\\\1", text)
     return _ESCAPE.sub(_character, text).partition("\0")[0]
 

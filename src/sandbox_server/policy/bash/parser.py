@@ -1,4 +1,4 @@
-"""Bash source into commands: lists, pipelines, simple commands."""
+"""Parser for lists, pipelines and simple commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DECLARING = frozenset({"declare", "typeset", "local", "readonly", "export"})
 
 
 class Parser:
-    """A parser of one source. Commands before one that is Unclear are kept in `whole`."""
+    """Parses one source. After Unclear, `whole` has the commands parsed so far."""
 
     def __init__(
         self, text: str, effort: Effort | None = None, *, pinned: tuple[int, int] | None = None
@@ -48,10 +48,10 @@ class Parser:
         self.whole = Sequence([])
 
     def parse(self) -> Sequence:
-        """Everything. Raises Unclear."""
+        """Parse all of the source. Raises Unclear."""
         self.sequence(self.whole)
         if self.src.position < self.src.end:
-            raise self.src.unclear(f"{self.src.next()!r} is not expected here")
+            raise self.src.unclear(f"unexpected {self.src.next()!r}")
         self.redirections.read_heredocs()
         return self.whole
 
@@ -60,9 +60,9 @@ class Parser:
         self.redirections.outer_pending += len(outer)
         body = self.sequence(Sequence([]))
         if self.src.next() != ")":
-            raise self.src.unclear("a parenthesis is never closed")
+            raise self.src.unclear("unterminated $( or <(")
         if self.redirections.pending:
-            raise self.src.unclear("a heredoc whose text is not there")
+            raise self.src.unclear("heredoc without a body in a substitution")
         self.src.position += 1
         self.redirections.pending = outer
         self.redirections.outer_pending -= len(outer)
@@ -73,7 +73,7 @@ class Parser:
         self.src.position, self.src.end, self.redirections.pending = start, end, []
         body = self.sequence(Sequence([]))
         if self.src.position < self.src.end or self.redirections.pending:
-            raise self.src.unclear("what is between backticks is not understood")
+            raise self.src.unclear("invalid command between backticks")
         self.src.position, self.src.end, self.redirections.pending = before
         return body
 
@@ -98,11 +98,11 @@ class Parser:
             if reserved in ends:
                 return made
             if reserved in _CLOSERS:
-                raise self.src.unclear(f"{reserved} is not expected here")
+                raise self.src.unclear(f"unexpected {reserved}")
             self._and_or(made)
 
     def _and_or(self, made: Sequence) -> None:
-        """A chain of pipelines, with what separates it from the next."""
+        """A chain of pipelines, and the separator after it."""
         first = len(made.items)
         how = How.ALWAYS
         while True:
@@ -122,7 +122,7 @@ class Parser:
             for index in range(first, len(made.items)):
                 made.items[index] = made.items[index][0], How.BACKGROUND
         elif separator not in ("\n", ")", "", ";"):
-            raise self.src.unclear(f"{separator!r} is not expected here")
+            raise self.src.unclear(f"unexpected {separator!r}")
 
     def _pipeline(self) -> Node:
         self._prefixes()
@@ -138,7 +138,7 @@ class Parser:
         return members[0] if len(members) == 1 else Pipeline(members)
 
     def _prefixes(self) -> None:
-        """`!` and `time` are parts of the pipeline, not commands."""
+        """Skip `!` and `time`, which belong to the pipeline."""
         while (reserved := self.reserved()) in ("!", "time"):
             self.src.position += len(reserved or "")
             self.src.skip_blanks()
@@ -148,7 +148,7 @@ class Parser:
                         self.src.position += 2
                         self.src.skip_blanks()
         if self.src.position >= self.src.end or self.src.next() in "\n;&":
-            raise self.src.unclear("a pipeline without a command")
+            raise self.src.unclear("expected a command after ! or time")
 
     def command(self) -> Node:
         self.src.effort.spend(2, self.src.position)
@@ -159,7 +159,7 @@ class Parser:
         if reserved == "coproc":
             return self.compounds.coproc()
         if reserved in _CLOSERS or reserved in ("!", "time"):
-            raise self.src.unclear(f"{reserved} is not expected here")
+            raise self.src.unclear(f"unexpected {reserved}")
         return self._simple()
 
     # Simple commands
@@ -191,17 +191,17 @@ class Parser:
                 if self.parentheses():
                     return self.compounds.function(word.bare(), start)
                 if (word.bare() or "") in _CLOSERS:
-                    raise self.src.unclear("a reserved word in pieces")
+                    raise self.src.unclear("a reserved word is split by a line continuation")
             declaring = declaring or (len(made.words) == 1 and word.bare() in _DECLARING)
         if not (made.words or made.assignments or made.redirects):
-            raise self.src.unclear(f"{self.src.next() or 'the end'!r} is not expected here")
+            raise self.src.unclear(f"unexpected {self.src.next() or 'end of input'!r}")
         last = self._last(start)
         made.start, made.end = self.src.pinned or (start, last)
         made.text = self.src.text[start:last]
         return made
 
     def _last(self, start: int) -> int:
-        """Where the text before here ends, without the blanks; one may be escaped."""
+        """End of the text before here without trailing blanks, unless escaped."""
         text = self.src.text[start : self.src.position]
         plain = text.rstrip(" \t")
         escaped = plain.endswith("\\") and len(plain) < len(text)
@@ -238,11 +238,11 @@ class Parser:
             keyed = self._key(words)
             word = self.words.word()
             if not word.parts and not keyed:
-                raise self.src.unclear("a list that is never closed")
+                raise self.src.unclear("unterminated array")
             words.append(word)
 
     def _key(self, words: list[Word]) -> bool:
-        """`[expression]=` before a value, as against a pattern that starts with a bracket."""
+        """`[expression]=` before an array value, rather than a glob that starts with a bracket."""
         before = self.src.position
         if self.src.next() != "[":
             return False
@@ -268,7 +268,7 @@ class Parser:
         self.redirections.skip_lines()
         reserved = self.reserved()
         if reserved is None or reserved not in words:
-            raise self.src.unclear(f"{' or '.join(words)} is missing")
+            raise self.src.unclear(f"expected {' or '.join(words)}")
         self.src.position += len(reserved)
         return reserved
 
@@ -277,20 +277,20 @@ class Parser:
         if found:
             self.src.position = found.end()
         elif self.src.next() == "(":
-            raise self.src.unclear("a parenthesis is not expected here")
+            raise self.src.unclear("unexpected '('")
         return bool(found)
 
     def _declared(self, assignment: Assignment, start: int) -> Word:
-        """`declare x=1` has an argument `x=1` that is not split; braces in it make it several."""
+        """The `x=1` in `declare x=1`, which is not split. Braces in it would make it several."""
         value = assignment.value
         inner: list[Part] = value.parts if isinstance(value, Word) else [Text("", quoted=True)]
         if any(isinstance(part, Text) and not part.quoted and "{" in part.text for part in inner):
-            raise self.src.unclear("braces in a declaration")
+            raise self.src.unclear("braces in a declaration are not supported")
         return Word([Text(f"{assignment.name}=", quoted=True), *inner], start, self.src.position)
 
 
 def parse(text: str) -> Sequence:
-    """The commands of a source. Raises Unclear."""
+    """Parse bash source. Raises Unclear."""
     return Parser(text).parse()
 
 

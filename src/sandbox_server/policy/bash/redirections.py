@@ -1,4 +1,4 @@
-"""Redirections, heredocs, and the ends of lines where heredocs are read."""
+"""Redirections and heredocs; the bodies of heredocs are read at the end of the line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _Heredoc:
 
 
 class Redirections:
-    """Knows which heredocs are still to be read."""
+    """Parses redirections, and keeps the heredocs whose bodies are still to be read."""
 
     def __init__(self, src: Source, words: Words) -> None:
         self.src = src
         self.words = words
         self.pending: list[_Heredoc] = []
         self.outer_pending = 0
-        """How many are to be read by the commands around this one."""
+        """Number of pending heredocs of the enclosing commands."""
 
     def redirect(self, made: list[Redirect]) -> bool:
         found = _REDIRECT.match(self.src.text, self.src.position, self.src.end)
@@ -46,13 +46,13 @@ class Redirections:
         start = self.src.position
         target = self.words.word()
         if not target.parts:
-            raise self.src.unclear(f"{operator} without a target")
+            raise self.src.unclear(f"expected a target after {operator}")
         redirect = Redirect(operator, target)
         made.append(redirect)
         if operator in ("<<", "<<-"):
             delimiter, quoted = _delimiter(target, self.src.text[start : self.src.position])
             if delimiter is None:
-                raise self.src.unclear("the delimiter of a heredoc is not plain")
+                raise self.src.unclear("the delimiter of a heredoc is not plain text")
             self.pending.append(_Heredoc(redirect, delimiter, quoted, operator == "<<-"))
         return True
 
@@ -62,13 +62,13 @@ class Redirections:
             self.src.skip_blanks()
 
     def skip_gap(self) -> None:
-        """Blanks, and a comment."""
+        """Skip blanks and a comment."""
         self.src.skip_blanks()
         if self.src.next() == "#":
             self.src.run(_COMMENT)
 
     def skip_lines(self) -> None:
-        """Blanks, comments and ends of lines."""
+        """Skip blanks, comments and newlines."""
         while self.src.position < self.src.end:
             self.src.skip_blanks()
             character = self.src.next()
@@ -79,7 +79,7 @@ class Redirections:
                 if self.pending:
                     self.read_heredocs()
                 elif self.outer_pending:
-                    raise self.src.unclear("a heredoc that starts within another command")
+                    raise self.src.unclear("the body of a heredoc starts inside a nested command")
             else:
                 return
 
@@ -99,7 +99,7 @@ class Redirections:
             heredoc.redirect.target = body
 
     def _find_delimiter(self, heredoc: _Heredoc) -> int:
-        """Where the text ends; moves behind the delimiter. The end of the source ends it too."""
+        """The end of the body; moves past the delimiter. The end of the source ends it too."""
         if not heredoc.quoted and self.src.text.find("\\\n", self.src.position, self.src.end) >= 0:
             return self._find_among_continued(heredoc)
         for at in self._candidates(heredoc):
@@ -114,7 +114,7 @@ class Redirections:
         return self._unclosed()
 
     def _candidates(self, heredoc: _Heredoc) -> Iterator[int]:
-        """Where a delimiter may stand: at the start of a line, or behind tabs."""
+        """Possible positions of the delimiter: at the start of a line, or after tabs."""
         marks = [before + heredoc.delimiter for before in ("\n\t" if heredoc.tabs else "\n")]
         at = self.src.position - 1
         while True:
@@ -139,7 +139,7 @@ class Redirections:
 
     def _unclosed(self) -> int:
         if self.src.effort.depth or self.src.pinned:
-            raise self.src.unclear("a heredoc that is never closed")
+            raise self.src.unclear("unterminated heredoc")
         return self.src.end
 
     def _line(self) -> str:
@@ -151,7 +151,7 @@ class Redirections:
 
 
 def _delimiter(word: Word, source: str) -> tuple[str | None, bool]:
-    """The delimiter of a heredoc, and whether its text is to be taken as it is."""
+    """The delimiter of a heredoc, and whether it is quoted (no expansion in the body)."""
     texts = [part.text for part in word.parts if isinstance(part, Text)]
     if len(texts) < len(word.parts) or "\n" in source:
         return None, False

@@ -1,4 +1,4 @@
-"""A place in bash source, and what is looked at there."""
+"""The source text with the reading position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLANKS = re.compile(r"(?:[ \t]++|\\\n)++")
 
 
 class Source:
-    """The text, and how far it is read. `end` is where the part that is looked at ends."""
+    """The text, the position and the end of the part being read."""
 
     def __init__(
         self, text: str, effort: Effort | None = None, *, pinned: tuple[int, int] | None = None
@@ -21,7 +21,7 @@ class Source:
         self.end = len(text)
         self.effort = effort or Effort()
         self.pinned = pinned
-        """Where the whole text stands in another one, whose positions count."""
+        """Range of this text in the outer source; positions refer to that one."""
 
     def unclear(self, why: str) -> Unclear:
         return Unclear(why, self.pinned[0] if self.pinned else self.position)
@@ -33,7 +33,7 @@ class Source:
         return self.text.startswith(text, self.position + ahead, self.end)
 
     def next(self) -> str:
-        """The character here; empty at the end."""
+        """The next character; empty at the end."""
         return self.text[self.position] if self.position < self.end else ""
 
     def run(self, pattern: re.Pattern[str]) -> str:
@@ -50,9 +50,9 @@ class Source:
             self.position = found.end()
 
     def not_split(self, after: str, characters: str) -> None:
-        """An operator that a line continuation may cut in two is not worth understanding."""
+        """Reject an operator split by a line continuation, instead of supporting it."""
         at = self.position
         while self.text.startswith("\\\n", at, self.end):
             at += 2
         if at > self.position and at < self.end and self.text[at] in characters:
-            raise self.unclear(f"a line continuation within an operator after {after}")
+            raise self.unclear(f"line continuation within an operator after {after}")

@@ -1,4 +1,4 @@
-"""What bash source is made of, as far as a policy has to know."""
+"""Syntax tree of bash source, as far as the policy needs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 
 class Unclear(Exception):
-    """This is not understood: not bash, or bash that could be read in two ways."""
+    """The source cannot be parsed: invalid or ambiguous."""
 
     def __init__(self, why: str, position: int) -> None:
         super().__init__(why)
@@ -17,7 +17,7 @@ class Unclear(Exception):
 
 
 class TooMuch(Unclear):
-    """More than the policy looks at: too deep, or too much work."""
+    """Over a limit of the analysis: nesting or work."""
 
 
 # Words
@@ -25,7 +25,7 @@ class TooMuch(Unclear):
 
 @dataclass(slots=True)
 class Text:
-    """Characters. Unquoted ones may still be patterns, braces or a tilde."""
+    """Literal text. If unquoted, globs, braces and a tilde in it are active."""
 
     text: str
     quoted: bool
@@ -33,7 +33,7 @@ class Text:
 
 @dataclass(slots=True)
 class Arithmetic:
-    """`$((…))`, `((…))` or a subscript: evaluated as an expression, to a number."""
+    """`$((…))`, `((…))` or a subscript: an arithmetic expression."""
 
     parts: list[Part]
     quoted: bool = True
@@ -71,7 +71,7 @@ class Word:
     end: int
 
     def bare(self) -> str | None:
-        """Its text, where nothing in it is quoted or expanded by name."""
+        """The word's text, or None if any of it is quoted or expanded."""
         if len(self.parts) == 1:
             part = self.parts[0]
             if type(part) is Text and not part.quoted:
@@ -83,7 +83,7 @@ class Word:
 class Assignment:
     name: str
     value: Word | list[Word]
-    """A list for an array."""
+    """A list if it is an array."""
     append: bool = False
     subscript: Arithmetic | None = None
 
@@ -92,7 +92,7 @@ class Assignment:
 class Redirect:
     operator: str
     target: Word
-    """Of a heredoc: its body."""
+    """For a heredoc, its body."""
 
 
 # Commands
@@ -147,7 +147,7 @@ class Compound:
     bodies: list[Sequence]
     words: list[Word] = field(default_factory=list)
     variable: str | None = None
-    """What a loop assigns its words to."""
+    """The loop variable."""
     redirects: list[Redirect] = field(default_factory=list)
 
 

@@ -1,7 +1,7 @@
 """Words: quotes, expansions, substitutions.
 
-Written for judging, not for running: whatever bash could read in two ways is Unclear. Regular
-expressions take the long runs of ordinary characters; every step besides is counted and bounded.
+Made for judging, not for running: anything ambiguous is Unclear. Regular expressions take the long
+runs of ordinary characters; every other step is counted and bounded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RUN = re.compile(r"[^ \t\n\\'\"$`;&|<>()]+")
 _QUOTED_RUN = re.compile(r'[^"\\$`]+')
 _BODY_RUN = re.compile(r"[^\\$`]+")
 LONG_TEXT = 1024
-"""Text is added to a part up to here, then to a new one: adding to a long one copies it."""
+"""Text is appended to a part up to this length, then to a new one: appending copies."""
 _BRACED_RUN = re.compile(r"[^}\\'\"$`]+")
 _BRACED_QUOTED_RUN = re.compile(r"[^}\\\"$`]+")
 _ARITHMETIC_RUN = re.compile(r"[^()\[\]\\'\"$`]+")
@@ -40,20 +40,20 @@ _ANSI_C = re.compile(r"[^'\\]*(?:\\.[^'\\]*)*", re.DOTALL)
 
 
 class Commands(Protocol):
-    """Whoever reads the commands in a substitution."""
+    """Parses the commands in a substitution."""
 
     def substituted(self) -> Sequence:
-        """The commands up to a closing parenthesis, which is taken too."""
+        """The commands up to and including a closing parenthesis."""
 
     def between(self, start: int, end: int) -> Sequence:
         """The commands between two positions."""
 
     def nested(self, text: str, start: int) -> Sequence:
-        """The commands of another text, which stood from `start` on in this one."""
+        """The commands of another text, whose position in this one is `start`."""
 
 
 class Words:
-    """Reads words, with all that is in them."""
+    """Parses words."""
 
     def __init__(self, src: Source, commands: Commands) -> None:
         self.src = src
@@ -62,7 +62,7 @@ class Words:
     # Words
 
     def word(self) -> Word:
-        """The word here. Its parts are empty where there is none."""
+        """The next word; without parts if there is none."""
         src = self.src
         src.tick()
         start = src.position
@@ -111,13 +111,13 @@ class Words:
     def _single_quoted(self) -> Text:
         close = self.src.text.find("'", self.src.position + 1, self.src.end)
         if close < 0:
-            raise self.src.unclear("a single quote is never closed")
+            raise self.src.unclear("unterminated single quote")
         text = self.src.text[self.src.position + 1 : close]
         self.src.position = close + 1
         return Text(text, quoted=True)
 
     def _double_quoted(self, parts: list[Part]) -> None:
-        """After the opening quote. An empty string is a part too: it makes an argument."""
+        """After the opening quote. An empty string is a part too, since it makes an argument."""
         add(parts, "", quoted=True)
         while self.src.position < self.src.end:
             self.src.tick()
@@ -128,7 +128,7 @@ class Words:
                 self.src.position += 1
                 return
             self._special_in_quotes(parts, '$`"\\')
-        raise self.src.unclear("a double quote is never closed")
+        raise self.src.unclear("unterminated double quote")
 
     def _special_in_quotes(self, parts: list[Part], escapable: str) -> None:
         character = self.src.next()
@@ -146,7 +146,7 @@ class Words:
             self._backticks(parts, quoted=True)
 
     def heredoc_body(self, start: int, end: int) -> Word:
-        """The expansions in an unquoted heredoc, which is everything between two positions."""
+        """The body of an unquoted heredoc between two positions, with its expansions."""
         before = self.src.position, self.src.end
         self.src.position, self.src.end = start, end
         parts: list[Part] = [Text("", quoted=True)]
@@ -160,7 +160,7 @@ class Words:
         return Word(parts, start, end)
 
     def _pattern_group(self, parts: list[Part]) -> None:
-        """`@(a|b)` and its kin: a pattern, whatever stands in it."""
+        """Extended globs such as `@(a|b)`, taken as a pattern without parsing the inside."""
         self.src.effort.enter(self.src.position)
         self.src.position += 1
         add(parts, "(", quoted=False)
@@ -169,7 +169,7 @@ class Words:
             parts.extend(inner.parts)
             character = self.src.next()
             if character not in ("|", ")", "("):
-                raise self.src.unclear("a pattern is never closed")
+                raise self.src.unclear("unterminated extended glob")
             if character == "(":
                 self._pattern_group(parts)
                 continue
@@ -207,14 +207,14 @@ class Words:
         elif name := self.src.run(_PARAMETER):
             parts.append(Parameter(name, quoted))
             if self.src.looking_at("\\\n") and name[0].isidentifier():
-                raise self.src.unclear("a line continuation within a name")
+                raise self.src.unclear("line continuation within a variable name")
         elif self.src.looking_at("\\\n"):
-            raise self.src.unclear("a line continuation after a dollar sign")
+            raise self.src.unclear("line continuation after a dollar sign")
         else:
             add(parts, "$", quoted=quoted)
 
     def _parenthesised(self, *, quoted: bool) -> Part:
-        """`$((…))` where it can be read as an expression, else `$(…)`, as bash does."""
+        """`$((…))` if it parses as an expression, else `$(…)`, as in bash."""
         self.src.position += 1
         if self.src.next() == "(":
             expression = self.expression_in_parentheses()
@@ -224,7 +224,7 @@ class Words:
         return Substitution(self._deeper(), quoted=quoted)
 
     def expression_in_parentheses(self) -> list[Part] | None:
-        """At the second of two parentheses: the expression up to `))`, or None and not moved."""
+        """From the second parenthesis: the expression up to `))`; None, without moving, if none."""
         before = self.src.position
         self.src.position += 1
         try:
@@ -250,7 +250,7 @@ class Words:
             add(parts, self.src.run(_ARITHMETIC_RUN), quoted=True)
             character = self.src.next()
             if character in ("", "'"):
-                raise self.src.unclear("an expression is never closed, or has quotes in it")
+                raise self.src.unclear("arithmetic expression is unterminated or contains quotes")
             if character in "()[]":
                 self.src.position += 1
                 nesting += (character == opener) - (character == closer)
@@ -283,7 +283,7 @@ class Words:
             self.src.position += 1
         name = self.src.run(_BRACED)
         if not name:
-            raise self.src.unclear("an expansion without a name")
+            raise self.src.unclear("expected a name after ${")
         made = Parameter(name, quoted)
         made.prefix = "!" if prefix == "!" else "#" if prefix else ""
         if self.src.next() == "[":
@@ -295,12 +295,12 @@ class Words:
             and not made.operator
             and not (made.prefix and self.src.next() in "@*")
         ):
-            raise self.src.unclear("an expansion that is not known")
+            raise self.src.unclear("unknown operator in ${…}")
         made.word = self._braced_word(quoted=quoted, operator=made.operator)
         return made
 
     def _braced_word(self, *, quoted: bool, operator: str) -> list[Part]:
-        """Up to the closing brace. In double quotes, single quotes are plain in `${x:-…}`."""
+        """Up to the closing brace. In double quotes, single quotes in `${x:-…}` are literal."""
         plain = quoted and operator.lstrip(":")[:1] in ("-", "=", "?", "+")
         pattern = _BRACED_QUOTED_RUN if plain else _BRACED_RUN
         parts: list[Part] = []
@@ -309,7 +309,7 @@ class Words:
             add(parts, self.src.run(pattern), quoted=quoted)
             character = self.src.next()
             if not character:
-                raise self.src.unclear("a brace is never closed")
+                raise self.src.unclear("unterminated ${")
             if character == "}":
                 self.src.position += 1
                 return parts
@@ -322,7 +322,7 @@ class Words:
         self.src.position += 1
         text = self.src.run(_ANSI_C)
         if self.src.next() != "'":
-            raise self.src.unclear("a quote is never closed")
+            raise self.src.unclear("unterminated $'")
         self.src.position += 1
         self.src.effort.spend(4 * text.count("\\") // BY_HAND, self.src.position)
         return Text(ansi_c(text), quoted=True)
@@ -332,7 +332,7 @@ class Words:
         start = self.src.position
         found = _BACKTICKS.match(self.src.text, start + 1, self.src.end)
         if found is None or not self.src.text.startswith("`", found.end(), self.src.end):
-            raise self.src.unclear("a backtick is never closed")
+            raise self.src.unclear("unterminated backtick")
         inner = found[0]
         self.src.effort.enter(self.src.position)
         if "\\" in inner:
@@ -347,7 +347,7 @@ class Words:
 
 
 def add(parts: list[Part], text: str, *, quoted: bool) -> None:
-    """Short neighbours of one kind are one part; an empty quoted one makes an argument."""
+    """Append text, merging short neighbours; an empty quoted one is kept as an argument."""
     if not text and not quoted:
         return
     if parts:
