@@ -1,4 +1,4 @@
-"""Where threads live: what a coordinator asks before it sends a call on."""
+"""The coordinator's lookup of sessions and workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sandbox_server.sessions.registry import Record, Status
 
 @dataclass(frozen=True)
 class Location:
-    """What is known of the session meant, and of the worker that has it."""
+    """A session's record and the worker that has it, as far as known."""
 
     record: Record | None = None
     worker: Worker | None = None
     presence: Presence = Presence.GONE
     assumed: bool = False
-    """Remembered, and not what the registry says now."""
+    """From the router's cache, because the registry did not answer."""
 
     @property
     def alive(self) -> bool:
@@ -28,7 +28,7 @@ class Location:
 
 
 class Directory:
-    """Workers that register themselves, or only those of a fixed list that do.
+    """The registered workers, limited to the urls in `only` if there are any.
 
     Every method may raise RuntimeUnavailable.
     """
@@ -39,7 +39,7 @@ class Directory:
         self._only = [url.rstrip("/") for url in only]
 
     async def locate(self, tenant: str, target: Target) -> Location:
-        """Where the session meant is, or was."""
+        """Where the target's session is, or was."""
         if target.session_id is not None:
             record = await self._index.by_session(tenant, target.session_id)
         else:
@@ -52,7 +52,7 @@ class Directory:
         return Location(record, worker, worker.presence(grace_s=self._grace_s))
 
     async def workers(self) -> list[Worker]:
-        """Every worker of the fleet, whether it serves at the moment or not."""
+        """Every worker of the fleet, serving or not."""
         found = await self._index.workers()
         return [w for w in found if not self._only or w.url.rstrip("/") in self._only]
 
@@ -60,6 +60,6 @@ class Directory:
         return worker.presence(grace_s=self._grace_s)
 
     def missing(self, workers: Sequence[Worker]) -> list[str]:
-        """Those of the fixed list that have not registered."""
+        """The urls in `only` that no worker has registered."""
         known = {worker.url.rstrip("/") for worker in workers}
         return [url for url in self._only if url not in known]

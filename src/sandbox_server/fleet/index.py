@@ -1,7 +1,7 @@
-"""The index of a fleet's sessions in Redis: who has which thread, and how that worker is.
+"""The index of a fleet's sessions in Redis: which worker has which thread, and its state.
 
-Redis may forget: flushed, restarted without its last second, replaced by a replica. So what it does
-not know counts as unknown, not as absent, until every worker has had the time to tell it again.
+Redis may lose data: a flush, a restart without the last second, a failover. So after a restart a
+missing key counts as unknown, not as absent, until every worker has had time to vouch again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sandbox_server.sessions.registry import REMEMBER_S, Record, Status
 log = structlog.get_logger()
 
 _LISTED = 0.1
-"""For how much of a lease a list of all workers is good enough."""
+"""How long the list of workers is cached, as a fraction of the lease."""
 
 
 class SessionIndex:
-    """Reading and changing records, one atomic step at a time."""
+    """Reads and changes records, each in one atomic step."""
 
     def __init__(self, store: Store, *, lease_s: float, grace_s: float) -> None:
         self._store = store
@@ -38,15 +38,15 @@ class SessionIndex:
         self._list_again_at = 0.0
 
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
-        """Raises RuntimeUnavailable while a miss may be forgetfulness."""
+        """Raises RuntimeUnavailable for a miss while Redis may lack data."""
         return await self._read(self._store.thread_key(tenant, thread_id))
 
     async def by_session(self, tenant: str, session_id: str) -> Record | None:
-        """Raises RuntimeUnavailable while a miss may be forgetfulness."""
+        """Raises RuntimeUnavailable for a miss while Redis may lack data."""
         return await self._read(self._store.session_key(tenant, session_id))
 
     async def peek(self, tenant: str, thread_id: str) -> Record | None:
-        """What is written now, believed or not."""
+        """The current record, without the check for lost data."""
         return decode(await self._store.get(self._store.thread_key(tenant, thread_id)))
 
     async def _read(self, key: str) -> Record | None:
@@ -55,23 +55,23 @@ class SessionIndex:
             await self.make_sure()
         return record
 
-    # A live session is remembered until it ends, and for a while after that. What its worker holds
-    # is written first and dropped last, so that whatever is written of a session can be found.
+    # Live records have no ttl; ended ones have. The worker's `held` entry is written first and
+    # deleted last, so that no record of a session is ever orphaned.
 
     async def begin(self, record: Record, *, before: Record | None) -> bool:
-        """Write the record of a new session, unless another than `before` is there by now."""
+        """Write the record of a new session. False if the thread's record is no longer `before`."""
         key = self._store.held_key(record.worker)
         await self._store.set_field(key, record.session_id, encode(record))
         after = (before.session_id, before.epoch, before.status.value) if before else ("", 0, "")
         thread = self._store.thread_key(record.tenant, record.thread_id)
         if not await self._store.begin(thread, encode(record), after=after):
-            await self._let_go(record)
+            await self._unhold(record)
             return False
         await self.note(record)
         return True
 
     async def restore_all(self, records: Sequence[Record]) -> list[bool]:
-        """Write live sessions of one worker again; of each, whether its thread is not another's."""
+        """Rewrite a worker's live sessions; returns for each whether it still owns its thread."""
         if not records:
             return []
         held_key = self._store.held_key(records[0].worker)
@@ -86,15 +86,15 @@ class SessionIndex:
         )
 
     async def end(self, record: Record) -> None:
-        """Write down how a session has ended, unless it had ended before."""
+        """Record the end of a session, unless it had ended before."""
         thread = self._store.thread_key(record.tenant, record.thread_id)
         remembered = await self._store.end(thread, encode(record), ttl_s=REMEMBER_S)
         key = self._store.session_key(record.tenant, record.session_id)
         await self._store.set(key, remembered, ttl_s=REMEMBER_S)
-        await self._let_go(record)
+        await self._unhold(record)
 
     async def note(self, record: Record) -> None:
-        """Keep a record under its session_id."""
+        """Store a record under its session_id."""
         key = self._store.session_key(record.tenant, record.session_id)
         ttl_s = None if record.status == Status.LIVE else REMEMBER_S
         await self._store.set(key, encode(record), ttl_s=ttl_s)
@@ -103,15 +103,15 @@ class SessionIndex:
         """Undo a record that should not have been written."""
         await self._store.delete(self._store.thread_key(record.tenant, record.thread_id))
         await self._store.delete(self._store.session_key(record.tenant, record.session_id))
-        await self._let_go(record)
+        await self._unhold(record)
 
-    async def _let_go(self, record: Record) -> None:
+    async def _unhold(self, record: Record) -> None:
         await self._store.drop_field(self._store.held_key(record.worker), record.session_id)
 
     async def reap(self, *, after_s: float = KEEP_S) -> None:
-        """End the sessions of workers that have been silent for so long, and forget those workers.
+        """End the sessions of workers silent for `after_s`, and forget those workers.
 
-        Raises RuntimeUnavailable while Redis may not have heard of everybody who lives.
+        Raises RuntimeUnavailable while Redis may lack live workers after a restart.
         """
         await self.make_sure()
         for worker_id in await self._store.silent_workers(for_s=after_s):
@@ -125,20 +125,20 @@ class SessionIndex:
         fields = await self._store.many_fields(self._store.held_key(worker_id))
         found = []
         for text in fields.values():
-            with contextlib.suppress(RuntimeUnavailable):  # One of a later version is none of ours.
+            with contextlib.suppress(RuntimeUnavailable):  # Skip records of a later version.
                 found.append(decode(text))
         return [record for record in found if record is not None]
 
     async def make_sure(self) -> None:
-        """Raises RuntimeUnavailable while Redis may have forgotten what workers know."""
-        # By then whoever knows something has told it again, or counts as gone.
+        """Raises RuntimeUnavailable while Redis may lack data after a restart."""
+        # By then every worker has vouched again, or counts as gone.
         settle_s = self._lease_s + self._grace_s
         left_s = await self._store.settle(settle_s=settle_s, keep_s=REMEMBER_S)
         if left_s > 0:
             retry_s = max(round(left_s), 1)
             raise RuntimeUnavailable(
-                "the registry was started anew, and workers still tell it which sessions they have;"
-                f" retry in {retry_s} s",
+                "the registry was restarted or emptied, and workers are still registering their"
+                f" sessions; retry in {retry_s} s",
                 retry_after_s=retry_s,
             )
 
@@ -147,7 +147,7 @@ class SessionIndex:
         return worker_from(fields, now_ms=now_ms)
 
     async def presence(self, worker_id: str) -> Presence:
-        """Whether a worker is there. One that nobody remembers is gone."""
+        """Whether a worker is present, away or gone. An unknown one is gone."""
         worker = await self.worker(worker_id)
         if worker is not None:
             return worker.presence(grace_s=self._grace_s)
@@ -158,10 +158,10 @@ class SessionIndex:
         return Presence.GONE
 
     async def workers(self) -> list[Worker]:
-        """All that were heard of lately, with or without a lease, as they were a moment ago.
+        """All workers heard of lately, with or without a lease. Cached for a short time.
 
-        What they tell of themselves is up to a third of a lease old anyway, so a busy coordinator
-        need not ask for each new thread.
+        Heartbeats are up to a third of a lease old anyway, so a busy coordinator need not ask Redis
+        for each new thread.
         """
         async with self._listing:
             if time.monotonic() >= self._list_again_at:
@@ -184,9 +184,9 @@ def encode(record: Record) -> str:
 
 
 def decode(text: str | None) -> Record | None:
-    """The inverse, also for what a later version has written: swap() compares texts.
+    """The inverse of encode. Unknown fields of a later version are kept.
 
-    Raises RuntimeUnavailable for a record that only a later version understands.
+    Raises RuntimeUnavailable for a record that this version cannot read.
     """
     if text is None:
         return None

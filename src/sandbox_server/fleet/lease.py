@@ -1,8 +1,8 @@
-"""The lease of a worker in a fleet: held in Redis, renewed at a third of its time.
+"""The lease of a worker in a fleet: held in Redis, renewed after a third of its time.
 
-One lease covers all sessions of a worker, so keeping it costs the same with one session and with a
-thousand. The holder counts its time by a clock of its own that began before it asked, so that it
-stops serving before anybody else may think it gone.
+One lease covers all sessions of a worker, so the cost does not grow with their number. The holder
+times it with its own clock, started before the request to Redis, so it stops serving before others
+can consider it gone.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from sandbox_server.tasks import stop
 log = structlog.get_logger()
 
 _SAFETY = 0.9
-"""How much of its time a holder trusts in: clocks differ a little."""
+"""Fraction of the lease that the holder uses, because clocks differ a little."""
 
 
 def since_boot() -> float:
-    """A clock that neither a set wall clock nor a suspended machine confuses."""
+    """A clock that is never set, and that includes time spent suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class RedisLease:
-    """Use as an async context manager; then `serve` once everything is taken over.
+    """Use as an async context manager; call `serve` once adoption is done.
 
-    `stop` is called when the worker has drained, and when another process has taken its place.
-    With `leaves`, whoever lets go of the lease says that nothing of it is left.
+    `stop` is called when the worker has drained, or when another process has taken its lease.
+    With `leaves`, the worker leaves no boxes behind when it releases the lease.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class RedisLease:
         self._run_id = ""
         self._served = asyncio.Event()
         self._gap = asyncio.Event()
-        """Set from a gap in the lease until everything was vouched for."""
+        """Set from a gap in the lease until all sessions are vouched for."""
         self._stack = contextlib.AsyncExitStack()
 
     def __repr__(self) -> str:
@@ -100,11 +100,11 @@ class RedisLease:
 
     async def __aenter__(self) -> RedisLease:
         try:
-            # Whoever had the lock before is dead, so its lease may be taken at once.
+            # The previous holder of the lock is dead, so its lease may be taken at once.
             self._stack.enter_context(alone(self._state_dir, self.worker))
             home = _home(self._state_dir, self.worker)
         except AlreadyRunning:
-            # It may be frozen. Then its lease runs out, and its boxes are fenced.
+            # The other process may be frozen: then its lease runs out, and its boxes are fenced.
             home = uuid.uuid4().hex
         await self._acquire(home)
         for work in (self._renew_for_ever(home), self._vouch_for_ever()):
@@ -128,7 +128,7 @@ class RedisLease:
         await self._renew()
 
     async def _acquire(self, home: str) -> None:
-        """Wait for the lease, for as long as another process holds it."""
+        """Acquire the lease, waiting while another process holds it."""
         waited = False
         while True:
             asked_at = since_boot()
@@ -145,7 +145,7 @@ class RedisLease:
         self._valid_until = asked_at + self._lease_s * _SAFETY
         self._run_id = await self._store.run_id()
         await self._store.note_worker(self.worker, now_ms=await self._store.now_ms(), keep_s=KEEP_S)
-        # A new Redis is given time to learn from now on, and not only when somebody asks it.
+        # Start the settling time of a new Redis now, not at the first request.
         await self._store.settle(settle_s=self._lease_s, keep_s=REMEMBER_S)
         log.info("lease.acquired", worker=self.worker, epoch=epoch)
 
@@ -156,7 +156,7 @@ class RedisLease:
                 if not await self._renew():
                     await self._win_back(home)
                 elif await self._store.run_id() != self._run_id:
-                    # Another Redis than before: it may lack the last of what it was told.
+                    # A restarted Redis or another one: it may lack the last writes.
                     await self._win_back(home)
             except RuntimeUnavailable as exc:
                 log.warning("lease.not_renewed", worker=self.worker, why=exc.message)
@@ -186,10 +186,10 @@ class RedisLease:
             self._stop()
 
     async def _win_back(self, home: str) -> None:
-        """The lease has lapsed, was forgotten, or is another's. With the next epoch nothing counts
-        as vouched for any more."""
+        """Acquire the lease again after it lapsed, was lost by Redis or was taken. The new epoch
+        means that every session has to be vouched for again."""
         fields = await self._store.fields(self._key)
-        # A higher epoch of this very place is one whose answer has not come: Redis froze meanwhile.
+        # A higher epoch with this home is our own request, whose answer was lost.
         if int(fields.get("epoch", 0)) > self._epoch and fields["home"] != home:
             log.error("worker.superseded", worker=self.worker, epoch=fields["epoch"])
             self._valid_until = 0.0
@@ -201,8 +201,7 @@ class RedisLease:
             await self._store.ask_to_drain(self.worker, drain)
 
     async def _vouch_for_ever(self) -> None:
-        """Beside the renewals, however long it takes. A gap is over when it was vouched to the end:
-        where that fails, it is done again."""
+        """Vouch after each gap, concurrently with the renewals, and repeat it until it succeeds."""
         await self._served.wait()
         assert self._on_gap is not None
         while True:
@@ -225,7 +224,7 @@ class RedisLease:
 
 
 def _home(folder: Path, worker: str) -> str:
-    """Names the folder this worker keeps, on this machine."""
+    """Identifies this worker's state folder on this machine."""
     path = folder / f"{worker}.home"
     private_file(path)
     if not path.read_text():

@@ -1,4 +1,4 @@
-"""The registry of a worker that is one of many: the fleet's index, written in its own name."""
+"""The registry of a worker in a fleet, on top of the fleet's index."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 
 class RedisRegistry(Registry):
     def __init__(self, index: SessionIndex, lease: Lease, *, ledger: Ledger | None = None) -> None:
-        """ledger: in a file, or in memory for a worker that is never started again."""
+        """`ledger` defaults to one in memory, for a worker that is never restarted."""
         self._index = index
         self._lease = lease
         self.ledger = ledger or Ledger()
 
     async def close(self) -> None:
-        """The store belongs to whoever opened it."""
+        """No-op: whoever opened the store closes it."""
 
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
         return await self._index.newest(tenant, thread_id)
@@ -45,7 +45,7 @@ class RedisRegistry(Registry):
         if before is not None and before.status == Status.LIVE:
             await self._index.note(replace(before, status=Status.LOST))
         elif before is None and record.thread_id != record.session_id:
-            # Redis may have forgotten the thread between the look and the leap.
+            # Redis may have lost the thread since `before` was read.
             try:
                 await self._index.make_sure()
             except RuntimeUnavailable:
@@ -66,7 +66,7 @@ class RedisRegistry(Registry):
         return elsewhere or error_for(record)
 
     async def _elsewhere(self, record: Record) -> SandboxError | None:
-        """What to tell where the session is another worker's, which may have it still."""
+        """The error if the session belongs to another worker that may still have it."""
         if record.status != Status.LIVE or record.worker == self._lease.worker:
             return None
         match await self._index.presence(record.worker):
@@ -74,7 +74,7 @@ class RedisRegistry(Registry):
                 return _misdirected(record)
             case Presence.AWAY:
                 return RuntimeUnavailable(
-                    f"worker {record.worker}, which has this thread, is away; retry in 2 s",
+                    f"worker {record.worker} has this thread and is away; retry in 2 s",
                     retry_after_s=2,
                 )
             case Presence.GONE:

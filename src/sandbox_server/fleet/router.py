@@ -1,8 +1,8 @@
-"""The router: finds the worker of a call, and stays with the call until it is answered.
+"""The router: finds the worker for a call, and retries the call until it is answered.
 
-While the worker that has the thread is away, a call waits. When it is gone for good, the loss is
-told or, for a thread_id, a new life begins elsewhere. A call that may have begun somewhere names
-that session from then on, so that it can join what it began but never begin a second time.
+While the worker that has the thread is away, a call waits. Once that worker is gone, the call fails
+with SessionLost or, for a thread_id, gets a new session elsewhere. A call that may have begun is
+pinned to that session: a retry can join what it began, but never begin a second time.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from sandbox_server.sessions.registry import Status, error_for
 from sandbox_server.tasks import TaskSet
 
 _KNOWN = 10_000
-"""How many threads' workers are kept in mind for the time in which Redis does not answer."""
+"""Size of the cache of threads' workers, used while Redis does not answer."""
 _FRESH_S = 2.0
-"""How long a worker that has answered is asked again without looking it up: if it does not have the
-thread any more it says so, or cannot be reached."""
+"""How long a worker that answered is used again without a lookup. If it no longer has the thread,
+it says so or cannot be reached."""
 _REGISTRY_S = 0.5
-"""How long the registry is waited for where it is known without it whom to ask."""
+"""Timeout for the registry when the cache already knows the worker."""
 _SILENT_S = 1.0
-"""How long it is left alone after that."""
+"""How long the registry is skipped after such a timeout."""
 _UNUSED_S = 60.0
-"""How long a client is kept that nobody uses."""
+"""How long an unused client is kept."""
 _CLOSE_S = 5.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
@@ -53,31 +53,31 @@ Call = Callable[[Sandboxes, Target | None], Awaitable[_Answer]]
 
 @dataclass
 class Attempt:
-    """One call on its way, over however many tries."""
+    """The state of one call across its retries."""
 
     tenant: str
     target: Target | None
-    """None for a new session without a name."""
+    """None for a new session without a thread_id."""
     creates: bool
     repeatable: bool
-    """Whether it may be carried out twice."""
+    """Whether it may be sent again after it may have begun."""
     backoff: Backoff
     full: set[str] = field(default_factory=set)
-    """Workers that have no room for it."""
+    """Workers that refused it for lack of room."""
     unable: set[str] = field(default_factory=set)
-    """Workers that could not take it at the moment: others are tried first."""
+    """Workers that were unavailable: others are tried first."""
     begun: bool = False
-    """Whether a worker may have begun with it."""
+    """Whether a worker may have begun it."""
     pinned: bool = False
-    """Whether it names the session in which it may have begun."""
+    """Whether the target was replaced by the session in which it may have begun."""
     refusal: SandboxError | None = None
 
     def progress(self) -> None:
-        """Something was answered: patience begins anew."""
+        """Reset the patience after an answer."""
         self.backoff.reset()
 
     async def wait(self, why: SandboxError) -> None:
-        """Before the next try. Raises the error where patience is over."""
+        """Pause before the next try. Raises `why` if the patience is over."""
         pause_s = self.backoff.pause_s(time.monotonic())
         if pause_s is None:
             raise why
@@ -86,7 +86,7 @@ class Attempt:
 
 @dataclass
 class _Opened:
-    """A client, and how many calls are under way through it."""
+    """A client, and the number of its running calls."""
 
     client: RemoteTenants
     calls: int = 0
@@ -95,7 +95,7 @@ class _Opened:
 
 @dataclass
 class _Known:
-    """A worker that has answered for a session."""
+    """A worker that has answered for a target."""
 
     worker: Worker
     fresh_until: float
@@ -119,7 +119,7 @@ class Router:
         self._chance = random.Random()
         self._clock = clock
         self._opened: dict[str, _Opened] = {}
-        """By url. One that has not been used for a while is closed: its worker may be gone."""
+        """By url. Unused ones are closed, since their workers may be gone."""
         self._closing: TaskSet[None] = TaskSet()
         self._silent_until = 0.0
         self._known: OrderedDict[tuple[str, Target], _Known] = OrderedDict()
@@ -147,7 +147,7 @@ class Router:
 
     @contextlib.contextmanager
     def client(self, worker: Worker) -> Iterator[Tenants]:
-        """The way to a worker, which stays open for as long as this is."""
+        """A client for a worker, kept open until the context exits."""
         opened = self._opened.get(worker.url)
         if opened is None:
             self._close_unused()
@@ -174,8 +174,8 @@ class Router:
         resendable: Callable[[], bool] = lambda: True,
         until: contextlib.AsyncExitStack | None = None,
     ) -> _Answer:
-        """The answer of the worker that has the session meant. `resendable`: whether all of the
-        request is still there. `until`: what the answer is used in, where it goes on after this."""
+        """The answer of the worker that has the target's session. `resendable`: whether the whole
+        request can be sent again. `until`: keeps the client open for an answer that is streamed."""
         while True:
             worker = await self.worker_of(attempt)
             try:
@@ -191,7 +191,7 @@ class Router:
     async def after(
         self, exc: SandboxError, worker: Worker, attempt: Attempt, *, resendable: bool = True
     ) -> None:
-        """Returns where the call is worth another try. Raises the error where it is not."""
+        """Handle a failed try: return if the call should be retried, else raise the error."""
         self._doubt(attempt)
         if not resendable:
             raise exc
@@ -214,7 +214,7 @@ class Router:
             raise exc
 
     async def worker_of(self, attempt: Attempt) -> Worker:
-        """The worker to turn to next. Raises SessionLost, SessionNotFound, Capacity, and
+        """The worker for the next try. Raises SessionLost, SessionNotFound, Capacity, and
         RuntimeUnavailable when patience is over."""
         while True:
             try:
@@ -229,13 +229,13 @@ class Router:
                 return where.worker
             assert where.record is not None
             raise RuntimeUnavailable(
-                f"worker {where.record.worker}, which has this thread, is away; retry in 2 s",
+                f"worker {where.record.worker} has this thread and is away; retry in 2 s",
                 retry_after_s=2,
             )
         if where.record is None and attempt.pinned:
             raise SessionLost(
-                "the session was lost in the middle of this call, with its files; a call with its"
-                " thread_id starts a new one"
+                "the session and its files were lost during this call; a call with its thread_id"
+                " starts a new one"
             )
         if not attempt.creates or (attempt.target and attempt.target.session_id):
             raise error_for(where.record)
@@ -259,7 +259,7 @@ class Router:
         return where
 
     async def _located(self, tenant: str, target: Target, known: Worker) -> Location:
-        """By the registry, or from memory where that does not answer: the worker itself knows
+        """Ask the registry; if it does not answer, use the cached worker, which knows itself
         whether it may still serve."""
         if time.monotonic() >= self._silent_until:
             try:
@@ -284,13 +284,13 @@ class Router:
                 retry_after_s=5,
             )
         raise RuntimeUnavailable(
-            f"no worker serves, and {len(workers)} are registered; start one, or retry in 2 s",
+            f"none of the {len(workers)} registered workers is serving; start one, or retry in 2 s",
             retry_after_s=2,
         )
 
     def _placed(self, workers: Sequence[Worker], attempt: Attempt) -> Worker | None:
-        """One with room, if need be one that was unable a moment ago. By figures as old as the last
-        heartbeat all may be full: then one is asked, which knows."""
+        """A worker with room, preferably one that was available. If all look full by their last
+        heartbeat, try one anyway: it has the current figures."""
         for avoid in (attempt.full | attempt.unable, attempt.full):
             if worker := place(workers, avoid=avoid, chance=self._chance):
                 return worker
@@ -308,6 +308,6 @@ class Router:
             self._known.popitem(last=False)
 
     def _doubt(self, attempt: Attempt) -> None:
-        """Something went wrong: the next try looks up where the thread is."""
+        """Expire the cached worker, so that the next try looks it up."""
         if attempt.target and (known := self._known.get((attempt.tenant, attempt.target))):
             known.fresh_until = 0.0

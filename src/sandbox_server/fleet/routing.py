@@ -1,4 +1,4 @@
-"""RoutedTenants: the sandboxes of all workers of a fleet. It has no state to lose."""
+"""RoutedTenants: the sandboxes of all workers of a fleet. Stateless."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from sandbox_server.fleet.router import Attempt, Router
 from sandbox_server.fleet.workers import Presence, Worker
 
 _HELD_S = 5.0
-"""A stream that lasted so long was a working one."""
+"""A stream that lasted this long resets the patience."""
 _LIST_S = 5.0
-"""How long a worker may take to list its sessions."""
+"""Timeout for a worker to list its sessions."""
 _REPLAY_BYTES = 1 << 20
-"""How much of an upload is kept, to be sent again."""
+"""How much of an upload is kept for a retry."""
 _Aimed = TypeVar("_Aimed", bound=Request)
 
 log = structlog.get_logger()
 
 
 class RoutedTenants(Tenants):
-    """What a coordinator serves."""
+    """Serves every tenant's sandboxes on a coordinator."""
 
     def __init__(self, directory: Directory, router: Router, *, coordinator_id: str) -> None:
         self._directory = directory
@@ -60,7 +60,7 @@ class RoutedTenants(Tenants):
         return _Routed(self, self._router, tenant)
 
     async def health(self) -> Health:
-        """Unhealthy where nobody can be served, degraded where some cannot."""
+        """Unhealthy if no worker serves, degraded if some do not."""
         try:
             workers, registry = await self._directory.workers(), "ok"
         except RuntimeUnavailable as exc:
@@ -90,7 +90,7 @@ class RoutedTenants(Tenants):
         )
 
     async def sessions(self, tenant: str) -> SessionList:
-        """Of every worker that answers; the others are named."""
+        """The sessions of every worker that answers; the others are named in the result."""
         workers = await self._directory.workers()
         expected = [w for w in workers if self._directory.presence(w) != Presence.GONE]
         lists = await asyncio.gather(*(self._sessions_of(worker, tenant) for worker in expected))
@@ -102,7 +102,7 @@ class RoutedTenants(Tenants):
         )
 
     async def _sessions_of(self, worker: Worker, tenant: str) -> list[SessionSummary] | None:
-        """None where it does not answer."""
+        """None if the worker does not answer."""
         if self._directory.presence(worker) == Presence.AWAY:
             return None
         try:
@@ -115,7 +115,7 @@ class RoutedTenants(Tenants):
 
 
 class _Routed(Sandboxes):
-    """Every call goes to the worker that has its thread."""
+    """Sends every call to the worker that has its thread."""
 
     def __init__(self, fleet: RoutedTenants, router: Router, tenant: str) -> None:
         self._fleet = fleet
@@ -141,7 +141,7 @@ class _Routed(Sandboxes):
         )
 
     async def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
-        """Those of one command, over as many connections and processes as it takes."""
+        """The events of one command, resumed over reconnects and restarts of the worker."""
         if isinstance(request, ExecuteRequest):
             request = op.keyed(request)
         attempt = self._attempt(request, creates=isinstance(request, ExecuteRequest))
@@ -168,7 +168,7 @@ class _Routed(Sandboxes):
                 return
             except SandboxError as exc:
                 if time.monotonic() - connected > _HELD_S:
-                    attempt.progress()  # A command may be silent for long.
+                    attempt.progress()  # A long silence of the command is no failure.
                 await self._router.after(exc, worker, attempt)
 
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
@@ -191,8 +191,8 @@ class _Routed(Sandboxes):
 
 
 class _Replay:
-    """The chunks of an upload, kept while they are few: a worker that stops refuses a request
-    before it has read much of it."""
+    """Keeps the first chunks of an upload for a retry: a stopping worker refuses a request before
+    it has read much of it."""
 
     def __init__(self, chunks: AsyncIterable[bytes]) -> None:
         self._rest = aiter(chunks)
@@ -201,11 +201,11 @@ class _Replay:
 
     @property
     def whole(self) -> bool:
-        """Whether everything read so far is still there to be sent again."""
+        """Whether everything read so far can be sent again."""
         return self._size <= _REPLAY_BYTES
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """From the beginning on, whoever has read how much before."""
+        """All chunks, from the beginning for each try."""
         for chunk in list(self._kept):
             yield chunk
         async for chunk in self._rest:
@@ -218,7 +218,7 @@ class _Replay:
 
 
 def _target(request: Request) -> Target | None:
-    """Whose sandbox is meant. None for a new session without a name."""
+    """The thread or session of a request. None for a new session without a thread_id."""
     if isinstance(request, Target):
         return Target(thread_id=request.thread_id, session_id=request.session_id)
     if isinstance(request, CreateSessionRequest) and request.thread_id is not None:
@@ -227,7 +227,7 @@ def _target(request: Request) -> Target | None:
 
 
 def _aimed(request: _Aimed, target: Target | None) -> _Aimed:
-    """The same, for the session in which an attempt before this one may have begun."""
+    """The request for the session in which an earlier try may have begun."""
     if target is None or target.session_id is None or not isinstance(request, Target):
         return request
     return request.model_copy(update=dict(target))

@@ -1,4 +1,4 @@
-"""The Redis of a fleet: how it is reached, what its keys are called, its errors translated."""
+"""Access to a fleet's Redis: connection, key names, error translation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 _ANSWER_S = 2.0
 _RETRIES = 3
 _PIECE = 500
-"""How many fields of a large hash are asked for at a time."""
+"""Fields per HSCAN of a large hash."""
 _SCRIPTS = {
     name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text()
     for name in ("acquire", "begin", "describe", "end", "release", "renew", "restore", "settle")
@@ -29,7 +29,7 @@ _SCRIPTS = {
 
 
 class Restored(NamedTuple):
-    """A live session, and where it is written."""
+    """A live session with its keys."""
 
     thread_key: str
     session_key: str
@@ -38,12 +38,12 @@ class Restored(NamedTuple):
 
 
 class Store:
-    """Every method raises RuntimeUnavailable where Redis does not answer."""
+    """Every method raises RuntimeUnavailable if Redis does not answer."""
 
     def __init__(
         self, client: Redis, *, sentinels: Sequence[Redis] = (), namespace: str = "sandbox"
     ) -> None:
-        """sentinels: whom the client asks where Redis is. Closed together with it."""
+        """`sentinels`: clients of the sentinels, closed together with `client`."""
         self._client = client
         self._sentinels = sentinels
         self._namespace = namespace
@@ -59,8 +59,8 @@ class Store:
         for client in (self._client, *self._sentinels):
             await client.aclose()
 
-    # A key has what belongs together in braces, so that a cluster keeps it in one slot, and no
-    # names of callers, who may put secrets into them.
+    # Braces put related keys into one slot of a cluster. Names given by callers are hashed: they
+    # may contain secrets.
 
     def thread_key(self, tenant: str, thread_id: str) -> str:
         return f"{self._namespace}:{{{_hashed(tenant, thread_id)}}}:thread"
@@ -76,7 +76,7 @@ class Store:
 
     @property
     def workers_key(self) -> str:
-        """The ids of all workers, each with the time it was last heard of."""
+        """Sorted set of worker ids by the time of their last heartbeat."""
         return f"{self._namespace}:workers"
 
     @property
@@ -88,7 +88,7 @@ class Store:
         return None if found is None else str(found)
 
     async def set(self, key: str, value: str, *, ttl_s: float | None) -> None:
-        """Without a ttl it stays until it is deleted, or set again with one."""
+        """Without a ttl the key does not expire."""
         await self._ask("SET", key, value, *(() if ttl_s is None else ("PX", _ms(ttl_s))))
 
     async def delete(self, key: str) -> None:
@@ -98,7 +98,7 @@ class Store:
         return dict(await self._ask("HGETALL", key))
 
     async def many_fields(self, key: str) -> dict[str, str]:
-        """The same, piece by piece: a hash may be too large for one answer."""
+        """Like fields(), in pieces: the hash may be too large for one answer."""
         found: dict[str, str] = {}
         cursor = 0
         while True:
@@ -114,7 +114,7 @@ class Store:
         await self._ask("HDEL", key, field)
 
     async def ask_to_drain(self, worker: str, how: str) -> bool:
-        """Whether there is such a worker."""
+        """False if there is no such worker."""
         key = self.worker_key(worker)
         if not await self._ask("EXISTS", key):
             return False
@@ -122,23 +122,23 @@ class Store:
         return True
 
     async def now_ms(self) -> int:
-        """The time by Redis: the only clock that all machines share."""
+        """The time of Redis, the only clock that all machines share."""
         seconds, micros = await self._ask("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def run_id(self) -> str:
-        """Changes when Redis is started anew or another one takes its place. A cluster has none."""
+        """Changes when Redis restarts or fails over. Empty for a cluster."""
         if isinstance(self._client, RedisCluster):
             return "cluster"
         return str((await self._ask("INFO", "server"))["run_id"])
 
     async def begin(self, key: str, record: str, *, after: tuple[str, int, str]) -> bool:
-        """after: session, epoch and status of the record that is expected under this key."""
+        """`after`: session, epoch and status of the record expected under the key."""
         return bool(await self._run("begin", (key,), record, *after))
 
     async def restore(self, held_key: str, sessions: Sequence[Restored]) -> list[bool]:
-        """Write live sessions of one worker again, all in one go; of each, whether its thread is
-        not another's."""
+        """Rewrite a worker's live sessions in one script; returns for each whether it still owns
+        its thread."""
         if isinstance(self._client, RedisCluster):
             return await self._restore_in_cluster(held_key, sessions)
         threads = (each.thread_key for each in sessions)
@@ -147,10 +147,10 @@ class Store:
         return [bool(answer) for answer in answers]
 
     async def _restore_in_cluster(self, held_key: str, sessions: Sequence[Restored]) -> list[bool]:
-        """One script a thread: their keys are on different nodes. What is held is written first, so
-        that nothing is written that cannot be found."""
+        """One script per thread, since their keys are on different nodes. `held` is written first,
+        so that no record is orphaned."""
         await self._ask("HSET", held_key, *_flat({s.session_id: s.record for s in sessions}))
-        # By its text: a pipeline cannot be told halfway that a node does not know the script.
+        # EVAL, not EVALSHA: a pipeline cannot fall back when a node lacks the script.
         script = _SCRIPTS["restore"]
         answers = await self._ask_all(
             *(("EVAL", script, 1, each.thread_key, each.record) for each in sessions),
@@ -159,20 +159,20 @@ class Store:
         return [bool(ours) for (ours,) in answers[: len(sessions)]]
 
     async def end(self, key: str, record: str, *, ttl_s: float) -> str:
-        """How the session is remembered from now on."""
+        """Returns the record that counts for the session: this one, or that of an earlier end."""
         return str(await self._run("end", (key,), record, _ms(ttl_s)))
 
     async def acquire(
         self, key: str, home: str, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
     ) -> tuple[int, float]:
-        """The epoch of a lease now held, or 0 and the seconds it is still another's."""
+        """The epoch of the acquired lease, or 0 and the seconds another still holds it."""
         answer = await self._run("acquire", (key,), home, _ms(ttl_s), _ms(keep_s), *_flat(fields))
         return int(answer[0]), int(answer[1]) / 1000
 
     async def renew(
         self, worker: str, epoch: int, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
     ) -> tuple[bool, str]:
-        """Whether the lease is still held, and how its worker is asked to drain, if it is."""
+        """Whether the lease is still held, and the requested drain mode, if any."""
         keys = (self.worker_key(worker), self.held_key(worker))
         values = (epoch, _ms(ttl_s), _ms(keep_s), *_flat(fields))
         held, drain, now_ms = await self._run("renew", keys, *values)
@@ -184,23 +184,23 @@ class Store:
         await self._run("release", (key,), epoch, state)
 
     async def describe(self, key: str) -> tuple[dict[str, str], int]:
-        """The fields of a worker, and the time by Redis."""
+        """The fields of a worker, and the time of Redis in ms."""
         now_ms, *flat = await self._run("describe", (key,))
         return dict(zip(flat[::2], flat[1::2], strict=True)), int(now_ms)
 
     async def describe_all(self, keys: Sequence[str]) -> tuple[list[dict[str, str]], int]:
-        """The same of many, asked in one go."""
+        """The same for many workers, in one pipeline."""
         now_ms = await self.now_ms()
         return await self._ask_all(*(("HGETALL", key) for key in keys)), now_ms
 
     async def settle(self, *, settle_s: float, keep_s: float) -> float:
-        """The seconds in which Redis may still lack something: for so long after it was started
-        anew or emptied, all that know something tell it again."""
+        """The seconds left of the settling time: after a restart or flush, workers have `settle_s`
+        to write their sessions again."""
         return int(await self._run("settle", (self.marker_key,), _ms(settle_s), _ms(keep_s))) / 1000
 
     async def note_worker(self, worker: str, *, now_ms: int, keep_s: float) -> None:
-        """It lives. The list of workers stays until the last of them is forgotten, and the marker
-        for as long as anybody lives."""
+        """Record a heartbeat. Keeps the list of workers from expiring, and extends the marker that
+        shows Redis was not flushed."""
         await self._ask_all(
             ("ZADD", self.workers_key, now_ms, worker),
             ("PERSIST", self.workers_key),
@@ -208,8 +208,8 @@ class Store:
         )
 
     async def forget_worker(self, worker: str) -> None:
-        """Nothing is left of a worker but the sessions it holds, if there still are any: then it is
-        remembered until they are ended."""
+        """Delete what is stored of a worker, unless it still holds sessions: those have to be ended
+        first."""
         if await self._ask("HLEN", self.held_key(worker)):
             return
         await self._ask("ZREM", self.workers_key, worker)
@@ -219,7 +219,7 @@ class Store:
         return list(await self._ask("ZRANGE", self.workers_key, 0, -1))
 
     async def silent_workers(self, *, for_s: float) -> list[str]:
-        """Those that were last heard of so long ago, or longer."""
+        """Workers without a heartbeat for `for_s`."""
         before = await self.now_ms() - _ms(for_s)
         return list(await self._ask("ZRANGEBYSCORE", self.workers_key, 0, before))
 
@@ -232,7 +232,7 @@ class Store:
                 return await self._execute("EVAL", text, len(keys), *keys, *args)
 
     async def _ask_all(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The answers to several commands, asked in one go; others may come in between."""
+        """Send several commands in one pipeline; it is not a transaction."""
         with _translated():
             pipeline = self._client.pipeline(transaction=False)
             for command in commands:
@@ -249,8 +249,8 @@ class Store:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Errors of Redis end here. Cancellations do not, though redis-py sends with asyncio.wait_for,
-    which up to Python 3.11 loses one that comes at the wrong moment."""
+    """Translate errors of Redis. Raise a cancellation that redis-py lost: up to Python 3.11,
+    asyncio.wait_for can swallow one."""
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
@@ -260,14 +260,14 @@ def _translated() -> Iterator[None]:
         if task.cancelling() > before:
             raise asyncio.CancelledError from exc
         raise RuntimeUnavailable(
-            f"the registry does not answer ({type(exc).__name__}); try again", retry_after_s=1
+            f"the registry does not answer ({type(exc).__name__}); retry in 1 s", retry_after_s=1
         ) from exc
     if task.cancelling() > before:
         raise asyncio.CancelledError
 
 
 def _clients(url: str) -> list[Redis]:
-    """Of Redis itself, and of the sentinels that know which one it is."""
+    """The client of Redis, then those of its sentinels."""
     retry = Retry(ExponentialWithJitterBackoff(cap=0.5, base=0.05), _RETRIES)
     options: dict[str, Any] = {
         "decode_responses": True,
@@ -308,7 +308,7 @@ def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> list[Redi
 
 @cache
 def _sha1(text: str) -> str:
-    """The name that Redis gives to a script it has run before."""
+    """The digest by which EVALSHA finds a loaded script."""
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 

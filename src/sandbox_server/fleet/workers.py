@@ -1,4 +1,4 @@
-"""What a fleet knows of its workers, and whether one may still come back."""
+"""A worker as the fleet sees it, and the choice of one for a new thread."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from enum import StrEnum
 from typing import Any
 
 KEEP_S = 86400.0
-"""How long a worker that fell silent is remembered."""
+"""How long a silent worker is remembered."""
 
 
 class Phase(StrEnum):
     STARTING = "starting"
-    """It holds its lease and is taking its boxes over."""
+    """Holds its lease and is adopting its boxes."""
     SERVING = "serving"
     DRAINING = "draining"
-    """It serves the threads it has and takes no new ones."""
+    """Serves the threads it has and takes no new ones."""
     STOPPED = "stopped"
-    """It has let go of its lease and left its boxes to its successor."""
+    """Has released its lease and left its boxes to its successor."""
 
 
 class Drain(StrEnum):
     RESTART = "restart"
-    """Let running commands end, then exit: the boxes wait for the next process of this worker."""
+    """Let running commands end, then exit; the worker's next process adopts the boxes."""
     LEAVE = "leave"
     """Wait until the last session has ended, then exit for good."""
 
@@ -32,9 +32,9 @@ class Drain(StrEnum):
 class Presence(StrEnum):
     HERE = "here"
     AWAY = "away"
-    """It does not serve, and may come back with everything it had."""
+    """Not serving, but may come back with everything it had."""
     GONE = "gone"
-    """Its lease and the time of grace are over: what it had is lost."""
+    """Lease and grace period are over: its sessions are lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Worker:
 
     @property
     def takes_threads(self) -> bool:
-        """Whether it does, where it has room."""
+        """Whether it accepts new threads, regardless of room."""
         return self.phase == Phase.SERVING and self.lapsed_s < 0
 
     def presence(self, *, grace_s: float) -> Presence:
@@ -70,7 +70,7 @@ class Worker:
 
 
 def worker_fields(worker: Worker) -> dict[str, Any]:
-    """What a worker tells the fleet of itself."""
+    """The fields that a worker publishes."""
     return {
         "id": worker.id,
         "url": worker.url,
@@ -84,7 +84,7 @@ def worker_fields(worker: Worker) -> dict[str, Any]:
 
 
 def _phase(text: str) -> Phase:
-    """One that only a later version knows: what the worker has is served, and nothing is added."""
+    """An unknown phase of a later version counts as draining: its threads are still served."""
     try:
         return Phase(text)
     except ValueError:
@@ -92,7 +92,7 @@ def _phase(text: str) -> Phase:
 
 
 def worker_from(fields: dict[str, str], *, now_ms: int) -> Worker | None:
-    """The inverse; None where there is nothing, or nothing that is understood."""
+    """The inverse of worker_fields; None if the fields are missing or invalid."""
     try:
         return Worker(
             id=fields["id"],
@@ -117,11 +117,11 @@ def place(
     chance: random.Random,
     full_too: bool = False,
 ) -> Worker | None:
-    """Which worker a new thread goes to: the roomier of two taken by chance, or None where nobody
-    has room; with `full_too`, where nobody takes threads at all.
+    """Choose a worker for a new thread: the roomier of two random ones; None if none has room. With
+    `full_too`, full workers count as well.
 
-    Figures are as old as the last heartbeat: always taking the roomiest would send every new thread
-    of that time to the same worker.
+    The figures are as old as the last heartbeat: always taking the roomiest would send every new
+    thread until the next one to the same worker.
     """
     able = [
         worker

@@ -1,6 +1,5 @@
--- KEYS[1] a thread; ARGV: the record that begins, then session, epoch and status of the one it is to
--- follow ('' for none). Answers whether that is what the thread still held. A repeated call whose
--- first answer was lost succeeds again.
+-- KEYS[1] a thread; ARGV: the new record, then session, epoch and status of the expected predecessor
+-- ('' for none). Returns whether that matched. A retry whose first answer was lost succeeds again.
 local held = redis.call('GET', KEYS[1])
 if held then
   local found = cjson.decode(held)

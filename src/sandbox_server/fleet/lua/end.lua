@@ -1,5 +1,5 @@
--- KEYS[1] a thread; ARGV: the record of a session that has ended, ms to remember it. Answers how
--- that session is remembered: as here, or as it ended before.
+-- KEYS[1] a thread; ARGV: the record of a session that has ended, ms to remember it. Returns the
+-- record that counts for the session: the one given, or that of an earlier end.
 local held = redis.call('GET', KEYS[1])
 if held then
   local found = cjson.decode(held)

@@ -1,4 +1,4 @@
--- KEYS[1] a worker; ARGV: its epoch, the state it leaves in. Its lease ends now.
+-- KEYS[1] a worker; ARGV: its epoch, the state it leaves in. Ends its lease now.
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then
   return 0
 end

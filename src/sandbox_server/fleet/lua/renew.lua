@@ -1,6 +1,6 @@
--- KEYS[1] a worker, KEYS[2] its sessions, which live as long as they do; ARGV: its epoch, ms of the
--- lease, ms to remember it, then fields and values. Answers {1, how it is to drain, the time in ms}, and a 0 in the first place
--- where the lease has lapsed or is another's.
+-- KEYS[1] a worker, KEYS[2] its sessions, kept from expiring; ARGV: its epoch, ms of the lease, ms to
+-- remember it, then fields and values. Returns {1, drain mode, the time in ms}, with 0 in the first
+-- place if the lease has lapsed or belongs to another.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', KEYS[1], 'epoch', 'until', 'drain')

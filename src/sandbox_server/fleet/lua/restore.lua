@@ -1,7 +1,6 @@
--- ARGV: live records of one worker. KEYS: the thread of each; then, unless a cluster keeps them
--- elsewhere, the session of each and the hash of what the worker holds. Answers for each whether it
--- is, or is again, its thread's: not where that session has ended or another has begun that is not
--- older.
+-- ARGV: live records of one worker. KEYS: the thread of each; then, except in a cluster, the session
+-- of each and the hash of the worker's sessions. Returns for each whether it owns its thread: not if
+-- that session has ended, or one of the same or a later generation has begun.
 local count, answers = #ARGV, {}
 for i, text in ipairs(ARGV) do
   local record, held = cjson.decode(text), redis.call('GET', KEYS[i])

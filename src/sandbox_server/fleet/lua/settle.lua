@@ -1,6 +1,6 @@
--- KEYS[1] the marker; ARGV: the ms in which a new Redis is told everything, the ms the marker lives.
--- Answers the ms that are left of that time. It begins anew where the marker is missing, as after a
--- flush, or is of another run of Redis, which may lack the last of what the one before was told.
+-- KEYS[1] the marker; ARGV: ms of the settling time after data loss, ttl of the marker in ms.
+-- Returns the ms left of the settling time. It starts again if the marker is missing, as after a
+-- flush, or is of another run of Redis, which may lack the last writes.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
