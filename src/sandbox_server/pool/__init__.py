@@ -1,4 +1,4 @@
-"""Boxes that are started before anyone asks for them."""
+"""Boxes that are started before they are needed."""
 
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import Pool

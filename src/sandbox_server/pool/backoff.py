@@ -1,4 +1,4 @@
-"""How long to leave an engine alone that fails. Pure."""
+"""How long to wait before retrying a failing engine. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ CAP_S = 30.0
 
 
 def backoff(failures: int, *, jitter: float) -> float:
-    """Seconds to wait after so many failures in a row: twice as long each time, up to a cap.
+    """Seconds to wait after consecutive failures: doubled each time, up to a cap.
 
-    `jitter` is a random number from 0 to 1; the wait lies between half of its length and all of it.
+    `jitter` is a random number from 0 to 1; the wait is between half and all of that time.
     """
     if failures <= 0:
         return 0.0
@@ -21,14 +21,14 @@ def backoff(failures: int, *, jitter: float) -> float:
 
 @dataclass(frozen=True)
 class Health:
-    """Whether boxes can be started at the moment, and if not, why and when to try again."""
+    """Whether boxes can be started now; if not, why, and when to retry."""
 
     failures: int = 0
     failure: str | None = None
     retry_at: float = 0.0
 
     def failed(self, why: str, *, now: float, jitter: float) -> Health:
-        """Several starts that fail together are one failure: the wait is not prolonged."""
+        """Starts that fail together count as one failure, so that the wait does not grow."""
         if now < self.retry_at:
             return Health(self.failures, why, self.retry_at)
         failures = self.failures + 1

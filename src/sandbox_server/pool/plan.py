@@ -1,4 +1,4 @@
-"""What the pool should start and what it should end. Pure: nothing here waits, asks or starts."""
+"""How many boxes the pool should start or end. Pure."""
 
 from __future__ import annotations
 
@@ -8,48 +8,47 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """How many boxes wait for a claim, and how fast that number follows what is claimed."""
+    """How many boxes are kept warm, and how fast that follows the demand."""
 
     size: int = 5
     """Warm boxes at rest."""
     min_size: int = 2
     """Warm boxes after `idle_after_s` without a claim."""
     max_size: int = 20
-    """Warm boxes at most, however fast claims come."""
+    """Most warm boxes, at any rate of claims."""
     concurrency: int = 4
-    """Boxes that start at the same time, cold starts included, and boxes that end."""
+    """Most boxes starting at a time, cold starts included, and most ending."""
     grow_window_s: float = 10.0
-    """As many boxes are kept warm as were claimed within this time."""
+    """At least as many boxes are kept warm as were claimed within this time."""
     shrink_window_s: float = 60.0
-    """None is ended for being too many while as many were claimed within this time."""
+    """Surplus boxes are kept while as many were claimed within this time."""
     idle_after_s: float = 600.0
     tick_s: float = 1.0
-    """A plan is made after every claim and every start, and otherwise this often."""
+    """How often to plan, besides after every claim and start."""
     check_every_s: float = 15.0
-    """A warm box is asked for a sign of life this often, and at least four times within its
-    dead-man's time."""
+    """How often a warm box is pinged; at least four times within its dead-man's time."""
     check_timeout_s: float = 10.0
     claim_timeout_s: float = 1.0
-    """How long a warm box may take to answer before it is handed out."""
+    """How long a warm box may take to answer a claim."""
     start_timeout_s: float = 60.0
     retry_after_s: float = 5.0
-    """What a claim is told that finds the machine full."""
+    """Retry-after of a claim when the machine is full."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_size <= self.size <= self.max_size:
             raise ValueError(
-                "pool sizes must be in order, 0 <= min <= size <= max: "
+                "pool sizes must satisfy 0 <= min <= size <= max: "
                 f"{self.min_size}, {self.size}, {self.max_size}"
             )
         if self.concurrency < 1:
-            raise ValueError(f"at least one box must be allowed to start: {self.concurrency}")
+            raise ValueError(f"pool concurrency must be at least 1: {self.concurrency}")
         if self.grow_window_s > self.shrink_window_s:
-            raise ValueError("a pool that shrinks sooner than it grows would never come to rest")
+            raise ValueError("pool shrink_window_s must not be shorter than grow_window_s")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do now. Never both."""
+    """How many boxes to start or to end now; one of them is 0."""
 
     start: int = 0
     end: int = 0
@@ -68,13 +67,13 @@ def plan(
     failing: bool = False,
     retry_at: float = 0.0,
 ) -> Plan:
-    """Compare the boxes there are with those there should be.
+    """Compare the current number of boxes with the wanted one.
 
     `claims` are the times of the last claims (`settings.max_size` of them are enough) and
     `idle_since` is the last of them, or when the pool was opened. `waiting` claims will take boxes
-    that are still starting. `room` is how many boxes, warm and starting, the machine has place for
-    besides its sessions; None means no bound. While `failing`, nothing is started before `retry_at`
-    and a single box after it.
+    that are still starting. `room` is how many boxes, warm and starting, fit on the machine besides
+    its sessions; None means no limit. While `failing`, nothing is started before `retry_at`, and
+    one box at a time after it.
     """
     idle = now - idle_since >= settings.idle_after_s
     floor = _wanted(claims, now - settings.grow_window_s, settings, idle=idle)

@@ -1,7 +1,7 @@
-"""The pool: keeps boxes warm and hands them out, each of them once.
+"""The pool: keeps boxes warm and hands each out once.
 
-What happens in one step of the event loop needs no lock, so there is none: every count is changed
-together with what it counts, and everything that takes time runs in a task of its own.
+There are no locks: every count is changed in the same step of the event loop as what it counts, and
+everything that takes time runs in a task of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from sandbox_server.tasks import TaskSet, stop
 
 CLOSE_ANSWER_S = 1.0
 CLOSE_S = 15.0
-"""How long boxes may take to end when the pool is closed and the engine fails."""
+"""How long closing the pool waits for boxes to be destroyed."""
 
 log = structlog.get_logger(__name__)
 
 
 class BoxNotes(Protocol):
-    """What a pool writes down of its boxes, before anything else happens to them."""
+    """Where a pool records its boxes, before it acts on them (see Ledger)."""
 
     def keep_warm(self, box_id: str, *, build: str) -> None: ...
 
@@ -46,9 +46,9 @@ class BoxNotes(Protocol):
 class Pool:
     """Warm boxes of one spec.
 
-    `room` tells how many more sessions the machine has place for. A box counts as a session from
-    the moment `claim` returns it, so the caller counts it before it awaits anything else.
-    Pools that share `slots` start so many boxes together.
+    `room` returns how many more sessions fit on the machine. A box counts as a session from the
+    moment `claim` returns it, so the caller must count it before its next await.
+    `slots` limits the concurrent starts of all pools that share it.
     """
 
     def __init__(
@@ -111,20 +111,20 @@ class Pool:
 
     @property
     def failure(self) -> str | None:
-        """Why boxes cannot be started at the moment, or None."""
+        """Why boxes cannot be started now, or None."""
         return self._health.failure
 
     def adopt(self, box: Box, agent: BoxAgent) -> None:
-        """Take in a warm box of a process before this one, also before the pool is opened. It is
-        asked for a sign of life at once, and again before it is handed out."""
+        """Add a warm box of an earlier process; allowed before the pool is opened. It is pinged at
+        once, and again before it is handed out."""
         self._keep(WarmBox(box, agent), check_in_s=0)
         self._wake.set()
 
     async def claim(self, state: Mapping[str, Any]) -> WarmBox:
-        """A box that nobody had before and that has taken this state: the caller's from now on.
+        """An unused box that has stored `state`; the caller owns it from now on.
 
-        Takes the oldest warm box, or waits for a new one where there is none. Raises Capacity
-        where the machine is full and RuntimeUnavailable where no box can be started.
+        Takes the oldest warm box, or waits for a new one if there is none. Raises Capacity if the
+        machine is full and RuntimeUnavailable if no box can be started.
         """
         self._require_open()
         room, after_s = self._room(), self._settings.retry_after_s
@@ -146,8 +146,8 @@ class Pool:
         return warm
 
     async def close(self, *, destroy: bool) -> None:
-        """Stop all work. Warm boxes are destroyed if told, else left for a next process to adopt;
-        boxes that are just starting are always destroyed, and claims that wait for one fail."""
+        """Stop all work. Warm boxes are destroyed, or left for the next process to adopt; starting
+        boxes are always destroyed, and waiting claims fail."""
         self._closed = True
         left, keepers = [*self._warm], [*self._warm.values()]
         self._warm.clear()
@@ -156,7 +156,7 @@ class Pool:
         while self._waiters:
             self._fail_waiter(_stopping())
         if destroy:
-            # Whoever has taken them over keeps them.
+            # A ping finds boxes that another process has taken over (fenced); those are kept.
             await asyncio.gather(*(warm.answers(within_s=CLOSE_ANSWER_S) for warm in left))
             for warm in left:
                 self._discard(warm, reason="closed")
@@ -179,7 +179,7 @@ class Pool:
 
     async def _claim_cold(self, state: Mapping[str, Any]) -> WarmBox:
         warm = await self._next()
-        # There is no other to turn to: it has as long as it had to start.
+        # There is no other box to try, so it may take as long as a start.
         within_s = self._settings.start_timeout_s
         if not await self._give(warm, state, within_s=within_s):
             raise RuntimeUnavailable(
@@ -188,7 +188,7 @@ class Pool:
         return warm
 
     async def _give(self, warm: WarmBox, state: Mapping[str, Any], *, within_s: float) -> bool:
-        """Whether the box is there and has taken the state. If the claim fails after that, the box
+        """Whether the box answers and has stored the state. If the claim fails after that, the box
         is destroyed: adoption would mistake it for a live session."""
         try:
             self._notes.give(warm.box.id, state, build=self._runtime.build)
@@ -201,7 +201,7 @@ class Pool:
         return taken
 
     async def _next(self) -> WarmBox:
-        """Wait for the next box, of which there is one on its way for every claim that waits."""
+        """Wait for a new box; makes sure that one is starting for every waiting claim."""
         self._require_open()
         waiter: asyncio.Future[WarmBox] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -217,7 +217,7 @@ class Pool:
             raise
 
     def _hand_out(self, warm: WarmBox) -> None:
-        """Give a box that has just answered to the claim that waits longest, or keep it."""
+        """Give a new box to the longest-waiting claim, or keep it warm."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -238,7 +238,7 @@ class Pool:
         try:
             self._notes.keep_warm(warm.box.id, build=self._runtime.build)
         except SandboxError as exc:
-            self._discard(warm, reason="not written down")
+            self._discard(warm, reason="not recorded")
             self._start_failed(exc)
             return
         keeping = self._keep_alive(warm, check_in_s)
@@ -250,7 +250,7 @@ class Pool:
         return warm
 
     async def _keep_alive(self, warm: WarmBox, check_in_s: float) -> None:
-        """Signs of life in both directions: they also set back the box's dead-man's switch."""
+        """Ping a warm box until it dies. Pings also reset its dead-man's switch."""
         await warm.until_dead(
             first_in_s=check_in_s,
             every_s=self._check_every_s,
@@ -266,7 +266,7 @@ class Pool:
 
     async def _destroy(self, warm: WarmBox) -> None:
         await warm.destroy()
-        with contextlib.suppress(SandboxError):  # Whoever starts next finds no such box.
+        with contextlib.suppress(SandboxError):  # Adoption drops entries without a box.
             self._notes.forget(warm.box.id)
 
     # Starting
@@ -340,4 +340,4 @@ class Pool:
 
 
 def _stopping() -> RuntimeUnavailable:
-    return RuntimeUnavailable("the server is about to stop; try again")
+    return RuntimeUnavailable("the server is stopping; try again")

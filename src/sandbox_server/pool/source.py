@@ -1,4 +1,4 @@
-"""Where boxes of new sessions come from: the pool, and one more for each other environment."""
+"""Where the boxes of new sessions come from: a pool for each environment."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 
 
 class PooledBoxes:
-    """Implements BoxSource. Use as an async context manager: warm boxes go in the end, since
-    nothing is in them that the next worker could not make anew."""
+    """Implements BoxSource. Use as an async context manager; warm boxes are destroyed on exit,
+    since the next process can make new ones."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class PooledBoxes:
             )
 
         self._pool = pool_of(spec, settings)
-        # Boxes of other environments are made when they are asked for, in the same way.
+        # Boxes of other environments are made on demand, by pools that keep none warm.
         none_warm = replace(settings, size=0, min_size=0, max_size=0)
         self._pools = {
             name: pool_of(replace(spec, image=image), none_warm)
@@ -73,16 +73,16 @@ class PooledBoxes:
         return self._pool.warm
 
     def failures(self) -> dict[str, str]:
-        """Why boxes cannot be started at the moment, by environment; "" is the usual one."""
+        """Why boxes cannot be started now, by environment; "" is the default one."""
         all_of_them = {"": self._pool, **self._pools}
         return {name: pool.failure for name, pool in all_of_them.items() if pool.failure}
 
     def connect(self, box: Box) -> BoxAgent:
-        """The way to a box, for its owner."""
+        """An agent for a box, with this worker's epoch."""
         return box.agent(epoch=self._epoch(), deadman_s=self._spec.deadman_s)
 
     async def found(self) -> list[Box]:
-        """Every box that runs and is this worker's, also those of a process before this one."""
+        """Every running box of this worker, including those of earlier processes."""
         return await self._runtime.boxes(self._spec.owner)
 
     @property
@@ -90,13 +90,13 @@ class PooledBoxes:
         return self._runtime.build
 
     def adopt(self, box: Box, agent: BoxAgent) -> None:
-        """Take in a warm box of a process before this one."""
+        """Add a warm box of an earlier process to the pool."""
         self._pool.adopt(box, agent)
 
     async def claim(
         self, environment: str | None, state: Mapping[str, Any]
     ) -> tuple[Box, BoxAgent]:
-        """A box for a new session: a warm one, or a new one of another environment."""
+        """A box for a new session: a warm one, or a new one for another environment."""
         pool = self._pool if environment is None else self._pools.get(environment)
         if pool is None:
             raise self._unknown(environment)
@@ -106,8 +106,8 @@ class PooledBoxes:
     def _unknown(self, environment: str | None) -> InvalidRequest:
         if not self._runtime.has_images:
             return InvalidRequest(
-                f"environment {environment!r}: {self._runtime.name} boxes have the programs of"
-                " the server's machine, not those of an image; leave it out, or use docker"
+                f"environment {environment!r}: {self._runtime.name} boxes use the host's programs,"
+                " not an image; omit `environment`, or use docker"
             )
         known = ", ".join(sorted(self._pools))
         return InvalidRequest(

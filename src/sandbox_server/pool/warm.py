@@ -1,4 +1,4 @@
-"""A warm box: one that runs, with a link to its warden that is open already."""
+"""A warm box: running, with an open link to its warden."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sandbox_server.runtime.agent import BoxAgent, Fenced
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 
 DESTROY_ATTEMPTS = 10
-"""Together about two minutes: an engine may be restarted meanwhile."""
+"""About two minutes in total, enough for an engine to restart."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(eq=False)
 class WarmBox:
-    """Who holds it answers for it: closes the warden's link and destroys the box in the end."""
+    """Its owner closes the link to the warden and destroys the box."""
 
     box: Box
     agent: BoxAgent
     fenced: bool = False
-    """Somebody with a higher epoch has taken the box over, so it is no longer ours to destroy."""
+    """A process with a higher epoch has taken the box over, so we must not destroy it."""
 
     async def answers(self, *, within_s: float, state: Mapping[str, Any] | None = None) -> bool:
-        """Whether the box is there and, where it is given one, has taken a state. A link that broke
-        is replaced, where that goes in time."""
+        """Whether the box answers in time and, if given, has stored the state. A broken link is
+        reopened."""
         try:
             async with asyncio.timeout(within_s):
                 if state is None:
@@ -45,13 +45,13 @@ class WarmBox:
             return False
         except (SandboxError, TimeoutError):
             return False
-        except Exception:  # Whatever a hostile box may trigger, it is no box to hand out.
+        except Exception:  # A hostile box may trigger anything: do not hand it out.
             log.exception("box.ping_broke", box=self.box.id)
             return False
         return True
 
     async def until_dead(self, *, first_in_s: float, every_s: float, within_s: float) -> None:
-        """Ask for signs of life; returns when there is none."""
+        """Ping the box; returns when it does not answer."""
         pause_s = first_in_s
         while True:
             await asyncio.sleep(pause_s)
@@ -60,8 +60,8 @@ class WarmBox:
             pause_s = every_s
 
     async def destroy(self) -> None:
-        """Destroy the box, if it is ours. An engine that fails is asked again; a box that stays all
-        the same ends by its dead-man's switch."""
+        """Destroy the box, unless fenced. Retries when the engine fails; a box that is still left
+        ends by its dead-man's switch."""
         await let_go(self.agent)
         if self.fenced:
             log.warning("box.fenced", box=self.box.id)
@@ -85,11 +85,11 @@ async def make(
     discard: Callable[[WarmBox], None],
     within_s: float,
 ) -> WarmBox:
-    """A new box whose warden has answered. Only making it takes a slot: while a warden gets ready,
-    the engine has time for the next box.
+    """A new box whose warden has answered. A slot is held only while the engine makes the box, not
+    while its warden gets ready.
 
-    Raises Unavailable. A box that was made and does not answer goes to `discard`, as does one whose
-    maker is cancelled.
+    Raises Unavailable. A box that does not answer, or whose creation is cancelled, goes to
+    `discard`.
     """
     try:
         async with slots, asyncio.timeout(within_s):

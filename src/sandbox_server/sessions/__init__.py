@@ -1,1 +1,1 @@
-"""Sessions: which thread has which box, and what became of those it had before."""
+"""Sessions: which thread has which box, and how its earlier sessions ended."""

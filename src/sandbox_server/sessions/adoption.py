@@ -1,4 +1,4 @@
-"""Taking over what a worker before this one has left: sessions and warm boxes."""
+"""Adoption after a restart: taking over the sessions and warm boxes of the previous process."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ log = structlog.get_logger()
 
 ADOPT_S = 15.0
 WATCHED = 64
-"""Of how many commands at most that a box says are running the end is waited for."""
+"""Most running commands per adopted box whose end is awaited."""
 AT_ONCE = 16
-"""How many boxes are asked at a time: an engine asked for more gets slower."""
+"""How many boxes are asked at a time: more slow the engine down."""
 
 
 class FoundBoxes(Protocol):
-    """The boxes of this worker, whoever made them."""
+    """The boxes of this worker, including those of earlier processes."""
 
     @property
     def build(self) -> str:
-        """Which agent a warm box has to have."""
+        """The warden build that a warm box must have."""
 
     async def found(self) -> list[Box]: ...
 
     def connect(self, box: Box) -> BoxAgent: ...
 
     def adopt(self, box: Box, agent: BoxAgent) -> None:
-        """Keep one as warm."""
+        """Add a warm box to the pool."""
 
 
 class Adoption:
-    """A box is a session's, or warm, or it goes. A session that cannot be reached is not lost."""
+    """A box found belongs to a session, is warm, or is destroyed. Unreachable sessions are kept."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Adoption:
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
-        """Take over all there is."""
+        """Adopt everything the previous process left."""
         await self._adopt({record.box_id: record for record in await self._known()})
 
     async def _known(self) -> list[Record]:
-        """The sessions that the registry knows as this worker's. Its hiccups are waited out."""
+        """This worker's sessions by the registry. Retries while the registry is unavailable."""
         backoff = Backoff(0.1, 0.5, ADOPT_S)
         while True:
             try:
@@ -85,12 +85,11 @@ class Adoption:
             await asyncio.sleep(pause_s)
 
     async def _adopt(self, known: dict[str, Record]) -> None:
-        """known: the sessions that were live when the worker before this one ended, by box, as far
-        as the registry knows them."""
+        """`known`: the registry's live sessions of this worker, by box."""
         boxes = await self._source.found()
         entries = self._registry.ledger.entries()
         await asyncio.gather(
-            *(self._take_over(box, entries.get(box.id), known.get(box.id)) for box in boxes)
+            *(self._adopt_box(box, entries.get(box.id), known.get(box.id)) for box in boxes)
         )
         begun = {box_id: self._record(box_id, e.state) for box_id, e in entries.items() if e.begun}
         for box_id, record in {**begun, **known}.items():
@@ -100,9 +99,8 @@ class Adoption:
         if boxes or known:
             log.info("worker.adopted", boxes=len(boxes), sessions=len(self._table), of=len(known))
 
-    async def _take_over(self, box: Box, entry: Entry | None, known: Record | None) -> None:
-        """A box is a session's, or warm, or it goes. A session that cannot be reached is not lost,
-        and whatever goes wrong with one box costs no other."""
+    async def _adopt_box(self, box: Box, entry: Entry | None, known: Record | None) -> None:
+        """Adopt one box; a failure does not affect the others."""
         try:
             await self._decide(box, entry, known)
         except Exception:
@@ -110,9 +108,9 @@ class Adoption:
 
     async def _decide(self, box: Box, entry: Entry | None, known: Record | None) -> None:
         agent = self._source.connect(box)
-        told, why = await self._asked(agent)
+        reported, why = await self._ask(agent)
         becomes = decide(
-            entry, known, told, build=self._source.build, idle_timeout_s=self._idle_timeout_s
+            entry, known, reported, build=self._source.build, idle_timeout_s=self._idle_timeout_s
         )
         match becomes:
             case Warm():
@@ -120,7 +118,7 @@ class Adoption:
             case Resume():
                 if why:
                     log.warning("session.unreachable", box=box.id, why=why)
-                await self._resume(box, agent, becomes, told)
+                await self._resume(box, agent, becomes, reported)
             case Discard():
                 log.warning("box.not_adopted", box=box.id, why=why or becomes.why)
                 if known is not None:
@@ -129,8 +127,8 @@ class Adoption:
                     await self._table.abandon(self._record(box.id, entry.state))
                 await self._maker.discard(box, agent)
 
-    async def _asked(self, agent: BoxAgent) -> tuple[BoxState | None, str]:
-        """What a box says of itself, or None and why it says nothing."""
+    async def _ask(self, agent: BoxAgent) -> tuple[BoxState | None, str]:
+        """The state a box reports, or None and the reason."""
         try:
             async with self._slots, asyncio.timeout(ADOPT_S):
                 return await agent.state(), ""
@@ -138,12 +136,12 @@ class Adoption:
             return None, f"no answer within {ADOPT_S:g} s"
         except SandboxError as exc:
             return None, exc.message
-        except Exception as exc:  # A hostile box may trigger anything; the others go on.
+        except Exception as exc:  # A hostile box may trigger anything; go on with the others.
             log.exception("box.state_broke")
             return None, repr(exc)
 
     async def _resume(
-        self, box: Box, agent: BoxAgent, becomes: Resume, told: BoxState | None
+        self, box: Box, agent: BoxAgent, becomes: Resume, reported: BoxState | None
     ) -> None:
         state, now = becomes.state, time.monotonic()
         record = self._record(box.id, state)
@@ -156,16 +154,16 @@ class Adoption:
             environment=state["environment"],
             met=becomes.met,
         )
-        if told is None:
+        if reported is None:
             session.may_run_until = now + MAX_TIMEOUT_S
         else:
-            session.last_used -= min(told.idle_s, max(time.time() - record.created_at, 0.0))
+            session.last_used -= min(reported.idle_s, max(time.time() - record.created_at, 0.0))
         await self._table.adopt(session)
-        if session.ended is None and told is not None:
-            running = [command.command_id for command in told.commands if command.running]
+        if session.ended is None and reported is not None:
+            running = [command.command_id for command in reported.commands if command.running]
             for command_id in running[-WATCHED:]:
                 session.watch(command_id, for_s=MAX_TIMEOUT_S)
 
     def _record(self, box_id: str, state: Mapping[str, Any] | None) -> Record:
-        """Of a session of a server before this one, not yet vouched for."""
+        """A record with epoch -1, which means not yet vouched for by this process."""
         return record_from_state(state or {}, box_id, worker=self._lease.worker, epoch=-1)

@@ -1,4 +1,4 @@
-"""What becomes of a box that a server finds after a restart. Pure."""
+"""Decides what to do with a box found after a restart. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from sandbox_server.sessions.registry import Record
 
 @dataclass(frozen=True)
 class Warm:
-    """Nobody has had it."""
+    """Unused: it goes to the pool."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """It is a session's."""
+    """It belongs to a session, which goes on."""
 
     state: Mapping[str, Any]
-    """What its server wrote down when the session began."""
+    """The session's state, as recorded when it began."""
     met: bool
-    """Whether the box has confirmed that."""
+    """Whether the box has confirmed the session."""
 
 
 @dataclass(frozen=True)
 class Discard:
-    """It is destroyed. A session it was given to is lost."""
+    """It is destroyed; its session, if any, is lost."""
 
     why: str
 
@@ -38,43 +38,43 @@ class Discard:
 def decide(
     entry: Entry | None,
     known: Record | None,
-    told: BoxState | None,
+    reported: BoxState | None,
     *,
     build: str,
     idle_timeout_s: float,
 ) -> Warm | Resume | Discard:
-    """By the ledger's entry and by the session the registry knows for the box. What the box says
-    (`told`, None where it does not answer) can only cost it its place, never give it one."""
+    """Decide by the ledger's entry and the registry's session for the box. What the box reports
+    (None if it does not answer) is not trusted: it can only lead to Discard, never away from it."""
     if entry is not None and entry.state is None:
-        return Discard(why) if (why := _unfit(entry, known, told, build)) else Warm()
+        return Discard(why) if (why := _unfit(entry, known, reported, build)) else Warm()
     if entry is not None and (entry.begun or known is not None):
         assert entry.state is not None
         state = entry.state
     elif entry is None and known is not None:
-        state = _of_older_server(known, told, idle_timeout_s)
+        state = _of_older_server(known, reported, idle_timeout_s)
     else:
-        return Discard("it is no session's")
-    if told is not None and identity(told.state) != identity(state):
-        return Discard("it says that it is another session's")
-    return Resume(state, met=told is not None)
+        return Discard("no session owns it")
+    if reported is not None and identity(reported.state) != identity(state):
+        return Discard("it reports another session than the ledger")
+    return Resume(state, met=reported is not None)
 
 
-def _unfit(entry: Entry, known: Record | None, told: BoxState | None, build: str) -> str:
-    """Why a box that was made ahead of need cannot be handed out."""
-    if told is None:
+def _unfit(entry: Entry, known: Record | None, reported: BoxState | None, build: str) -> str:
+    """Why a warm box cannot be handed out; empty if it can."""
+    if reported is None:
         return "it does not answer"
-    if known is not None or told.state or told.ran or told.commands:
-        return "it was used"
-    return "" if entry.build == build else "its warden is of another version"
+    if known is not None or reported.state or reported.ran or reported.commands:
+        return "it has been used"
+    return "" if entry.build == build else f"its warden is build {entry.build}, not {build}"
 
 
 def _of_older_server(
-    known: Record, told: BoxState | None, idle_timeout_s: float
+    known: Record, reported: BoxState | None, idle_timeout_s: float
 ) -> Mapping[str, Any]:
-    """Versions before the ledger have left environment and idle timeout in the box alone."""
+    """Before the ledger, environment and idle timeout were stored only in the box."""
     environment = None
-    if told is not None and identity(told.state) == identity(vars(known)):
-        kept, environment = told.state.get("idle_timeout_s"), told.state.get("environment")
+    if reported is not None and identity(reported.state) == identity(vars(known)):
+        kept, environment = reported.state.get("idle_timeout_s"), reported.state.get("environment")
         if isinstance(kept, int | float) and 0 < kept <= MAX_IDLE_TIMEOUT_S:
             idle_timeout_s = kept
         environment = None if environment is None else str(environment)

@@ -1,4 +1,4 @@
-"""The lease: the right of a worker to serve, and the number that fences whoever had it before."""
+"""The lease: a worker's right to serve, with an epoch that fences earlier holders."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sandbox_server.private import private_file, private_folder
 
 @dataclass(frozen=True)
 class Load:
-    """How much a worker has to do."""
+    """A worker's current load."""
 
     sessions: int = 0
     warm: int = 0
 
 
 class Lease(Protocol):
-    """Held while a worker runs. `epoch` is higher than that of any holder before."""
+    """Held while a worker runs. `epoch` is higher than that of any earlier holder."""
 
     @property
     def worker(self) -> str: ...
@@ -33,25 +33,24 @@ class Lease(Protocol):
 
     @property
     def draining(self) -> bool:
-        """Whether the worker is to take no new sessions."""
+        """Whether the worker must not take new sessions."""
 
     @property
     def leaves(self) -> bool:
-        """Whether nobody will take over from this worker."""
+        """Whether the worker leaves for good, with no successor."""
 
     async def serve(
         self, *, load: Callable[[], Load], on_gap: Callable[[], Awaitable[None]]
     ) -> None:
-        """From now on threads may come. `on_gap` is awaited when the lease was lost and won again,
-        or may have been forgotten, and again until it succeeds; `load` tells how much there is to
-        do."""
+        """Accept threads from now on. `on_gap` is awaited after the lease was lost and reacquired,
+        or the registry may have lost data, and repeated until it succeeds. `load` is published."""
 
     def check(self) -> None:
-        """Raises RuntimeUnavailable where the right to serve has lapsed."""
+        """Raises RuntimeUnavailable if the lease has lapsed."""
 
 
 class LoneLease:
-    """The lease of a worker that shares its sessions with nobody: it never lapses."""
+    """The lease of a standalone worker: it never lapses."""
 
     def __init__(self, worker: str, epoch: int) -> None:
         self.worker = worker
@@ -69,17 +68,17 @@ class LoneLease:
 
 
 class AlreadyRunning(RuntimeUnavailable):
-    """Another process has the name."""
+    """Another process uses this worker id."""
 
 
 _held: set[int] = set()
-"""The locks of this process."""
+"""File descriptors of the locks this process holds."""
 
 
 @contextlib.contextmanager
 def alone(folder: Path, name: str) -> Iterator[None]:
-    """Two servers of one name would take each other's boxes. Raises AlreadyRunning, and
-    RuntimeUnavailable where the folder cannot be used."""
+    """Lock a worker id: two servers with one id would take each other's boxes. Raises
+    AlreadyRunning, and RuntimeUnavailable if the folder cannot be used."""
     path = folder / f"{name}.lock"
     try:
         private_folder(folder)
@@ -88,7 +87,7 @@ def alone(folder: Path, name: str) -> Iterator[None]:
     except OSError as exc:
         raise RuntimeUnavailable(
             f"the state folder {folder} cannot be used ({exc.strerror}): set SANDBOX_STATE_DIR to a"
-            " folder of your own"
+            " folder this user can write to"
         ) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,10 +104,10 @@ def alone(folder: Path, name: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _let_go_after_fork() -> None:
-    """A child shares the locks of its parent, and would keep them when the parent ends."""
+def _unlock_after_fork() -> None:
+    """Close the locks in a forked child, which would keep them after the parent ends."""
     while _held:
         os.close(_held.pop())
 
 
-os.register_at_fork(after_in_child=_let_go_after_fork)
+os.register_at_fork(after_in_child=_unlock_after_fork)

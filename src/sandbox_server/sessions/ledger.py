@@ -1,7 +1,7 @@
-"""The ledger: what a worker has written down of its own boxes.
+"""The ledger: a worker's record of its own boxes.
 
-A box can lie about everything it carries. So whatever a later server has to believe of a box is
-written here first: that it is warm, or whose it was before it is told so.
+A box can lie about everything it stores. So what a later process has to rely on is written here
+first: that the box is warm, or which session it is given to.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ class Entry:
     """One box."""
 
     build: str
-    """Which warden it was made with."""
+    """The build of its warden."""
     state: Mapping[str, Any] | None = None
-    """What it was told of its session; None for a warm box, which nobody has had."""
+    """The state of its session; None for a warm box."""
     begun: bool = False
-    """Whether the registry has heard of that session."""
+    """Whether the registry knows the session."""
 
 
 class Ledger:
-    """A table in a file of the worker's. Raises RuntimeUnavailable where it cannot be written."""
+    """A table in the worker's SQLite file. Raises RuntimeUnavailable if it cannot be written."""
 
     def __init__(self, db: sqlite3.Connection | None = None) -> None:
         self._db = db or sqlite3.connect(":memory:", isolation_level=None)
         self._execute(_SCHEMA)
 
     def keep_warm(self, box_id: str, *, build: str) -> None:
-        """A box was made and waits for a session. Nothing changes for one that is known."""
+        """Record a warm box. No-op for a box that is already recorded."""
         self._execute("insert or ignore into boxes (box_id, build) values (?, ?)", box_id, build)
 
     def give(self, box_id: str, state: Mapping[str, Any], *, build: str) -> None:
-        """A box is about to be told that it is this session's."""
+        """Record that a box is given to a session. Call before the box gets the state."""
         self._execute(
             "insert into boxes (box_id, build, state) values (?, ?, ?)"
             " on conflict do update set state = excluded.state, begun = 0",
@@ -56,11 +56,11 @@ class Ledger:
         )
 
     def begin(self, box_id: str) -> None:
-        """The registry knows the session of this box."""
+        """Record that the registry knows the box's session."""
         self._execute("update boxes set begun = 1 where box_id = ?", box_id)
 
     def forget(self, box_id: str) -> None:
-        """A box is gone, or about to be."""
+        """Delete the entry of a box that is gone, or about to be."""
         self._execute("delete from boxes where box_id = ?", box_id)
 
     def entries(self) -> dict[str, Entry]:
@@ -72,7 +72,7 @@ class Ledger:
         }
 
     def keep_only(self, box_ids: Iterable[str]) -> None:
-        """Forget boxes that ended while nobody looked."""
+        """Delete the entries of all other boxes, which ended while no server ran."""
         for gone in self.entries().keys() - set(box_ids):
             self.forget(gone)
 
@@ -83,7 +83,7 @@ class Ledger:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """A full or broken disk is an outage, not a bug. Raises RuntimeUnavailable."""
+    """Translate SQLite errors, such as a full disk, to RuntimeUnavailable."""
     try:
         yield
     except sqlite3.Error as exc:

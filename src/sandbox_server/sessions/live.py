@@ -1,4 +1,4 @@
-"""A live session: a record, its box and the clock of its use."""
+"""A live session: its record, its box and when it was last used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[str, str]
 """Tenant and thread_id."""
 _IDENTITY = ("tenant", "thread_id", "generation", "session_id")
 SETTLE_S = 30.0
-"""How long after its time limit a command may take to be over."""
+"""How long past its time limit a command may take to end."""
 
 
 @dataclass
@@ -31,14 +31,14 @@ class LiveSession:
     last_used: float
     """On the monotonic clock."""
     environment: str | None = None
-    """The kind of box, where the caller has chosen one."""
+    """The environment the caller chose, if any."""
     cwd: str | None = None
-    """Where the last command left off, as far as this server has seen it."""
+    """The working directory after the last command, as far as this process knows."""
     met: bool = True
-    """Whether its box has said that it is this session's. One that does not answer when a server
-    takes it over is asked again before it is used."""
+    """Whether its box has confirmed the session. A box that did not answer during adoption is asked
+    again before use."""
     may_run_until: float = -math.inf
-    """Until when a command may still run whose end this server has not seen."""
+    """Until when a command may run whose end this process will not see."""
     busy: int = 0
     ended: Status | None = None
     watches: set[asyncio.Task[None]] = field(default_factory=set)
@@ -52,22 +52,22 @@ class LiveSession:
         return self.record.tenant, self.record.thread_id
 
     async def meet(self) -> None:
-        """Make sure that the box is there and is this session's. Raises SessionLost,
+        """Check that the box answers and belongs to this session. Raises SessionLost,
         RuntimeUnavailable."""
         await self.agent.connect()
         if not self.met and (about := self.agent.about) is not None:
             if identity(about.state) != identity(vars(self.record)):
                 raise SessionLost(
-                    f"box {self.box.id} says that it is not session {self.record.session_id}'s"
+                    f"box {self.box.id} does not report session {self.record.session_id} as its own"
                 )
             self.met = True
 
     @contextmanager
     def use(self, *, for_s: float = 0.0) -> Iterator[None]:
-        """Something is going on: it does not expire meanwhile, and its time begins anew after.
+        """Keep the session from expiring while in use; its idle time restarts afterwards.
 
-        for_s: how long a command may take that was begun. Where this is left by an error, such as
-        the caller's leaving, the command may still run.
+        for_s: time limit of the command, which may still run if this exits with an error, for
+        example because the caller disconnected.
         """
         self.busy += 1
         self.last_used = began = time.monotonic()
@@ -81,13 +81,13 @@ class LiveSession:
             self.last_used = time.monotonic()
 
     def used_at(self, idle_s: float, *, now: float) -> float:
-        """When it was used last, by its box, which says how long it has been idle. The box is
-        believed for as long as it may know better than this server."""
+        """When it was last used, given the idle time its box reports. The box is believed only up
+        to `may_run_until`: later use would have passed through this server."""
         return max(self.last_used, min(now - idle_s, self.may_run_until))
 
     def watch(self, command_id: str, *, for_s: float) -> None:
-        """A command nobody waits for is use of the session too, until it ends, or should have: that
-        is all a box can pretend."""
+        """Count a background command as use until it ends, at most `for_s`, so that a lying box
+        cannot extend it."""
 
         async def until_it_ends() -> None:
             with suppress(SandboxError, TimeoutError):
@@ -105,7 +105,7 @@ class LiveSession:
         task.add_done_callback(ended)
 
     async def let_go(self) -> None:
-        """The session goes on without this server."""
+        """Stop using the session; its box goes on."""
         for task in self.watches:
             task.cancel()
         await asyncio.gather(*self.watches, return_exceptions=True)
@@ -119,17 +119,17 @@ class LiveSession:
 
 
 def state_of(record: Record, *, idle_timeout_s: float, environment: str | None) -> dict[str, Any]:
-    """What a box is told of its session, for a server that finds it later."""
+    """The session's state, stored in ledger and box for a later process."""
     kept = {name: getattr(record, name) for name in (*_IDENTITY, "created_at")}
     return {**kept, "idle_timeout_s": idle_timeout_s, "environment": environment}
 
 
 def identity(state: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Which session a state, or a record's fields, is of."""
+    """The fields that identify a session, from a state or a record."""
     return tuple(state.get(name) for name in _IDENTITY)
 
 
 def record_from_state(state: Mapping[str, Any], box_id: str, *, worker: str, epoch: int) -> Record:
-    """The record of a session, out of what its server wrote down when it began."""
+    """Rebuild a session's record from its state."""
     kept = {name: state[name] for name in (*_IDENTITY, "created_at")}
     return Record(**kept, box_id=box_id, status=Status.LIVE, worker=worker, epoch=epoch)

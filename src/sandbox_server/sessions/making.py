@@ -1,4 +1,4 @@
-"""Making sessions: a record, and a box that is told whose it is."""
+"""Making sessions: a record, and a box that gets the session's state."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class BoxSource(Protocol):
     async def claim(
         self, environment: str | None, state: Mapping[str, Any]
     ) -> tuple[Box, BoxAgent]:
-        """A box nobody has used, whose warden has taken this state. Raises Capacity."""
+        """An unused box whose warden has stored this state. Raises Capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """How a new session is to be. None and empty mean: as configured."""
+    """Options of a new session. None and empty mean the configured default."""
 
     environment: str | None = None
     env: Mapping[str, str] | None = None
@@ -41,7 +41,7 @@ class SessionOptions:
 
 
 class SessionMaker:
-    """A box is used by one session: made here with it, and discarded here after it."""
+    """Makes sessions with their boxes, and destroys the boxes afterwards."""
 
     def __init__(
         self, source: BoxSource, lease: Lease, ledger: Ledger, *, idle_timeout_s: float
@@ -52,8 +52,8 @@ class SessionMaker:
         self._idle_timeout_s = idle_timeout_s
 
     async def make(self, key: Key, options: SessionOptions, before: Record | None) -> LiveSession:
-        """A session that follows `before`, in a box with what its caller wants in it. The registry
-        does not know of it yet. Raises Capacity, RuntimeUnavailable."""
+        """A session that follows `before`, in a box set up as the caller wants. It is not in the
+        registry yet. Raises Capacity, RuntimeUnavailable."""
         record = Record(
             tenant=key[0],
             thread_id=key[1],
@@ -86,7 +86,7 @@ class SessionMaker:
         )
 
     async def discard(self, box: Box, agent: BoxAgent) -> None:
-        """Destroy a box. One that cannot be reached ends by its dead-man's switch."""
+        """Destroy a box. An unreachable one ends by its dead-man's switch."""
         await agent.close()
         with contextlib.suppress(SandboxError):
             await box.destroy()

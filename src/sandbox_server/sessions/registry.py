@@ -1,7 +1,7 @@
 """The registry: an index of sessions that outlives the worker.
 
-It remembers what a box that is gone can no longer tell: that there was one, so that a loss is told
-and never papered over. What it says of a session counts, whatever the box says.
+It remembers sessions whose boxes are gone, so that a loss is reported instead of silently replaced.
+The registry is authoritative, whatever a box reports.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sandbox_sdk.protocol.errors import SandboxError, SessionLost, SessionNotFou
 from sandbox_server.sessions.ledger import Ledger
 
 REMEMBER_S = 7 * 86400.0
-"""How long an ended session is remembered, so that its thread is told what became of it."""
+"""How long an ended session is remembered, so that callers learn how it ended."""
 
 
 class Status(StrEnum):
     LIVE = "live"
     CLEANED = "cleaned"
-    """Ended because its caller said so."""
+    """Ended by its caller."""
     EXPIRED = "expired"
     LOST = "lost"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One session: a life of a thread."""
+    """One session of a thread."""
 
     tenant: str
     thread_id: str
@@ -39,71 +39,71 @@ class Record:
     status: Status
     created_at: float
     worker: str = ""
-    """Whose boxes it lives among, and the epoch in which that worker last vouched for it."""
+    """The worker that has it, and the epoch in which that worker last vouched for it."""
     epoch: int = 0
     more: dict[str, Any] = field(default_factory=dict, hash=False)
-    """What a later version has written beside, kept as it came."""
+    """Unknown fields of a later version, kept unchanged."""
 
 
 class Registry(ABC):
-    """What one worker knows of sessions. Every method may raise RuntimeUnavailable."""
+    """The sessions as one worker sees them. Every method may raise RuntimeUnavailable."""
 
     ledger: Ledger
-    """What it knows of its boxes, in a file on its own machine."""
+    """The worker's record of its boxes, in a local file."""
 
     @abstractmethod
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
-        """The latest life of a thread, live or not."""
+        """The latest session of a thread, live or not."""
 
     @abstractmethod
     async def by_session(self, tenant: str, session_id: str) -> Record | None:
-        """The life of that name, however long ago."""
+        """The session with this id, live or not."""
 
     @abstractmethod
     async def live(self) -> list[Record]:
-        """What this worker had, by the last that was heard of it."""
+        """The live sessions recorded for this worker."""
 
     @abstractmethod
     async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
-        """The latest life of a thread that a new one may follow, here and now.
+        """The latest session of a thread, if a new one may now follow it on this worker.
 
-        Raises Misdirected where another worker has the thread, and RuntimeUnavailable where that
-        worker is out of reach but may come back with it.
+        Raises Misdirected if another worker has the thread, and RuntimeUnavailable if that worker
+        is away and may come back with it.
         """
 
     @abstractmethod
     async def begin(self, record: Record, *, before: Record | None) -> None:
-        """A session begins after `before`. Raises Misdirected where somebody else was faster."""
+        """Record a new session after `before`. Raises Misdirected if another worker was faster."""
 
     async def restore(self, record: Record) -> bool:
-        """The same as restore_all, of one."""
+        """restore_all for one session."""
         return (await self.restore_all([record]))[0]
 
     @abstractmethod
     async def restore_all(self, records: Sequence[Record]) -> list[bool]:
-        """Sessions live in their boxes: of each, whether it is still its thread's session.
+        """Vouch for live sessions; returns for each whether it is still its thread's session.
 
-        Where the registry has forgotten one, it learns of it again. One that has ended stays so.
+        One that the registry has lost is written again. One that has ended stays so.
         """
 
     @abstractmethod
     async def end(self, record: Record, status: Status) -> None:
-        """A session of this worker has ended. Nothing happens where it was superseded."""
+        """Record the end of this worker's session. No-op if it was superseded."""
 
     @abstractmethod
     async def explain(self, record: Record | None) -> SandboxError:
-        """What to tell a caller whose session is not among this worker's live ones."""
+        """The error for a caller whose session is not live on this worker."""
 
     @abstractmethod
     async def tidy(self) -> None:
-        """Drop what nobody will ask for any more."""
+        """Delete expired records."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
 
 def is_same_or_older(found: Record, record: Record) -> bool:
-    """Whether what a registry has found does not stand in the way of a live session."""
+    """Whether the record found lets a live session keep its thread."""
     if found.session_id == record.session_id:
         return found.status == Status.LIVE
     return found.generation < record.generation
@@ -113,8 +113,8 @@ def error_for(record: Record | None) -> SandboxError:
     """The error for a session that is live nowhere."""
     if record is not None and record.status in (Status.LOST, Status.LIVE):
         return SessionLost(
-            f"session {record.session_id} is lost: its box is gone, with its files; a call with its"
+            f"session {record.session_id} is lost: its box and its files are gone; a call with its"
             " thread_id starts a new one",
             generation=record.generation,
         )
-    return SessionNotFound("no such session; create_session makes one")
+    return SessionNotFound("no such session; create one with create_session")

@@ -1,4 +1,4 @@
-"""A registry in one file, for a worker that is alone."""
+"""The registry of a standalone worker, in one SQLite file."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _COLUMNS = ", ".join(_FIELDS)
 
 
 class SqliteRegistry(Registry):
-    """Its calls take microseconds: none is worth a thread. Without a path it is in memory."""
+    """Runs on the event loop, since calls take microseconds. In memory without a path."""
 
     def __init__(self, path: Path | None = None, *, worker: str = "") -> None:
         self._worker = worker
         if path is not None:
-            private_file(path)  # SQLite gives the files beside it the same mode.
+            private_file(path)  # SQLite creates its -wal and -shm files with the same mode.
         self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=normal")
@@ -53,7 +53,7 @@ class SqliteRegistry(Registry):
         self._db.close()
 
     def next_epoch(self) -> int:
-        """Higher than any handed out before: whoever comes later fences those before."""
+        """An epoch higher than any before, so that it fences earlier processes."""
         ((epoch,),) = self._execute(
             "insert into epochs values (1, 1) on conflict do update set epoch = epoch + 1"
             " returning epoch"
@@ -111,7 +111,7 @@ class SqliteRegistry(Registry):
         )
 
     def _forget(self) -> None:
-        """Drop what ended long ago: such a thread may begin anew."""
+        """Delete sessions that ended long ago."""
         self._execute(
             "delete from sessions where status != 'live' and changed_at < ?",
             time.time() - REMEMBER_S,

@@ -22,12 +22,12 @@ log = structlog.get_logger()
 
 END_AT_ONCE = 16
 FULL_S = 5.0
-"""When somebody may ask again who found no room."""
+"""Retry-after of a caller that found no room."""
 
 
 @dataclass
 class Occupancy:
-    """How many sessions a machine has, and may have. The table counts them, the pool looks."""
+    """How many sessions the machine has and may have. Written by the table, read by the pool."""
 
     capacity: int
     live: int = 0
@@ -39,7 +39,7 @@ class Occupancy:
 
 
 class SessionTable:
-    """At most one live session a thread. All waiting happens under the thread's own lock."""
+    """At most one live session per thread. Every wait happens under the thread's own lock."""
 
     def __init__(
         self, registry: Registry, lease: Lease, maker: SessionMaker, occupancy: Occupancy
@@ -60,12 +60,12 @@ class SessionTable:
 
     @property
     def room(self) -> int:
-        """How many more sessions may begin."""
+        """How many more sessions can be created."""
         return max(self._occupancy.room - self._occupancy.making, 0)
 
     @property
     def behind(self) -> bool:
-        """Whether the registry lacks something that this table knows."""
+        """Whether the registry is missing an update from this table."""
         return self._teller.is_behind(self._live.values())
 
     def sessions(self) -> list[LiveSession]:
@@ -74,7 +74,7 @@ class SessionTable:
     async def open(
         self, tenant: str, thread_id: str, options: SessionOptions | None = None
     ) -> tuple[LiveSession, SessionState]:
-        """The live session of a thread, made where there is none.
+        """The live session of a thread, created if there is none.
 
         Raises Capacity, RuntimeUnavailable.
         """
@@ -91,10 +91,9 @@ class SessionTable:
         return self._live.get((tenant, thread_id))
 
     async def find(self, tenant: str, target: Target) -> LiveSession:
-        """The session meant.
+        """The target's live session.
 
-        Raises SessionNotFound, SessionLost for one that was lost, Misdirected for one of another
-        worker.
+        Raises SessionNotFound, SessionLost if it was lost, Misdirected if another worker has it.
         """
         self._lease.check()
         record = await self._record(tenant, target)
@@ -106,9 +105,9 @@ class SessionTable:
         return session
 
     async def lose(self, session: LiveSession) -> SandboxError:
-        """The box is gone: what to tell whoever was using it.
+        """End a session whose box is gone; returns the error for its callers.
 
-        That is a loss, unless the session was ended on purpose meanwhile. The next call with its
+        SessionLost, unless the session was ended on purpose meanwhile. The next call with its
         thread_id starts a new session.
         """
         await self._end(session, Status.LOST)
@@ -119,8 +118,8 @@ class SessionTable:
             await self._end(session, Status.CLEANED)
 
     async def expire(self, session: LiveSession) -> None:
-        """End a session unless it has been used meanwhile. Its box is asked where a command may run
-        whose end this server has not seen."""
+        """End a session unless it was used meanwhile. If a command may still run whose end this
+        process did not see, the box is asked first."""
         async with self._locked(session.key):
             if self._live.get(session.key) is not session or session.busy:
                 return
@@ -139,22 +138,21 @@ class SessionTable:
                 await self._end(session, Status.EXPIRED)
 
     async def adopt(self, session: LiveSession) -> None:
-        """Take a session over that a server before this one has made, or end it: while that server
-        was away, its thread may have begun anew elsewhere. Where the registry cannot be asked, the
-        session is vouched for later, before it is used."""
+        """Take over a session of an earlier process, or end it if its thread got a new session
+        elsewhere meanwhile. If the registry is unavailable, that is checked before first use."""
         self._enter(session)
         with contextlib.suppress(RuntimeUnavailable):
             await self._is_ours(session)
 
     async def abandon(self, record: Record) -> None:
-        """A session that a server before this one has made has no box any more."""
+        """Record as lost a session of an earlier process that has no box any more."""
         await self._teller.end(replace(record, status=Status.LOST))
 
     async def vouch(self) -> None:
-        """After a gap in the lease: go on with what is still ours, end what others took over. What
-        the registry could not be told before, it is told now.
+        """After a gap in the lease: keep the sessions that are still ours, end those taken over,
+        and report the ends that could not be reported before.
 
-        Raises RuntimeUnavailable. What is done by then stays done.
+        Raises RuntimeUnavailable; what was done by then stays done.
         """
         unvouched = [s for s in self.sessions() if not self._teller.has_vouched_for(s)]
         superseded: list[LiveSession] = []
@@ -166,14 +164,14 @@ class SessionTable:
         await self._teller.tell_ends()
 
     async def _is_ours(self, session: LiveSession) -> bool:
-        """Whether nobody has taken a session over. Raises RuntimeUnavailable where the registry has
-        to be asked and does not answer."""
+        """Whether no other worker took the session over. Raises RuntimeUnavailable if the registry
+        has to be asked and does not answer."""
         if not self._teller.has_vouched_for(session):
             await self._end_superseded(await self._teller.vouch([session]))
         return session.ended is None
 
     async def _may_end(self, session: LiveSession) -> bool:
-        """Whether a session is this worker's to end: after a long sleep it may be another's."""
+        """Whether the session is still ours: after a suspend another worker may have it."""
         try:
             self._lease.check()
             return await self._is_ours(session)
@@ -220,7 +218,7 @@ class SessionTable:
                 f"worker {self._lease.worker} is draining and takes no new sessions; retry in 1 s",
                 retry_after_s=1,
             )
-        # Nobody can have had a thread before that is named by its session.
+        # A thread named after its new session cannot have had an earlier one.
         named_here = options.session_id == key[1]
         before = None if named_here else await self._registry.predecessor(*key)
         self._occupancy.making += 1
@@ -228,7 +226,7 @@ class SessionTable:
             session = await self._maker.make(key, options, before)
             try:
                 await self._teller.begin(session.record, before=before)
-            except BaseException:  # Then the session has never been.
+            except BaseException:  # Not in the table: nothing else would destroy the box.
                 await asyncio.shield(self._maker.discard(session.box, session.agent))
                 raise
             self._enter(session)

@@ -1,4 +1,4 @@
-"""The teller: what a worker tells the registry of its sessions, and what it still has to tell."""
+"""Reports the begin and end of sessions to the registry, and vouches for them."""
 
 from __future__ import annotations
 
@@ -15,42 +15,41 @@ from sandbox_server.sessions.registry import Record, Registry, Status
 log = structlog.get_logger()
 
 BATCH = 200
-"""How many sessions are vouched for in one go: others wait for the event loop meanwhile."""
+"""Sessions vouched for per call: larger batches would block the event loop."""
 
 
 class Teller:
-    """Nothing is told once and for all: a registry may not answer, and may forget."""
+    """Repeats what the registry did not acknowledge, or may have lost."""
 
     def __init__(self, registry: Registry, lease: Lease) -> None:
         self._registry = registry
         self._lease = lease
-        self._untold: dict[str, Record] = {}
-        """Ends that the registry could not be told, by session_id."""
+        self._unreported: dict[str, Record] = {}
+        """Ended sessions the registry has not acknowledged, by session_id."""
 
     def is_behind(self, sessions: Iterable[LiveSession]) -> bool:
-        """Whether the registry lacks something about these, or about one that has ended."""
-        return bool(self._untold) or not all(map(self.has_vouched_for, sessions))
+        """Whether a session is not vouched for, or an end not reported."""
+        return bool(self._unreported) or not all(map(self.has_vouched_for, sessions))
 
     def has_vouched_for(self, session: LiveSession) -> bool:
-        """Whether the registry was told of a session since the last gap in the lease."""
+        """Whether the session was vouched for since the last gap in the lease."""
         return session.record.epoch == self._lease.epoch
 
     async def begin(self, record: Record, *, before: Record | None) -> None:
-        """A session begins, in its box. Raises as Registry.begin does: then it never was, and a
-        registry that has heard of it all the same will hear of its end."""
+        """Record a new session. Raises like Registry.begin: the session is then void, and its end
+        is reported later in case the registry has stored it after all."""
         try:
             await self._registry.begin(record, before=before)
             self._registry.ledger.begin(record.box_id)
         except Misdirected:
             raise
         except BaseException:
-            self._untold[record.session_id] = replace(record, status=Status.LOST)
+            self._unreported[record.session_id] = replace(record, status=Status.LOST)
             raise
 
     async def end(self, record: Record) -> None:
-        """A session has ended, as its record says. Where the registry does not answer, it is told
-        again later."""
-        self._untold[record.session_id] = record
+        """Report the end of a session. If the registry does not answer, tell_ends() repeats it."""
+        self._unreported[record.session_id] = record
         try:
             await self._registry.end(record, record.status)
         except RuntimeUnavailable as exc:
@@ -58,10 +57,10 @@ class Teller:
         except Exception:
             log.exception("session.end_not_told", thread=record.thread_id)
         else:
-            self._untold.pop(record.session_id, None)
+            self._unreported.pop(record.session_id, None)
 
     async def vouch(self, sessions: Sequence[LiveSession]) -> list[LiveSession]:
-        """Vouch for these; those that others have taken over. Raises RuntimeUnavailable."""
+        """Vouch for sessions; returns those taken over by others. Raises RuntimeUnavailable."""
         epoch = self._lease.epoch
         records = [replace(session.record, epoch=epoch) for session in sessions]
         superseded = []
@@ -74,11 +73,11 @@ class Teller:
         return superseded
 
     async def tell_ends(self) -> None:
-        """Raises RuntimeUnavailable where some are left to be told."""
-        for ended in list(self._untold.values()):
+        """Report pending ends. Raises RuntimeUnavailable if some are left."""
+        for ended in list(self._unreported.values()):
             await self.end(ended)
-        if self._untold:
+        if self._unreported:
             raise RuntimeUnavailable(
-                f"the registry could not be told of {len(self._untold)} ended sessions; they are"
-                " told again"
+                f"{len(self._unreported)} ended sessions are not recorded in the registry yet;"
+                " this is retried"
             )

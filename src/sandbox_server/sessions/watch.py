@@ -1,4 +1,4 @@
-"""Looking after live sessions for as long as a worker runs."""
+"""Periodic checks of the live sessions while a worker runs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from sandbox_server.tasks import TaskSet, stop
 log = structlog.get_logger()
 
 TIDY_EVERY_S = 1800.0
-"""How often what nobody will ask for is dropped from the registry."""
+"""How often expired records are deleted from the registry."""
 HALF_MADE_S = 600.0
-"""A session that the registry knows for longer than this, and this worker does not, has no box."""
+"""A live record older than this without a session in the table has no box."""
 
 
 class Watch:
-    """Keeps the dead-man's switches quiet, ends what is idle, notices what is gone, and tells the
-    registry what it lacks. Use as an async context manager.
+    """Pings boxes (which resets their dead-man's switches), ends idle and lost sessions, and keeps
+    the registry up to date. Use as an async context manager.
 
-    Every session is looked at by itself: one whose box hangs holds up nobody else, and nothing that
-    goes wrong with one ends the watch.
+    Every session is checked in a task of its own: a hanging box delays no other, and a failure does
+    not end the watch.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Watch:
         self._registry = registry
         self._ping_every_s = max(deadman_s / 4, tick_s)
         self._tick_s = tick_s
-        self._looking_at: set[str] = set()
-        self._looks: TaskSet[None] = TaskSet()
+        self._running: set[str] = set()
+        self._tasks: TaskSet[None] = TaskSet()
 
     async def __aenter__(self) -> Self:
         self._watching = asyncio.create_task(self._watch())
@@ -48,7 +48,7 @@ class Watch:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await stop(self._watching)
-        await self._looks.stop()
+        await self._tasks.stop()
 
     async def _watch(self) -> None:
         next_ping = time.monotonic() + self._ping_every_s
@@ -61,18 +61,18 @@ class Watch:
                 next_ping = now + self._ping_every_s
             for session in self._table.sessions():
                 if pinging or session.is_idle(now):
-                    self._look(session.record.session_id, partial(self._look_at, session))
+                    self._start_once(session.record.session_id, partial(self._check, session))
             if self._table.behind:
-                self._look("registry", self._table.vouch)
+                self._start_once("registry", self._table.vouch)
             if now >= next_tidy:
                 next_tidy = now + TIDY_EVERY_S
-                self._look("tidy", self._tidy)
+                self._start_once("tidy", self._tidy)
 
-    def _look(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something in the background, unless it is being done already."""
-        if name in self._looking_at:
+    def _start_once(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` in the background, unless work of this name is still running."""
+        if name in self._running:
             return
-        self._looking_at.add(name)
+        self._running.add(name)
 
         async def guarded() -> None:
             try:
@@ -82,11 +82,11 @@ class Watch:
             except Exception:
                 log.exception("watch.failed", what=name)
             finally:
-                self._looking_at.discard(name)
+                self._running.discard(name)
 
-        self._looks.start(guarded)
+        self._tasks.start(guarded)
 
-    async def _look_at(self, session: LiveSession) -> None:
+    async def _check(self, session: LiveSession) -> None:
         try:
             if session.is_idle(time.monotonic()):
                 await self._table.expire(session)
@@ -96,7 +96,7 @@ class Watch:
             await self._table.lose(session)
 
     async def _tidy(self) -> None:
-        """Also end what Redis was told of too late, after it had been frozen."""
+        """Also end records without a session: Redis may have stored one late, after a freeze."""
         await self._registry.tidy()
         here = {session.record.session_id for session in self._table.sessions()}
         for record in await self._registry.live():
