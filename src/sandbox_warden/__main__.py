@@ -1,4 +1,4 @@
-"""`warden.pyz pid1 …` is the warden, `warden.pyz relay` its stream through `docker exec`."""
+"""`warden.pyz pid1 …` runs the warden, `warden.pyz relay` a relay in a `docker exec`."""
 
 import sys
 

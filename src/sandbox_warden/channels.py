@@ -1,4 +1,4 @@
-"""What can be going on in a channel with a command: following it, feeding it."""
+"""Channels with a command: following its output, feeding its stdin."""
 
 from typing import Optional
 
@@ -26,8 +26,8 @@ _KINDS = (STDOUT, STDERR)
 
 
 class Following(Source):
-    """The output of a command from an offset on, then its result. at_once: not later, but how it
-    stands now."""
+    """Sends a command's output from an offset on, then its result. at_once: only up to its current
+    state, without waiting for the end."""
 
     def __init__(
         self, connection: Connection, channel: int, commands: Commands, command: Command, *,
@@ -38,7 +38,7 @@ class Following(Source):
         self._commands = commands
         self._command = command
         self._credit = WINDOW
-        self._told = False
+        self._announced = False
         self._until: Optional[int] = None
         if at_once:
             command.log.settle()
@@ -50,13 +50,13 @@ class Following(Source):
         command, follower = self._command, self._follower
         whole = command.result is not None or self._until is not None
         if not whole and not follower.live and command.stdin is None:
-            return None  # Told in one go, when there is everything to tell.
-        if not self._told:
-            self._told = True
+            return None  # Not live: everything is sent at the end.
+        if not self._announced:
+            self._announced = True
             return self._started()
         if self._credit <= 0 or not (whole or follower.live):
             return None
-        # One that has ended meanwhile is told to its end.
+        # If the command has ended meanwhile, send all of it.
         until = command.log.size if command.result or self._until is None else self._until
         most = min(CHUNK, until - follower.cursor)
         piece = command.log.read(follower.cursor, most) if most > 0 else None
@@ -65,7 +65,7 @@ class Following(Source):
         if not whole:
             return None
         self.done = True
-        if follower.cursor < until:  # Its output has been dropped since.
+        if follower.cursor < until:  # That output has been dropped meanwhile.
             self._connection.send(self._gap(until))
         if command.refused is not None:
             return encode_error(self._channel, command.refused.code, str(command.refused))
@@ -85,7 +85,7 @@ class Following(Source):
         follower.cursor = offset + len(data)
         if follower.lossy and follower.lag() == 0:
             follower.lossy = False
-        # The offset counts too: pieces of a byte each would else be nine times what was granted.
+        # The offset counts too, or pieces of one byte would send nine times the credit.
         self._credit -= OFFSET.size + len(data)
         self._commands.pipes.resume(self._command)
         return encode_at(_KINDS[stream], self._channel, offset, data)
@@ -104,7 +104,7 @@ class Following(Source):
 
 
 class Feeding(Source):
-    """Input for a command, taken when all of it is here and there is room, then answered."""
+    """Input for a command: taken once all of it has arrived and fits, then acknowledged."""
 
     def __init__(
         self, connection: Connection, channel: int, stdin: Stdin, *, offset: Optional[int],
@@ -131,7 +131,7 @@ class Feeding(Source):
 
     def data(self, payload: bytes) -> None:
         if len(self._data) + len(payload) > WINDOW:
-            raise FrameError("STDIN with more than %d bytes at once" % WINDOW)
+            raise FrameError("STDIN request with more than %d bytes" % WINDOW)
         self._data += payload
 
     def eof(self) -> None:

@@ -1,4 +1,4 @@
-"""One command and those who read its output."""
+"""One command and the followers of its output."""
 
 import os
 import time
@@ -19,7 +19,7 @@ _SIGNALS = {
 
 
 def exit_of(status: int) -> Tuple[int, Optional[str]]:
-    """The exit code a shell would report for a wait status, and the signal behind it."""
+    """The exit code a shell would report for a wait status, and its signal, if any."""
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status), None
     number = os.WTERMSIG(status)
@@ -27,7 +27,7 @@ def exit_of(status: int) -> Tuple[int, Optional[str]]:
 
 
 class Follower:
-    """Somebody who reads a command's output. `live` ones get it as it comes, others at the end."""
+    """A reader of a command's output: as it comes if `live`, else at the end."""
 
     def __init__(
         self, command: "Command", offset: int, live: bool, wake: Callable[[], None]
@@ -43,7 +43,7 @@ class Follower:
 
 
 class Command:
-    """One command, from its start to long after its end."""
+    """One command; kept after its end, for servers that reconnect."""
 
     def __init__(self, ident: str, digest: str, log: OutputLog, started: float) -> None:
         self.ident = ident
@@ -56,7 +56,7 @@ class Command:
         self.nursery: Optional[Nursery] = None
         self.pipes: Dict[int, int] = {}
         self.left: Optional[Dict[int, int]] = None
-        """What was in each pipe when it ended and has not been read yet."""
+        """Bytes by pipe that were there when it ended and are still to be read."""
         self.status: Optional[int] = None
         self.save_fd = -1
         self.oom_before: Optional[int] = None
@@ -66,7 +66,7 @@ class Command:
         self.timed_out = False
         self.signalled = False
         self.shells = 0
-        """How many of its shells have ended before they began it."""
+        """Shells that ended before they began the command."""
         self.refused: Optional[Refused] = None
         self.paused = False
         self.hurried = False
@@ -74,11 +74,11 @@ class Command:
         self.followers: Set[Follower] = set()
         self.result: Optional[Dict[str, Any]] = None
         self.late_bytes = 0
-        """What children in the background wrote after the end: read, so they go on; not kept."""
+        """Output of background children after the end: read so that they go on, not kept."""
 
     @property
     def marker(self) -> bytes:
-        """What is in the environment of everything it started."""
+        """The entry in the environment of every process it started."""
         return b"SANDBOX_COMMAND_ID=%s" % self.ident.encode()
 
     @property
@@ -86,7 +86,7 @@ class Command:
         return time.monotonic() - self.started
 
     def standing(self, *, output_bytes: int, cwd: str, **ended: Any) -> Dict[str, Any]:
-        """How it stands while it runs; `ended` is what else is known of one that has ended."""
+        """Its current status; `ended` has the additional fields of one that has ended."""
         return {
             "command_id": self.ident,
             "exit_code": None,
@@ -101,7 +101,7 @@ class Command:
         }
 
     def summary(self) -> Dict[str, Any]:
-        """What a server that comes back needs to know of it."""
+        """What a reconnecting server needs to know."""
         return {
             "command_id": self.ident,
             "idempotency_key": self.key,

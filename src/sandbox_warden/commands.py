@@ -1,4 +1,4 @@
-"""Commands: started, followed, killed, and remembered for a server that comes back."""
+"""Commands: starting, killing and finishing them."""
 
 import errno
 import os
@@ -22,14 +22,14 @@ from .stdin import Stdin
 
 PREPARE_S = 0.02
 SETTLE_S = 10.0
-"""How long a command that is over waits for readers to take what it wrote last."""
+"""How long an ended command waits for readers to take its last output."""
 TIMEOUT_EXIT_CODE = 124
 EXHAUSTED_EXIT_CODE = 254
 KILLED_SHELLS = 3
-"""After so many shells were killed before they began a command, the background is ended; after
-twice as many the state is dropped, and after three times the command is given up."""
+"""After this many shells were killed before they began a command, background processes are killed;
+after twice as many the state is dropped, after three times the command is given up."""
 LOAD_S = 5.0
-"""A shell that was killed after so long without having begun was kept by its state."""
+"""A shell killed after this long without having begun was blocked by its state."""
 
 
 class Commands:
@@ -70,7 +70,7 @@ class Commands:
     ) -> Command:
         if cwd is not None:
             _check_folder(cwd)
-        # Before anything is begun: what cannot be told to a shell must not leave one waiting.
+        # First, since it may raise: that must not leave a shell waiting.
         call = encode_call(text, command_id=ident, cwd=cwd, env=env)
         command = Command(ident, digest, OutputLog(output_limit), time.monotonic())
         command.key = key
@@ -80,7 +80,7 @@ class Commands:
         self.records.add(command)
         self.ran += 1
         if self._meter.crowded():
-            self._make_room(command, "the box was at its limit of processes")
+            self._make_room(command, "the box has reached its process limit")
         try:
             self._spawn(command, stdin=stdin or stdin_open, stdin_open=stdin_open)
         except (OSError, MemoryError) as exc:
@@ -106,7 +106,7 @@ class Commands:
             self._abandon(command, shell)
             raise
         nursery.call(lambda: self._call(command, shell))
-        # Not at once: starting the next shell would compete with this command.
+        # Delayed: starting the next shell would compete with this command.
         self._loop.after(PREPARE_S, self.shells.prepare)
 
     def _call(self, command: Command, shell: Shell) -> None:
@@ -118,23 +118,23 @@ class Commands:
             self._could_not_start(command, exc)
 
     def _abandon(self, command: Command, shell: Shell) -> None:
-        """Give up a shell that has not been called: it ends."""
+        """Close a shell that has not got its command; it exits."""
         if command.nursery is not None:
             command.nursery.close()
         shell.close()
         self.pipes.close(command)
 
     def _make_room(self, command: Command, why: str) -> None:
-        """What is in the background must not take the session with it."""
+        """Kill background processes, so that the session remains usable."""
         self.shells.kill_background()
-        text = "sandbox: %s; the processes in the background are ended\n" % why
+        text = "sandbox: %s; background processes are killed\n" % why
         command.log.append(STDERR, text.encode())
 
     def _could_not_start(self, command: Command, error: Exception) -> None:
         if not isinstance(error, OSError):
             error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         text = (
-            "sandbox: cannot start the command: %s. The box is at its limit: end something first.\n"
+            "sandbox: cannot start the command: %s. The box is at its limit: end a process first.\n"
         )
         command.log.append(STDERR, (text % refusal(error)).encode())
         reason = "pids" if error.errno == errno.EAGAIN else "exhausted"
@@ -150,7 +150,7 @@ class Commands:
         if number != 9:
             nursery.signal(number)
             return
-        if command.status is not None:  # What is left to be read is not worth a wait.
+        if command.status is not None:  # Do not wait for slow readers any more.
             command.hurried = True
         self.shells.kill(nursery, lambda session: self._trace(command, session))
         self._settle(command)
@@ -179,13 +179,13 @@ class Commands:
             self._settle(self._by_shell[nursery.shell])
 
     def _start_again(self, command: Command, status: int) -> None:
-        """The shell ended before it began the command: nothing of that has been run. One that was
-        killed may have been hit by chance; one that left by itself cannot load the state."""
+        """The shell ended before it began the command, so nothing was run. If killed, it may have
+        been hit by accident; if it exited, it could not load the state."""
         command.shells += 1
         if os.WIFEXITED(status) or command.shells > 2 * KILLED_SHELLS:
             self._drop_state(command)
         if command.shells == KILLED_SHELLS:
-            self._make_room(command, "something in the box ends every new shell")
+            self._make_room(command, "a process in the box kills every new shell")
         self.pipes.close(command)
         self._leave_nursery(command)
         if command.stdin is not None or command.shells > 3 * KILLED_SHELLS:
@@ -208,7 +208,7 @@ class Commands:
             command.save_fd = -1
 
     def _drop_state(self, command: Command) -> None:
-        """The way out of a state that keeps commands from running."""
+        """Drop a shell state that keeps commands from running."""
         self._state.close()
         self._state = ShellState.fresh()
         text = (
@@ -218,8 +218,8 @@ class Commands:
         command.log.append(STDERR, text)
 
     def _settle(self, command: Command) -> None:
-        """Finish a command whose shell is over, as soon as everything is dead that was killed, and
-        everything read that was written before."""
+        """Finish a command whose shell has ended, once everything killed is dead and its output is
+        read."""
         status, nursery = command.status, command.nursery
         if status is None or nursery is None or not nursery.gone:
             return
@@ -241,34 +241,34 @@ class Commands:
         )
 
     def _take_state(self, command: Command) -> bool:
-        """The state is taken over in order of completion; a killed command leaves none."""
+        """Keep the shell state: the last command to end wins; a killed one leaves none."""
         fd, command.save_fd = command.save_fd, -1
         if folder_refused(fd):
-            message = "cannot enter the folder %s to start in: it is gone or closed" % command.cwd
+            message = "cannot enter the start folder %s: it is gone or not accessible" % command.cwd
             command.refused = Refused("invalid_path", message)
         elif not begun(fd) and command.age_s > LOAD_S:
             self._drop_state(command)
         try:
             state = None if command.timed_out else ShellState.saved(fd)
         except Exception:
-            report()  # Whatever is wrong with it, the command is over.
+            report()  # The command has ended, with or without a state.
             state = None
         if state is None:
-            self._tell_unsaved(command, fd)
+            self._report_unsaved(command, fd)
             os.close(fd)
             return False
         self._state.close()
         self._state = state
         return True
 
-    def _tell_unsaved(self, command: Command, save_fd: int) -> None:
-        """To whoever has been told nothing else: not where the command was killed."""
+    def _report_unsaved(self, command: Command, save_fd: int) -> None:
+        """Tell the reader that no state was kept, unless the command was killed."""
         killed = command.timed_out or exit_of(command.status or 0)[1] is not None
         why = None if killed or command.refused else unsaved(save_fd)
         if why is not None:
             text = (
                 "sandbox: the variables, functions and folder of this command are not kept: %s. The"
-                " next one starts from those before it.\n"
+                " next command starts with the previous ones.\n"
             )
             command.log.append(STDERR, (text % why).encode())
 
@@ -281,7 +281,7 @@ class Commands:
         return None
 
     def _finish(self, command: Command, *, exit_code: int, **more: Any) -> None:
-        """more: signal, reason and state_saved, where they are not None or False."""
+        """more: signal, reason and state_saved, unless None or False."""
         self.finished_at = time.monotonic()
         command.log.settle()
         command.result = command.standing(
@@ -298,7 +298,7 @@ class Commands:
         self._loop.after(0, self.shells.prepare)
 
     def _clear(self, command: Command) -> None:
-        """Let go of what only a running command needs."""
+        """Close what only a running command needs."""
         for timer in (command.timer, command.deadline):
             if timer is not None:
                 timer.cancel()
@@ -310,7 +310,7 @@ class Commands:
 
 
 def _check_folder(cwd: str) -> None:
-    """Raises Refused for a folder that no command can be started in."""
+    """Raises Refused if no command can be started in the folder."""
     try:
         if not stat.S_ISDIR(os.stat(cwd).st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -318,4 +318,4 @@ def _check_folder(cwd: str) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as exc:
         why = refusal(exc)
-        raise Refused(why.code, "cannot start in the folder %s: %s" % (cwd, why)) from None
+        raise Refused(why.code, "cannot start in folder %s: %s" % (cwd, why)) from None

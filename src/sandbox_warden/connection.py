@@ -11,33 +11,33 @@ from .reporting import report
 
 READ_SIZE = 256 * 1024
 HIGH_WATER = 256 * 1024
-"""Sources are not asked for more while this much waits to be written."""
+"""Sources are not pulled while this much waits to be written."""
 OUT_LIMIT = 4 << 20
-"""Above it no request is read any more: a server that asks and does not listen has to wait."""
+"""Above this no requests are read: a server that does not read its answers has to wait."""
 
 
 class Source:
-    """What sends on a channel for as long as it has something: an output, a file.
+    """Sends on a channel: a command's output, a file.
 
-    pull() gives the next frame, or None where there is nothing to send right now.
+    pull() returns the next frame, or None if there is nothing to send right now.
     """
 
     done = False
 
     def pull(self) -> Optional[bytes]:
-        raise AssertionError("a source sends something")
+        raise AssertionError("pull() is not implemented")
 
     def credit(self, count: int) -> None:
         """The reader of this channel has room for count more bytes."""
 
     def data(self, payload: bytes) -> None:
-        """Bytes that came in on this channel."""
+        """Bytes received on this channel."""
 
     def eof(self) -> None:
-        """No more bytes will come in."""
+        """No more bytes will be received."""
 
     def closed(self) -> None:
-        """The channel or its whole connection is gone."""
+        """The channel or its connection was closed."""
 
 
 class Connection:
@@ -75,7 +75,7 @@ class Connection:
         try:
             self.send(encode_json(REPLY, channel, body))
         except TooLong as exc:
-            self.refuse(channel, "failed", "the answer does not fit: %s" % exc)
+            self.refuse(channel, "failed", "the answer does not fit into a frame: %s" % exc)
 
     def refuse(self, channel: int, code: str, message: str) -> None:
         self.send(encode_error(channel, code, message))
@@ -85,7 +85,7 @@ class Connection:
         self._turn.append(source)
 
     def close(self, *, after_writing: bool = False) -> None:
-        """Close now, or as soon as what has been said is on its way."""
+        """Close now, or once everything queued is written."""
         if after_writing and self._out and self.open:
             self._closing = True
             self._loop.unwatch(self._read_fd)
@@ -105,7 +105,7 @@ class Connection:
             self._on_close(self)
 
     def pump(self) -> None:
-        """Write what can be written now, asking the sources in turn for more. Never raises."""
+        """Write what can be written now, pulling the sources in turn. Never raises."""
         try:
             self._pump()
         except Exception:
@@ -113,7 +113,7 @@ class Connection:
             self.close()
 
     def pump_soon(self) -> None:
-        """Pump when everybody else has had a turn: for a source that has more to do."""
+        """Pump after others had a turn; for a source that has more work."""
         if not self._pump_due:
             self._pump_due = True
             self._loop.after(0, self._pump_now)

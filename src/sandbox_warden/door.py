@@ -1,20 +1,18 @@
-"""The door: who may have a stream to the warden. Processes of its own box may not.
+"""The door: decides who may open a stream to the warden. Processes of its own box may not.
 
-Whose end of a connection this is, is told by the process that sends on it: one from outside has no
-number in the box at all (a server on the same machine), or a number but no parent (`docker exec`).
-What the kernel says at once, SO_PEERCRED, is the number of who connected, and that alone proves
-nothing for a relay: the connection may have been passed on since, its maker be dead, and the number
-be another's by now, in the worst case a relay's. gVisor even answers with the number of who asks.
+A process from outside has no pid in the box (a server on the same machine), or a pid without a
+parent (`docker exec`). SO_PEERCRED gives the pid that connected, which proves nothing for a relay:
+the connection may have been passed on, its creator may be dead, and the pid reused, in the worst
+case by a relay. gVisor even returns the pid of the caller.
 
-So a relay is asked to answer a random challenge, and the kernel adds to its answer the number of
-who sent it. If that process has no parent, and began before the challenge was sent, then the number
-has been its own from before the challenge until after the answer, and nobody else can have sent the
-answer under it. The start is known to a hundredth of a second, and a number comes back only when
-all others have been used: not in so short a time.
+So a relay has to answer a random challenge, and the kernel adds the sender's pid to the answer
+(SCM_CREDENTIALS). If that process has no parent and started before the challenge was sent, it had
+the pid from before the challenge until after the answer, so nobody else can have sent the answer.
+The start time is exact to a hundredth of a second; a pid is reused only after all others, which
+takes longer.
 
-A number 0 from SO_PEERCRED needs none of that: a number of the box stays what it is in there when
-its process is dead. (In the credentials of a message it would prove nothing: gVisor puts 0 for a
-sender that is gone.)
+A pid of 0 from SO_PEERCRED needs no challenge: a process of the box keeps its pid there even when
+dead. (In SCM_CREDENTIALS a 0 proves nothing: gVisor gives it for a sender that is gone.)
 """
 
 import os
@@ -28,20 +26,20 @@ from .relay import CHALLENGE_SIZE
 
 _HANDOVER_S = 10.0
 _MAX_WAITING = 32
-"""So many may be about to hand over their streams. One more, and the oldest is turned away."""
+"""Most pending handovers. One more, and the oldest is refused."""
 _CREDENTIALS = struct.Struct("3i")
 _TWO_FDS = struct.Struct("2i")
 _CONTROL_SIZE = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_TWO_FDS.size)
 
 OnStream = Callable[[int, int, Optional[socket.socket]], None]
-"""A new stream: the descriptors to read from and to write to, and the relay that lent them."""
+"""Called with a new stream: the descriptors to read and write, and the relay they came from."""
 
 
 class Door:
     """Accepts connections on a listening socket.
 
-    relayed: who connects is a relay, which hands over its own stdin and stdout and keeps the
-    connection as a sign of life. Otherwise the connection itself is the stream.
+    relayed: peers are relays, which hand over their stdin and stdout and keep the connection open
+    as a sign of life. Otherwise the connection itself is the stream.
     """
 
     def __init__(self, loop: Loop, listener: socket.socket, *, relayed: bool) -> None:
@@ -56,7 +54,7 @@ class Door:
         self._loop.watch(self._listener.fileno(), READ, lambda _events: self._accept())
 
     def _accept(self) -> None:
-        """Raises OSError where there is no descriptor left for it; the loop then comes back."""
+        """Raises OSError if out of descriptors; the loop then retries."""
         try:
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -99,8 +97,8 @@ class Door:
 
 
 class Handover:
-    """Waits for a relay to hand over its stdin and stdout, for so long. on_stdio gets None where
-    it does not, or is none."""
+    """Waits, for a limited time, until a relay hands over its stdin and stdout. on_stdio gets None
+    if it does not, or is not a relay."""
 
     def __init__(
         self,
@@ -167,6 +165,6 @@ class Handover:
 
 
 def _peer(sock: socket.socket) -> int:
-    """The number of who connected, 0 for a process that is not of the box."""
+    """The pid that connected; 0 for a process outside the box."""
     value = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(value)[0])

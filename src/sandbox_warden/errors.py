@@ -1,4 +1,4 @@
-"""What a warden answers when it will not do what it was asked."""
+"""Errors that a warden answers requests with."""
 
 import errno
 
@@ -25,7 +25,7 @@ _CODES = {
 
 
 class Refused(Exception):
-    """A request that cannot be served. `code` is for programs, the message for people."""
+    """A request that cannot be served. `code` is for programs, the message for humans."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -33,12 +33,12 @@ class Refused(Exception):
 
 
 def refusal(error: OSError) -> Refused:
-    """The same thing for what the kernel refused."""
+    """A kernel error as Refused."""
     code = _CODES.get(error.errno or 0, "failed")
     return Refused(code, error.strerror or str(error))
 
 
 def internal_error(error: Exception) -> str:
-    """What a caller is told where the warden itself has failed."""
-    message = "the box's warden failed to do this (%s): repeat it, or end the session"
+    """The message for a failure of the warden itself."""
+    message = "internal error in the box's warden (%s): retry, or end the session"
     return message % type(error).__name__

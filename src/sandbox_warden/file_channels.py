@@ -1,4 +1,4 @@
-"""What can be going on in a channel with files: listing them, sending one, receiving one."""
+"""Channels with files: listing, sending, receiving."""
 
 import json
 import os
@@ -14,19 +14,19 @@ from .walk import Walk
 
 MAX_LISTED = 100_000
 MAX_LISTED_BYTES = 8 << 20
-"""What the names and paths of one listing may take."""
+"""Most bytes of names and paths in one listing."""
 _ENTRY_BYTES = 80
-"""What an entry takes besides its name and its path."""
+"""Bytes of an entry besides its name and path."""
 _BATCH = 200
 _HASH_STEP = 1 << 20
 
 
 class Working(Source):
-    """A source that has work to do between its frames: a little at a time, so that other channels
-    are served in between. again: let it have another turn soon."""
+    """A source with work between its frames, done in small slices so that other channels are served
+    in between. again: asks for another turn."""
 
     def __init__(self, channel: int, path: str, again: Callable[[], None]) -> None:
-        """path: of a file or a folder, open until the channel is closed."""
+        """path: a file or folder, kept open until the channel is closed."""
         self._channel = channel
         self._again = again
         self._credit = WINDOW
@@ -52,7 +52,7 @@ class Working(Source):
         return encode(DATA, self._channel, data)
 
     def _next(self) -> Optional[bytes]:
-        """The next frame, None after some work without one. Raises Refused, OSError."""
+        """The next frame, or None after a slice of work. Raises Refused, OSError."""
         raise NotImplementedError
 
     def credit(self, count: int) -> None:
@@ -65,7 +65,7 @@ class Working(Source):
 
 
 class Listing(Working):
-    """What is in a folder, in batches: a DATA and an EOF each. Then whether there is more."""
+    """Sends a folder's entries in batches, a DATA and an EOF each, then whether it is truncated."""
 
     def __init__(
         self, channel: int, path: str, *, recursive: bool, limit: int, again: Callable[[], None]
@@ -106,7 +106,7 @@ class Listing(Working):
                 continue
             entry = files.entry(os.path.join(self._path, item.path), item.status)
             if len(os.fsencode(entry["path"])) > MAX_PATH:
-                self._truncated = True  # No call could name it.
+                self._truncated = True  # Such a path is too long for any request.
                 continue
             self._room -= 1
             self._bytes -= len(_dumped(entry)) - _ENTRY_BYTES
@@ -119,12 +119,12 @@ class Listing(Working):
         self._truncated = True
 
     def closed(self) -> None:
-        self._entries = iter(())  # Closes what the walk has open.
+        self._entries = iter(())  # Closes the walk's descriptors.
         super().closed()
 
 
 class Sending(Working):
-    """A file, or a folder as a tar: first what it is, then its bytes."""
+    """Sends a file, or a folder as a tar: first its description, then its bytes."""
 
     def __init__(self, channel: int, path: str, *, digest: bool, again: Callable[[], None]) -> None:
         super().__init__(channel, path, again)
@@ -154,17 +154,17 @@ class Sending(Working):
 
     def _open_chunks(self) -> Iterator[Optional[bytes]]:
         if self._folder:
-            from .tar import Tar  # Only boxes that need it pay for it.
+            from .tar import Tar  # Imported late to save memory.
 
             return iter(Tar(self._fd))
         self._check_size()
         return files.file_chunks(self._fd, self._info.st_size)
 
     def _check_size(self) -> None:
-        """A file with holes may claim any size, and would be read for ever."""
+        """A sparse file may have any size, and would take forever to read."""
         most = files.capacity(self._fd)
         if self._info.st_size > 2 * most:
-            message = "its size is %d bytes, its disk holds %d: nearly all of it are holes"
+            message = "sparse file: its size is %d bytes, but its disk holds only %d"
             raise Refused("file_too_large", message % (self._info.st_size, most))
 
     def _about(self) -> Dict[str, Any]:
@@ -178,7 +178,7 @@ class Sending(Working):
         }
 
     def _hashing(self) -> Iterator[int]:
-        import hashlib  # Only boxes that need it pay for it.
+        import hashlib  # Imported late to save memory.
 
         self._check_size()
         digest, offset = hashlib.sha256(), 0
@@ -192,12 +192,12 @@ class Sending(Working):
         self._digest = digest.hexdigest()
 
     def closed(self) -> None:
-        self._chunks = iter(())  # Closes what a tar has open.
+        self._chunks = iter(())  # Closes the tar's descriptors.
         super().closed()
 
 
 class Receiving(Source):
-    """A file that comes in, answered when it is whole."""
+    """Receives a file; answers when it is complete."""
 
     def __init__(self, channel: int, upload: files.Upload) -> None:
         self._channel = channel
@@ -236,4 +236,4 @@ def _dumped(entry: Dict[str, Any]) -> bytes:
 
 
 def _shorter() -> Refused:
-    return Refused("changed", "the file became shorter while it was read; try again")
+    return Refused("changed", "the file was truncated while it was read; try again")

@@ -1,4 +1,4 @@
-"""Files of the box, as its user sees them."""
+"""Files of the box: opening, describing, moving, uploading."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ _TYPES = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlin
 
 
 def open_path(path: str) -> Tuple[int, os.stat_result, str]:
-    """A descriptor of the file or folder at path, what it is, and its real path.
+    """A descriptor of the file or folder at path, its stat, and its real path.
 
-    Raises Refused for a path outside the writable places and for what cannot be read as a file:
-    a pipe, a socket or a device is never waited for.
+    Raises Refused for a path outside the writable places, and for a pipe, socket or device: reading
+    one might block.
     """
     found = find(path, follow=True)
     try:
@@ -38,7 +38,7 @@ def open_path(path: str) -> Tuple[int, os.stat_result, str]:
 
 
 def describe(path: str) -> Dict[str, Any]:
-    """What is at path, a link described as such."""
+    """The entry at path; links are not followed."""
     found = find(path, follow=False)
     try:
         name = found.name
@@ -51,8 +51,8 @@ def describe(path: str) -> Dict[str, Any]:
 
 
 def rename(path: str, to: str, *, replace: bool) -> Dict[str, Any]:
-    """Move a file, a folder or a link, and describe it where it is then. Folders on the way are
-    made. What is there already is replaced only if told, and a folder never."""
+    """Move a file, folder or link; returns its new entry. Missing folders are created. An existing
+    target is replaced only with `replace`, a folder never."""
     source = find(path, follow=False)
     try:
         if not source.name:
@@ -60,7 +60,7 @@ def rename(path: str, to: str, *, replace: bool) -> Dict[str, Any]:
                 "invalid_path", "%s is a folder of the box itself and cannot be moved" % source.path
             )
         os.lstat(source.name, dir_fd=source.folder)
-        # The kernel refuses to move a folder into itself, but only after folders were made there.
+        # The kernel refuses to move a folder into itself, but by then folders would be created.
         target = find(to, follow=False, create=True, not_below=source.path)
         try:
             _check_target(target, replace=replace)
@@ -83,7 +83,7 @@ def _check_target(target: Found, *, replace: bool) -> None:
     except FileNotFoundError:
         return
     if there is None or stat.S_ISDIR(there.st_mode):
-        raise Refused("is_directory", "%s is a folder; name what is to be in it" % target.path)
+        raise Refused("is_directory", "%s is a folder; add a file name" % target.path)
     if not replace:
         raise Refused("invalid_path", "%s exists; set replace to overwrite it" % target.path)
 
@@ -100,7 +100,7 @@ def entry(path: str, status: os.stat_result) -> Dict[str, Any]:
 
 
 def capacity(fd: int) -> int:
-    """How much the file system of a file or folder can hold; a lot where it does not say."""
+    """Size of the file system of a descriptor; a large number if unknown."""
     try:
         info = os.fstatvfs(fd)
     except OSError:
@@ -109,7 +109,7 @@ def capacity(fd: int) -> int:
 
 
 def file_chunks(fd: int, size: int) -> Iterator[bytes]:
-    """The first size bytes of a file; fewer where it has become shorter. Raises OSError."""
+    """The first `size` bytes of a file; fewer if it was truncated. Raises OSError."""
     offset = 0
     while offset < size:
         data = os.pread(fd, min(CHUNK, size - offset), offset)
@@ -120,7 +120,7 @@ def file_chunks(fd: int, size: int) -> Iterator[bytes]:
 
 
 class Upload:
-    """A file on its way in. It gets its name when it is whole; cut off, it leaves nothing."""
+    """A file being received. It gets its name when complete; an aborted one leaves nothing."""
 
     def __init__(self, path: str, *, mode: int, limit: int) -> None:
         if path.endswith("/") or os.path.basename(path) in ("", ".", ".."):
@@ -179,7 +179,7 @@ class Upload:
         self.close()
 
     def close(self) -> None:
-        """Give up what was not finished. Closing twice is harmless."""
+        """Discard an unfinished upload. Idempotent."""
         if self._fd < 0:
             return
         if self._part:

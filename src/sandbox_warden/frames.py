@@ -1,9 +1,9 @@
-"""Frames: the unit of speech between a server and a warden, over any byte stream.
+"""Frames: the messages between a server and a warden, over any byte stream.
 
 A frame is a 9-byte header (payload length, kind, channel) and a payload. A channel is one request
 and everything that belongs to it; the requester picks its number. Both ends use this module, and
-both bound what they accept: a frame that is too long ends the stream. One of an unknown kind comes
-from a later version and is passed over.
+both limit what they accept: a frame that is too long ends the stream. An unknown kind comes from a
+later version and is ignored.
 """
 
 import json
@@ -12,14 +12,14 @@ from typing import Any, Dict, Iterator, Tuple
 
 PROTOCOL_VERSION = 1
 OLDEST_VERSION = 1
-"""The two ends speak the highest version that both know. See docs/warden-protocol.md."""
+"""Both ends use the highest version that both know. See docs/warden-protocol.md."""
 
 HEADER = struct.Struct("!IBI")
 OFFSET = struct.Struct("!Q")
 MAX_PAYLOAD = 1 << 20
 CHUNK = 64 * 1024
 WINDOW = 1 << 20
-"""How much a channel may send before its reader has granted more with CREDIT."""
+"""How much a channel may send before its reader grants more with CREDIT."""
 
 # Requests, answered on their channel by one REPLY or ERROR.
 HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, _END, PING, STDIN, RENAME = range(
@@ -31,7 +31,7 @@ DATA, EOF, CREDIT, CANCEL = range(32, 36)
 REPLY, ERROR, STARTED, STDOUT, STDERR, GAP = range(64, 70)
 
 REQUEST_KINDS = range(1, 32)
-"""Where requests of later versions will be."""
+"""Range for requests, including those of later versions."""
 KINDS = frozenset([*range(1, 15), *range(32, 36), *range(64, 70)])
 
 Frame = Tuple[int, int, bytes]
@@ -39,15 +39,15 @@ Frame = Tuple[int, int, bytes]
 
 
 MESSAGE_LENGTH = 1000
-"""The most characters of an error's message: it may quote a path of any length."""
+"""Most characters of an error message, which may quote a path of any length."""
 
 
 class FrameError(Exception):
-    """The other end sent what is not a frame. The stream cannot be used any further."""
+    """Invalid data from the other end. The stream cannot be used any further."""
 
 
 class TooLong(Exception):
-    """What is to be sent does not fit into a frame."""
+    """A message does not fit into a frame."""
 
     def __init__(self, size: int) -> None:
         super().__init__("%d bytes as JSON in UTF-8, at most %d" % (size, MAX_PAYLOAD))
@@ -59,7 +59,7 @@ def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
 
 
 def encode_json(kind: int, channel: int, body: Dict[str, Any]) -> bytes:
-    """Raises TooLong. Names of files that are not UTF-8 travel as lone surrogates."""
+    """Raises TooLong. File names that are not UTF-8 are sent as lone surrogates."""
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
     payload = text.encode("utf-8", "surrogatepass")
     if len(payload) > MAX_PAYLOAD:
@@ -72,7 +72,7 @@ def encode_error(channel: int, code: str, message: str) -> bytes:
 
 
 def encode_at(kind: int, channel: int, offset: int, data: bytes) -> bytes:
-    """A frame of output or input bytes with their absolute offset in front."""
+    """A frame of output or input bytes, prefixed with their absolute offset."""
     return HEADER.pack(OFFSET.size + len(data), kind, channel) + OFFSET.pack(offset) + data
 
 
@@ -88,21 +88,21 @@ def decode_json(payload: bytes) -> Dict[str, Any]:
 
 
 def decode_at(payload: bytes) -> Tuple[int, bytes]:
-    """The inverse of encode_at. Raises FrameError where the offset is missing."""
+    """The inverse of encode_at. Raises FrameError if the offset is missing."""
     if len(payload) < OFFSET.size:
-        raise FrameError("payload of %d bytes has no offset of 8 bytes" % len(payload))
+        raise FrameError("payload of %d bytes is too short for an 8-byte offset" % len(payload))
     (offset,) = OFFSET.unpack_from(payload)
     return int(offset), payload[OFFSET.size :]
 
 
 class Decoder:
-    """Turns the bytes of a stream into frames, whatever the pieces they arrive in."""
+    """Splits a byte stream into frames, whatever pieces it arrives in."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Every frame completed by data. Raises FrameError at the first one that is not valid."""
+        """Every frame completed by data. Raises FrameError at the first invalid one."""
         buffer = self._buffer
         buffer += data
         position = 0

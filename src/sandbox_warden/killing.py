@@ -1,9 +1,9 @@
-"""Killing a command: everything it started, however it hides, and the proof that nothing is left.
+"""Killing a command: everything it started, and the proof that nothing is left.
 
-Where a nursery is a subreaper and alive, it knows: it has no child left exactly when no process of
-its command is left, since whatever loses its parent becomes a child of the nursery before the
-parent is gone. Elsewhere (gVisor has no subreapers; a nursery can be killed) orphans become the
-warden's own children, and are told apart by what they inherited.
+A live nursery that is a subreaper knows: it has no children exactly when no process of its command
+is left, since an orphan becomes its child before the parent is gone. Otherwise (gVisor has no
+subreapers; a nursery can be killed) orphans become the warden's own children, and are identified by
+what they inherited.
 """
 
 from typing import Callable, Collection, List
@@ -16,16 +16,15 @@ _FIRST_S = 0.002
 _LONGEST_S = 0.1
 _FREEZE_AFTER = 5
 _PATIENCE_S = 2.0
-"""For a nursery to say that nothing is left. Then it is killed as well, and as much time again is
-given to what it leaves."""
+"""How long a nursery may take to report that nothing is left. Then it is killed as well, and its
+orphans get the same time again."""
 
 
 class Trace:
-    """What the processes of one command have inherited.
+    """What identifies the processes of one command.
 
-    session: the shell's, which only those have left that began one of their own.
-    marker: what is in the environment of all that was started by exec; known says whether one
-    belongs to some command.
+    session: the shell's, which a process leaves only with setsid.
+    marker: inherited in the environment; known tells whether a marker belongs to any command.
     """
 
     def __init__(
@@ -37,10 +36,10 @@ class Trace:
         self._known = known
 
     def owns(self, orphan: Process, others: Collection[int]) -> bool:
-        """Whether a child of the warden is of this command. others: sessions of other shells.
+        """Whether a child of the warden belongs to this command. others: sessions of other shells.
 
-        One that says nothing (emptied environment, session of its own) is this command's if it is
-        younger: rather one too many than one that escapes.
+        One without a trace (empty environment, own session) counts as this command's if it is
+        younger: better to kill one too many than to let one escape.
         """
         if orphan.session == self._session:
             return True
@@ -58,9 +57,9 @@ class Trace:
 class Killing:
     """Kills until nothing is left, then calls on_gone.
 
-    find: the command's processes in a table. provable: whether there is a nursery that will say so
-    itself; otherwise a sweep that finds nothing, and cannot have missed anything, has to do.
-    impatient and give_up are called when that has taken _PATIENCE_S, and twice as long.
+    find: picks the command's processes from a table. provable: whether a nursery will report the
+    end; otherwise a sweep that finds nothing and cannot have missed anything is the proof.
+    impatient and give_up are called after _PATIENCE_S and after twice that.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Killing:
         self._limits = [loop.after(_PATIENCE_S, impatient), loop.after(2 * _PATIENCE_S, give_up)]
 
     def push(self, *, last: bool) -> None:
-        """Kill what there is. last: the shell is over, so that nothing new comes from there."""
+        """Kill what is there. last: the shell has ended, so it starts nothing new."""
         if self.gone:
             return
         self._cancel()
@@ -91,7 +90,7 @@ class Killing:
         delay_s = min(_FIRST_S * 2 ** (self._tries - 1), _LONGEST_S)
         self._next = [self._loop.after(delay_s, lambda: self.push(last=last))]
         sweep = self._killer.sweep()
-        # Those that were found are dying. What is there and not found is outrunning us.
+        # What was found is dying. What is left but never found forks faster than we kill.
         if self._tries > _FREEZE_AFTER and not sweep.found:
             sweep = self._killer.sweep(frozen=True)
         if last and not self._provable() and sweep.sure and not sweep.found:
@@ -113,5 +112,5 @@ class Killing:
 
 
 def orphans(table: Table, keep: Collection[int]) -> List[Process]:
-    """The warden's children but for those to keep: they have lost their own parents."""
+    """The warden's children except those in `keep`: processes that lost their parents."""
     return [p for p in table.values() if p.alive and p.parent == 1 and p.pid not in keep]

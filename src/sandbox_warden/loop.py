@@ -1,8 +1,8 @@
-"""A small event loop over epoll: descriptors, timers, and nothing else.
+"""A small event loop over epoll: descriptors and timers.
 
-asyncio would be the obvious choice anywhere else; here it would double the memory of an idle box.
+Not asyncio, which would double the memory of an idle box.
 
-It is the loop of PID 1, so no failure of a handler may end it.
+It runs PID 1, so a failing handler must not end it.
 """
 
 import heapq
@@ -15,14 +15,14 @@ from .reporting import report
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 PAUSE_S = 0.2
-"""How long a descriptor is left alone whose handler has failed: it may fail every time."""
+"""How long a descriptor is not watched after its handler failed: it may fail every time."""
 
 Handler = Callable[[int], None]
 Call = Callable[[], None]
 
 
 class Timer:
-    """A call to come. Cancelling it is enough; the loop drops it when its time is reached."""
+    """A scheduled call. A cancelled one is dropped by the loop when it is due."""
 
     __slots__ = ("call",)
 
@@ -34,7 +34,7 @@ class Timer:
 
 
 class _Watch:
-    """A descriptor that is watched, or was until its handler failed."""
+    """A watched descriptor, or one paused after its handler failed."""
 
     __slots__ = ("events", "handler", "on_error", "paused")
 
@@ -58,8 +58,8 @@ class Loop:
     ) -> None:
         """Call handler(events) whenever fd is ready. A second watch of the same fd replaces it.
 
-        on_error: called where the handler raises, to close fd. Without it, fd is watched again
-        after a pause. Raises OSError.
+        on_error: called if the handler raises, to close fd. Without it, fd is watched again after
+        a pause. Raises OSError.
         """
         before = self._watches.get(fd)
         if before is not None and not before.paused:
@@ -75,14 +75,14 @@ class Loop:
             self._epoll.unregister(fd)
 
     def after(self, delay_s: float, call: Call) -> Timer:
-        """Call it once, after so many seconds."""
+        """Call once, after `delay_s` seconds."""
         timer = Timer(call)
         self._sequence += 1
         heapq.heappush(self._timers, (time.monotonic() + delay_s, self._sequence, timer))
         return timer
 
     def run(self) -> None:
-        """Serve for ever: PID 1 has nowhere to return to."""
+        """Run forever: PID 1 must not return."""
         while True:
             try:
                 self.turn()
@@ -91,12 +91,12 @@ class Loop:
                 time.sleep(PAUSE_S)
 
     def turn(self) -> None:
-        """Run the timers that are due, then wait for descriptors and serve those that are ready."""
+        """Run the timers that are due, then wait for descriptors and handle the ready ones."""
         ready = self._epoll.poll(self._run_timers())
         self._new.clear()
         for fd, events in ready:
             watch = self._watches.get(fd)
-            # What became ready may have been closed since, and its number be another's now.
+            # It may have been closed by an earlier handler, and its number reused.
             if watch is not None and fd not in self._new:
                 try:
                     watch.handler(events)
@@ -120,8 +120,8 @@ class Loop:
             self.watch(fd, watch.events, watch.handler)
 
     def _run_timers(self) -> float:
-        """Run what is due; how long to wait for the next one (-1: no timer). What becomes due
-        meanwhile waits until the descriptors have had their turn."""
+        """Run what is due; returns the time until the next one (-1: none). Timers that become due
+        meanwhile wait until the descriptors had their turn."""
         now = time.monotonic()
         while self._timers:
             when, _, timer = self._timers[0]

@@ -1,7 +1,7 @@
-"""What the box has used, from its control group, and how often its memory limit has struck.
+"""Resource usage of the box and its OOM kills, from its cgroup.
 
-Under Docker the group's files are in /sys/fs/cgroup of the box; an embedded box has no /sys, so the
-server opens the files and hands the descriptors in. Where there are none, the answer is None.
+Under Docker the cgroup's files are in /sys/fs/cgroup of the box; an embedded box has no /sys, so
+the server opens the files and passes the descriptors in. Values without a file are None.
 """
 
 import os
@@ -43,7 +43,7 @@ class Meter:
         return int(pids) if pids.isdigit() else processes.count()
 
     def crowded(self) -> bool:
-        """Whether a command would hardly find room for processes of its own."""
+        """Whether few processes are left for a new command."""
         return self._max_pids > 0 and self.pids() > self._max_pids * 9 // 10
 
     def usage(self) -> Dict[str, Any]:
@@ -82,7 +82,7 @@ def _field(text: str, name: str) -> Optional[int]:
 
 
 def _disk_bytes() -> Optional[int]:
-    """What the workspace holds. None where it shares a disk with others and is too big to walk."""
+    """Bytes used in the workspace. None if it shares a disk with others and is too big to walk."""
     if os.stat(WORKSPACE).st_dev != os.stat("/usr").st_dev:
         disk = os.statvfs(WORKSPACE)
         return (disk.f_blocks - disk.f_bfree) * disk.f_frsize

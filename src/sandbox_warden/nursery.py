@@ -1,10 +1,10 @@
-"""Nurseries: small processes between the warden and the shells it starts.
+"""Nurseries: small processes between the warden and its shells.
 
-A nursery is a subreaper: whatever a command starts, however it daemonises, stays below the nursery
-in the process tree until the command is over, and can be found and killed. It serves one command at
-a time. Left with children that live on in the background it stays until it is released, so that a
-kill still finds them, and then goes away: they become the warden's. Otherwise it waits for the next
-command. It starts shells with posix_spawn, at a third of what a fork of the warden would cost.
+A nursery is a subreaper: whatever a command starts, even daemons, stays below the nursery in the
+process tree until the command ends, and can be found and killed. It serves one command at a time.
+If background children are left, it stays until it is released, so that a kill still finds them, and
+then exits: they become the warden's. Otherwise it waits for the next command. It starts shells with
+posix_spawn, at a third of the cost of forking the warden.
 """
 
 import array
@@ -24,8 +24,8 @@ from .shell import Shell
 class Nursery:
     """The warden's side of one nursery.
 
-    on_exit(nursery, status): its shell is over. on_gone(nursery): so is all that was killed. It
-    keeps what the shell left behind until it is released.
+    on_exit(nursery, status): its shell has ended. on_gone(nursery): everything killed is gone.
+    Background children stay below it until it is released.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Nursery:
         on_exit: Callable[["Nursery", int], None],
         on_gone: Callable[["Nursery"], None],
     ) -> None:
-        """Raises OSError where the box is out of processes."""
+        """Raises OSError if the box is out of processes."""
         self.shell: Optional[Shell] = None
         self.alive = True
         self._over = False
@@ -61,7 +61,7 @@ class Nursery:
         theirs.close()
 
     def start(self, shell: Shell) -> None:
-        """Start bash on the shell's ends. Raises OSError."""
+        """Start bash with the shell's descriptors. Raises OSError."""
         fds = array.array("i", shell.child_fds)
         self._sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         shell.handed_over()
@@ -70,18 +70,18 @@ class Nursery:
         self._call = None
 
     def go(self) -> Shell:
-        """Its shell, awake: a process of the box may have stopped everything it could."""
+        """Its shell, resumed: a process of the box may have sent SIGSTOP to all others."""
         assert self.shell is not None
         pids = [self.pid, self.shell.pid]
-        if not self.shell.pid:  # Stopped before its exec, maybe.
+        if not self.shell.pid:  # It may have been stopped before its exec.
             pids = [self.pid, *(p.pid for p in processes.below(processes.scan()[0], [self.pid]))]
         for pid in pids:
             processes.kill(pid, signal.SIGCONT)
         return self.shell
 
     def call(self, let_go: Callable[[], None]) -> None:
-        """Let the shell run its command as soon as its pid is known: a command may kill its own
-        nursery, and can be found only by its pid then."""
+        """Let the shell run its command once its pid is known: a command may kill its own nursery,
+        and can then only be found by its pid."""
         assert self.shell is not None
         if self.shell.pid:
             let_go()
@@ -90,19 +90,19 @@ class Nursery:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing is left of what was killed."""
+        """Whether everything killed is gone."""
         return self._killing is None or self._killing.gone
 
     def kill(self, find: Callable[[Table], List[Process]]) -> None:
-        """End everything the command started. The shell's end is reported as usual.
+        """Kill everything the command started. The shell's end is reported as usual.
 
-        find: its processes, for when this nursery cannot tell.
+        find: picks its processes, if the nursery cannot report that nothing is left.
         """
         self._once_started(lambda: self._kill(find))
 
     def signal(self, number: int) -> None:
-        """To the group of the shell in one go, since one by one a process may be missed that is
-        just being forked; and to those that have left the group."""
+        """Signal the shell's group at once, since one by one a process being forked may be missed;
+        then those that have left the group."""
         self._once_started(lambda: self._signal(number))
 
     def _once_started(self, act: Callable[[], None]) -> None:
@@ -132,7 +132,7 @@ class Nursery:
 
     @property
     def _knows(self) -> bool:
-        """Whether it can tell that nothing is left."""
+        """Whether it can report that nothing is left."""
         return self.alive and self._subreaper
 
     def _push(self) -> None:
@@ -148,13 +148,13 @@ class Nursery:
         try:
             self._sock.send(message)
         except OSError:
-            pass  # It is dead, which will be noticed.
+            pass  # It is dead; reaped() handles that.
 
     def _signal(self, number: int) -> None:
         group = self.shell.pid if self.shell is not None else 0
         table, _ = processes.scan()
         members = {p.pid for p in processes.below(table, [self.pid, group])}
-        if group in table:  # Not below its nursery, where that was killed.
+        if group in table:  # Not below the nursery if that was killed.
             members.add(group)
         outside = [pid for pid in members if processes.group_of(pid) != group]
         if group and len(outside) < len(members):
@@ -163,18 +163,18 @@ class Nursery:
             processes.kill(pid, number)
 
     def destroy(self) -> None:
-        """For one that does not answer: its shell becomes the warden's own child."""
+        """Kill a nursery that does not answer; its shell becomes the warden's own child."""
         processes.kill(self.pid, signal.SIGKILL)
 
     def _give_up(self) -> None:
-        """Something does not die: it hangs in the kernel, which will end it when it comes out."""
+        """Stop waiting for a process stuck in the kernel; the pending SIGKILL will end it."""
         self.close()
         if self._killing is not None:
             self._killing.done()
         self.shell_over(signal.SIGKILL, busy=False)
 
     def release(self) -> None:
-        """The command is over. What it left in the background becomes the warden's."""
+        """The command has ended. Its background children become the warden's."""
         if self._busy:
             self.close()
         self.shell = self._killing = None
@@ -187,7 +187,7 @@ class Nursery:
             self._sock.close()
 
     def listen(self) -> None:
-        """Take in what it has reported so far."""
+        """Handle its pending reports."""
         while self.alive:
             try:
                 message = self._sock.recv(64).split()
@@ -199,7 +199,7 @@ class Nursery:
                 self.close()
             elif message[0] == b"pid" and self.shell is not None:
                 self.shell.pid, self._subreaper = int(message[1]), message[2] == b"subreaper"
-                processes.kill(self.shell.pid, signal.SIGCONT)  # As go() does, if it came first.
+                processes.kill(self.shell.pid, signal.SIGCONT)  # As in go(), if that ran first.
                 let_go, self._call = self._call, None
                 if let_go is not None:
                     let_go()
@@ -212,7 +212,7 @@ class Nursery:
                     self._killing.done()
 
     def shell_over(self, status: int, *, busy: bool) -> None:
-        """Its shell has ended; busy: children of it are left."""
+        """Its shell has ended; busy: it left children."""
         if self._over or self.shell is None:
             return
         self._over, self._busy = True, busy
@@ -221,8 +221,8 @@ class Nursery:
         self._on_exit(self, status)
 
     def died(self) -> None:
-        """Somebody has killed it. What it had is the warden's own now."""
-        self._call = None  # A shell that nobody knows is not let go, and ends.
+        """It was killed; its children are the warden's now."""
+        self._call = None  # A shell whose pid is unknown gets no command, and exits.
         self._act_early()
         shell = self.shell
         if self._over:

@@ -1,7 +1,7 @@
-"""The process that is a nursery: starts the shells it gets descriptors for, and waits for them.
+"""The nursery's process: starts a shell for the descriptors it gets, and waits for it.
 
-It says `pid N KIND` of a shell it has started, `exit STATUS idle` or `busy` (children are left) of
-one that has ended, and when it was asked to wait for those, `empty`.
+It reports `pid N KIND` for a shell it started, `exit STATUS idle` or `exit STATUS busy` (children
+are left) for one that ended, and `empty` when asked to wait for the children.
 """
 
 import array
@@ -14,13 +14,13 @@ from .shell import ARGV, PRELUDE_TARGET, TARGETS, WORKSPACE, prctl
 
 _PR_SET_CHILD_SUBREAPER = 36
 _BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
-"""Not by PATH, which may begin with folders the user can write to."""
+"""Not from PATH, which may start with folders the user can write to."""
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python ignores these; a command would inherit that."""
+"""Python ignores these signals, and a command would inherit that."""
 
 
 def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
-    """The life of a nursery, in the process that was forked for it."""
+    """Main function of the forked process."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -60,7 +60,7 @@ def _enter_workspace() -> None:
     try:
         os.chdir(WORKSPACE)
     except OSError:
-        os.chdir("/")  # Its user may have closed or moved it; a shell says so.
+        os.chdir("/")  # The user may have moved or closed it; the shell reports that.
 
 
 def _close_others(*keep: int) -> None:

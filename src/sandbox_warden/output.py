@@ -1,7 +1,7 @@
-"""The output of one command: its first half and its last half, with absolute offsets.
+"""The retained output of one command: its beginning and its end, with absolute offsets.
 
-stdout and stderr are kept in one log in the order they were read, so that the combined text, each
-stream alone and a reader that resumes in the middle all come from the same bytes.
+stdout and stderr are kept in one log in the order they were read. The combined text, each stream
+and a resumed read all come from the same bytes.
 """
 
 from array import array
@@ -14,8 +14,8 @@ STDOUT, STDERR = 0, 1
 class OutputLog:
     """At most `limit` bytes of an output of any size.
 
-    Offsets count the bytes of both streams together. What lies between the two halves is gone once
-    it has been pushed out: [gap_start, gap_end) tells what is missing.
+    Offsets count the bytes of both streams together. Bytes between the two halves are dropped:
+    [gap_start, gap_end) is missing.
     """
 
     def __init__(self, limit: int) -> None:
@@ -24,8 +24,8 @@ class OutputLog:
         self._head = bytearray()
         self._tail = bytearray()
         self._tail_start = self.half
-        # Where the stream changes: offset * 2 + stream. Eight bytes a change, so that a command
-        # which alternates between its streams byte by byte cannot make the log grow without bound.
+        # Where the stream changes: offset * 2 + stream. Eight bytes per change bound the memory of
+        # a command that alternates between its streams byte by byte.
         self._marks = array("Q")
 
     @property
@@ -57,25 +57,25 @@ class OutputLog:
             data_for_tail = data
         self.size += len(data)
         self._tail += data_for_tail
-        # Trimming only when twice the half is there keeps appending cheap.
+        # Trimming only at twice the size keeps appending cheap.
         if len(self._tail) >= 2 * self.half:
             self._trim()
 
     def forget(self) -> None:
-        """Drop the bytes and keep the count: the output of a command of long ago."""
+        """Drop the bytes of an old command's output, and keep the count."""
         self._head = bytearray()
         self._tail = bytearray()
         self._marks = array("Q")
         self._tail_start = self.size
 
     def settle(self) -> None:
-        """Keep what is promised, and no more. Whoever reads along is not further behind."""
+        """Trim to the limit. Live readers have read past what is dropped."""
         self._trim()
 
     def read(self, offset: int, most: int) -> Optional[Tuple[int, int, bytes]]:
-        """The next piece at or after offset: where it begins, its stream, its bytes.
+        """The next piece at or after offset: its start, stream and bytes.
 
-        A piece never spans a change of stream nor the gap. None where nothing is left to read.
+        A piece never spans a change of stream or the gap. None if there is nothing left.
         """
         if self.gap_start <= offset < self.gap_end:
             offset = self.gap_end
@@ -100,7 +100,7 @@ class OutputLog:
         self._trim_marks()
 
     def _trim_marks(self) -> None:
-        """Forget changes of stream inside the gap, all but the one that rules its end."""
+        """Drop the stream changes inside the gap, except the last, which applies at its end."""
         first = bisect_right(self._marks, len(self._head) * 2 + 1)
         last = bisect_right(self._marks, self._tail_start * 2 + 1) - 1
         if last > first:

@@ -1,8 +1,8 @@
 """Paths of the box, resolved one step at a time.
 
-Every step is opened without following a link, and links are read and followed here: one that is
-swapped in between is an error and never a way out. Only the writable places are served: the warden
-could read its own /proc/1, which the user may not.
+Every step is opened without following links; links are read and followed here, so swapping one in
+meanwhile causes an error and is no way out. Only the writable places are served: the warden could
+read its own /proc/1, which the user may not.
 """
 
 import errno
@@ -18,15 +18,15 @@ PLACES = (WORKSPACE, HOME, "/tmp", "/dev/shm")
 MAX_PATH = 4096
 
 _MAX_LINKS = 40
-"""As many as the kernel follows."""
+"""The kernel's limit."""
 _MAX_STEPS = 10_000
-"""Of one path, with the links in it: a few links whose targets go back and forth make millions."""
+"""Most steps of one path, links included: a few nested links can make millions."""
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Found(NamedTuple):
     """Where a path leads: an open folder, which the caller closes, and a name in it. The name is
-    empty where the path leads to the folder itself."""
+    empty if the path is the folder itself."""
 
     folder: int
     name: str
@@ -34,14 +34,13 @@ class Found(NamedTuple):
 
 
 def find(path: str, *, follow: bool, create: bool = False, not_below: str = "") -> Found:
-    """Where a path leads, relative to /workspace. There need not be anything of that name.
+    """Resolve a path relative to /workspace. The last name need not exist.
 
-    follow: whether a link in the last step is followed too. create: make the folders on the way.
-    not_below: a real path that it must not lead into. Raises Refused, also for what lies outside of
-    the writable places.
+    follow: also follow a link in the last step. create: create missing folders. not_below: a real
+    path that it must not lead into. Raises Refused, also for paths outside the writable places.
     """
     if not path or "\0" in path or _size(path) > MAX_PATH:
-        raise Refused("invalid_path", "a path has 1 to %d bytes and no NUL" % MAX_PATH)
+        raise Refused("invalid_path", "a path must have 1 to %d bytes and no NUL" % MAX_PATH)
     search = _Search(path)
     try:
         search.go(follow=follow)
@@ -57,12 +56,12 @@ class _Search:
         self._asked = path
         self._todo = _reversed_steps(os.path.join(WORKSPACE, path))
         self._real: List[str] = []
-        """The folders gone through so far, from the root on."""
+        """The folders passed so far, from the root."""
         self._missing: List[str] = []
-        """The steps below those that do not exist. Going back up in them is only counting."""
+        """The steps below `_real` that do not exist; `..` just removes one."""
         self._place: Optional[str] = None
         self._folder = -1
-        """Open while inside a place."""
+        """Open while inside a writable place."""
         self._device = -1
         self._name = ""
         self._links = self._steps = 0
@@ -86,7 +85,7 @@ class _Search:
                 self._name = step
 
     def check_not_below(self, path: str) -> None:
-        """Before a folder is made."""
+        """Call before creating folders."""
         steps = [*self._real, *self._missing, self._name]
         if path and ("/" + "/".join(steps) + "/").startswith(path + "/"):
             raise Refused("invalid_path", "%s leads into %s" % (self._asked[:200], path))
@@ -130,35 +129,35 @@ class _Search:
             elif exc.errno not in (errno.ENOTDIR, errno.ELOOP):
                 if not last:
                     raise refusal(exc) from None
-                self._name = name  # It may be opened another way, or be described.
+                self._name = name  # Not a folder; the caller decides what to do with it.
             elif not self._follow_link(name):
                 if not last:
                     raise refusal(exc) from None
                 self._name = name
 
     def _down_outside(self, name: str) -> None:
-        """Folders there belong to the system, but a link may lead from one into a place."""
+        """Outside the places folders belong to the system, but a link may lead into a place."""
         try:
             self._follow(os.readlink("/" + "/".join([*self._real, name])))
         except OSError:
             self._reopen([*self._real, name])
 
     def _enter(self, name: str) -> None:
-        """Raises OSError for a link, and for what else is not a folder."""
+        """Raises OSError for anything but a folder, links included."""
         folder = os.open(name, _STEP, dir_fd=self._folder)
         info = os.fstat(folder)
-        if not stat.S_ISDIR(info.st_mode):  # gVisor opens a socket so.
+        if not stat.S_ISDIR(info.st_mode):  # gVisor ignores O_DIRECTORY for a socket.
             os.close(folder)
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         os.close(self._folder)
         self._folder = folder
         self._real.append(name)
-        # Every place is a file system of its own: a second fence, where the first has a hole.
+        # Every place is a file system of its own: a second line of defence.
         if info.st_dev != self._device:
             raise Refused("invalid_path", "%s leads out of %s" % (self._asked[:200], self._place))
 
     def _follow_link(self, name: str) -> bool:
-        """False where it is not a link."""
+        """False if it is not a link."""
         try:
             self._follow(os.readlink(name, dir_fd=self._folder))
         except OSError:
@@ -177,7 +176,7 @@ class _Search:
             self._reopen([])
 
     def _reopen(self, real: List[str]) -> None:
-        """Begin anew at these folders, none of which was a link when it was gone through."""
+        """Restart at these folders, none of which was a link when passed."""
         self.close()
         path = "/" + "/".join(real)
         inside = [p for p in PLACES if path == p or path.startswith(p + "/")]
@@ -220,5 +219,5 @@ def _size(path: str) -> int:
         return len(os.fsencode(path))
     except UnicodeEncodeError:
         raise Refused(
-            "invalid_path", "the path is not valid Unicode: it has half a surrogate pair"
+            "invalid_path", "the path is not valid Unicode: it contains a lone surrogate"
         ) from None

@@ -1,4 +1,4 @@
-"""Putting the warden together from its arguments, all of them `name=value`."""
+"""Builds the warden from its arguments, all of them `name=value`."""
 
 import gc
 import os
@@ -13,10 +13,10 @@ from .warden import Warden
 
 
 def main(arguments: Dict[str, str]) -> None:
-    """box: its id. build: which warden this is. deadman_s: how long the owner may be silent.
-    listen_fd: a listening socket that was handed in; without it the warden listens for relays.
-    pids: how many processes the box may have. open_files: how many descriptors a command may have.
-    meter_NAME: descriptors to read."""
+    """box: its id. build: the warden's build. deadman_s: how long the owner may be silent.
+    listen_fd: an inherited listening socket; without it the warden listens for relays.
+    pids: process limit of the box. open_files: descriptor limit of a command.
+    meter_NAME: descriptors of cgroup files."""
     listen_fd = arguments.get("listen_fd")
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""The output of commands on its way from their pipes to their logs, as fast as readers take it."""
+"""Reads the output of commands from their pipes into their logs, at the pace of the readers."""
 
 import os
 from typing import Callable, Dict
@@ -9,14 +9,14 @@ from .shell import available
 
 READ_SIZE = 256 * 1024
 STALL_S = 10.0
-"""How long a reader that takes nothing may hold a command back before it has to accept a gap."""
+"""How long a stalled reader may block a command before it gets a gap."""
 MAX_LATE = 256
-"""So many commands that are over may have children which hold their pipes open: each takes two
-descriptors of the warden. One more, and the oldest lose theirs."""
+"""Most ended commands whose children hold their pipes open, at two descriptors each. Beyond that
+the oldest are closed."""
 
 
 class Pipes:
-    """Reads the pipes of commands. on_room(command): one that is over can be drained further."""
+    """Reads the pipes of commands. on_room(command): an ended one can be drained further."""
 
     def __init__(self, loop: Loop, on_room: Callable[[Command], None]) -> None:
         self._loop = loop
@@ -38,7 +38,7 @@ class Pipes:
             self._read(command, fd, min(READ_SIZE, room))
 
     def _read(self, command: Command, fd: int, most: int) -> int:
-        """How much was read: nothing where there is nothing, and where nothing will come."""
+        """Bytes read; 0 if the pipe is empty or closed."""
         try:
             data = os.read(fd, most)
         except BlockingIOError:
@@ -55,10 +55,10 @@ class Pipes:
         return len(data)
 
     def drain(self, command: Command) -> bool:
-        """Read what was in the pipes when it ended. False where a slow reader holds that up.
+        """Read what was in the pipes when it ended. False if a slow reader blocks that.
 
-        Nobody but us should read from them, but a process of the box can. So what counts is not
-        only how much there was, but also whether anything is left: an empty pipe is drained.
+        A process of the box may also read from them, so an empty pipe counts as drained even if
+        fewer bytes were read than expected.
         """
         if command.left is None:
             command.left = {fd: available(fd) for fd in command.pipes}
@@ -73,14 +73,14 @@ class Pipes:
         return True
 
     def outlive(self, command: Command) -> None:
-        """It is over: what its children write is read, so that they go on, and not kept."""
+        """After its end, read and drop what its children write, so that they do not block."""
         if command.pipes:
             self._late[command] = None
         if len(self._late) > MAX_LATE:
             self.close(next(iter(self._late)))
 
     def _room(self, command: Command) -> int:
-        """How much may be read now without pushing out what a live reader has yet to get."""
+        """How much may be read now without dropping what a live reader has not got yet."""
         if command.hurried:
             return READ_SIZE
         half = command.log.half
@@ -96,7 +96,7 @@ class Pipes:
         command.stall = self._loop.after(STALL_S, lambda: self._stalled(command))
 
     def hurry(self, command: Command) -> None:
-        """Wait for no reader from now on: slow ones get a gap."""
+        """Stop waiting for readers: slow ones get a gap."""
         command.hurried = True
         self.resume(command)
 
@@ -107,7 +107,7 @@ class Pipes:
         self.resume(command)
 
     def resume(self, command: Command) -> None:
-        """A reader moved on or left: go on reading where it held the command back."""
+        """A reader advanced or left: resume reading if the command was paused."""
         if not command.paused or self._room(command) <= 0:
             return
         command.paused = False

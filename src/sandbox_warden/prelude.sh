@@ -1,28 +1,28 @@
-# Read by every bash of the box when it starts (BASH_ENV), long before it knows its command. Its
-# descriptors: 200 is this text, 201 will hold the state to start from, 202 takes the state at the
-# end, 203 tells when to go, 204 will hold the call. The rest is in ARGV of shell.py: wait, load the
-# state (at the top level, or its variables would be local to a function), begin, run the command.
+# Read by every bash of the box when it starts (BASH_ENV), before it gets its command. Descriptors:
+# 200 is this text, 201 will hold the state to load, 202 takes the state at the end, 203 signals the
+# start, 204 will hold the call. The rest is in ARGV of shell.py: wait, load the state (at the top
+# level, or its variables would be local to a function), begin, run the command.
 #
-# A state may hold any function, alias and variable, so what runs after it says `builtin` (`\builtin`
-# where it is parsed then), expands nothing unquoted and calls no second function. Our own names and
-# functions named `builtin` and `trap` are never part of a state. KEY stands for a number that tells
-# a state from what else is written to 202.
+# A state may define any function, alias and variable, so code that runs after it uses `builtin`
+# (`\builtin` where it is parsed then), expands nothing unquoted and calls no second function. Our
+# own names and functions named `builtin` and `trap` are never part of a state. KEY is replaced by a
+# random key that marks a state, since a command may write to 202 too.
 unset -v BASH_ENV
 exec 200<&-
 shopt -s expand_aliases
 __sandbox_usual="$BASHOPTS $SHELLOPTS"
 shopt -u expand_aliases
 __sandbox_wait() {
-  # A shell that is never called leaves without a word.
+  # A shell that never gets a call exits silently.
   read -rN1 -u203 __sandbox_go || exit 0
   mapfile -d '' -u204 __sandbox_call
   exec 203<&- 204<&-
   __sandbox_restore= __sandbox_lost= __sandbox_set= __sandbox_aliases= __sandbox_loaded=
 }
 __sandbox_load() {
-  # The first line of every state: its folder, its options of `shopt` and `set`, and what turns POSIX
-  # mode on. Aliases and the options of `set` begin with the command, on its first line.
-  exec 201<&- # bash has read the whole of it by now.
+  # Called by the first line of every state: its folder, its `shopt` and `set` options, and the
+  # declaration that turns POSIX mode on. Aliases and `set` options take effect with the command.
+  exec 201<&- # bash has read all of it by now.
   [[ $PWD == "$1" && . -ef $1 ]] || cd -- "$1" || [[ . -ef $1 ]] || __sandbox_lost=$1
   [[ ! $2 || $2 == "$__sandbox_usual" ]] || __sandbox_options ":${2% *}:" ":${2#* }:"
   [[ ! $3 ]] || __sandbox_set+="${3/#declare/\\builtin declare};"
@@ -41,8 +41,8 @@ __sandbox_options() {
   done
 }
 __sandbox_check() {
-  # Called where the state was not loaded as a whole, its folder cannot be entered, or the call names
-  # one of its own.
+  # Called if the state was not loaded completely, its folder cannot be entered, or the call has a
+  # folder of its own.
   if [[ $__sandbox_loaded == functions ]]; then
     builtin printf 'sandbox: not all functions of earlier commands could be loaded\n' >&2
   elif [[ $__sandbox_loaded != all ]]; then
@@ -73,16 +73,15 @@ __sandbox_begin() {
 }
 __sandbox_saving='__sandbox_save "$?" "$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}"'
 __sandbox_save() {
-  # In POSIX mode special builtins come before functions, so this makes `builtin` bash's own.
+  # In POSIX mode special builtins take precedence over functions, so `unset` here is bash's own.
   POSIXLY_CORRECT=y
   unset -f builtin && unset -v POSIXLY_CORRECT || return "$1"
   builtin trap - DEBUG ERR RETURN
   builtin trap '' XFSZ
-  # A variable of the call's own does not turn POSIX mode on for others.
+  # A POSIXLY_CORRECT set by the call itself must not turn POSIX mode on for later commands.
   [[ ! $4 || ${__sandbox_restore-} != *'unset -v POSIXLY_CORRECT'* ]] ||
     builtin set -- "$1" "$2" "$3" ''
-  # The folder the shell is in, whatever PWD says: by the name it was entered by if that still
-  # leads there.
+  # The current folder, whatever PWD says: by the name it was entered with, if still valid.
   if [[ ${DIRSTACK[0]-} == /* && . -ef ${DIRSTACK[0]} ]]; then
     builtin set -- "$@" "${__sandbox_restore-}" "${DIRSTACK[0]}"
   else
@@ -112,16 +111,16 @@ __sandbox_save() {
   builtin return "$1"
 }
 trap() {
-  # The user's own EXIT trap runs after the state has been saved, not instead of it.
+  # Run the user's EXIT trap after saving the state, not instead of it.
   if [[ $BASH_SUBSHELL != 0 || ($* != *[Ee][Xx][Ii][Tt]* && $* != *0*) ]]; then
-    builtin trap "$@" # And nothing after it, which a DEBUG trap would tell of.
+    builtin trap "$@" # Last, since a DEBUG trap would see anything after it.
   else
     builtin trap "$@" || builtin return
     builtin set -- "$(\builtin trap -p EXIT)"
     [[ $1 != *__sandbox_save* ]] || builtin return 0
     builtin eval "\\builtin set -- $1"
     if [[ ${3-} ]]; then
-      # Twice, so that it finds the exit code in $? and `set -e` does not keep it from running.
+      # In both branches, so that it sees the exit code in $? and `set -e` cannot skip it.
       builtin set -- "if { $__sandbox_saving; } >/dev/null 2>&1; then
 $3
 else

@@ -1,4 +1,4 @@
-"""The process table of the box: who belongs to a command, and ending all of it."""
+"""The process table of the box: finding and killing processes."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ class Process(NamedTuple):
     parent: int
     session: int
     started: int
-    """In ticks since some moment that is the same for all."""
+    """In clock ticks since boot."""
 
 
 Table = Dict[int, Process]
@@ -24,15 +24,15 @@ Find = Callable[[Table], List[Process]]
 
 
 class Sweep(NamedTuple):
-    """One pass of killing: what it found alive, and whether it can have missed something."""
+    """One kill pass: what it found alive, and whether it may have missed something."""
 
     found: List[Process]
     sure: bool
 
 
 def scan() -> Tuple[Table, bool]:
-    """All processes, dead ones that nobody has waited for included; and whether none has ended
-    while they were looked at. One that did may have left a child that was not listed yet."""
+    """All processes, zombies included, and whether none ended during the scan: its child may not be
+    listed then."""
     table: Table = {}
     whole = True
     for name in os.listdir("/proc"):
@@ -59,7 +59,7 @@ def below(table: Table, roots: Iterable[int]) -> List[Process]:
 
 
 class Killer:
-    """Ends the processes that `find` picks, in as many sweeps as it takes."""
+    """Kills the processes that `find` picks, in as many sweeps as it takes."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
@@ -67,29 +67,29 @@ class Killer:
         self._dead: Set[int] = set()
 
     def sweep(self, *, frozen: bool = False) -> Sweep:
-        """Kill all there are, again and again while new ones appear.
+        """Kill all of them, repeatedly while new ones appear.
 
-        One by one they can be outrun: by a fork bomb, or a process that forks and exits without
-        end. Those are caught with the whole box stopped, for the milliseconds that takes. The
-        kernel stops all processes at once, and one that is just being forked along with its parent.
+        A fork bomb, or a process that keeps forking and exiting, can outrun that. `frozen` stops
+        the whole box for the few milliseconds of the sweep: kill(-1) stops all processes at once,
+        including those just being forked.
         """
         if not frozen:
             for _ in range(_ROUNDS):
                 fresh, sweep = self._round()
                 if not fresh:
                     return sweep
-        _signal_everybody(signal.SIGSTOP)
+        _signal_all(signal.SIGSTOP)
         try:
             for _ in range(_FROZEN_ROUNDS):
                 fresh, sweep = self._round()
                 if not fresh and sweep.sure:
                     break
         finally:
-            _signal_everybody(signal.SIGCONT)
+            _signal_all(signal.SIGCONT)
         return sweep
 
     def _round(self) -> Tuple[bool, Sweep]:
-        """Whether there were new ones, and what was found."""
+        """Whether there were new processes, and what was found."""
         table, whole = scan()
         found = self._find(table)
         for process in found:
@@ -101,14 +101,14 @@ class Killer:
         return not self._killed <= known, Sweep(found, sure)
 
 
-def _signal_everybody(number: int) -> None:
-    """To every process of the box but the warden. SIGCONT also wakes what a user had stopped."""
-    if os.getpid() == 1:  # Anywhere else this would be for the whole machine.
+def _signal_all(number: int) -> None:
+    """Signal every process of the box but the warden. SIGCONT also resumes what a user stopped."""
+    if os.getpid() == 1:  # Otherwise this would signal the whole machine.
         kill(-1, number)
 
 
 def kill(pid: int, number: int) -> None:
-    """Send a signal to a process, or to the group -pid. One that is gone is no error."""
+    """Send a signal to a process, or to the group -pid. Ignores one that is gone."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -116,7 +116,7 @@ def kill(pid: int, number: int) -> None:
 
 
 def group_of(pid: int) -> int:
-    """The process group of a process, 0 for one that is gone."""
+    """The process group of a process; 0 if it is gone."""
     try:
         return os.getpgid(pid)
     except (ProcessLookupError, PermissionError):
@@ -128,15 +128,15 @@ def count() -> int:
 
 
 def look_at(pid: int) -> Process:
-    """One process. Raises OSError and ValueError where it is gone. The parent is 0 for one that was
-    put in from outside."""
+    """Read one process. Raises OSError or ValueError if it is gone. The parent is 0 for a process
+    started from outside (docker exec)."""
     fields = _stat(pid)
     alive = fields[0] not in (b"Z", b"X")
     return Process(pid, alive, int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def parent_of(pid: int) -> int:
-    """-1 for a process that is gone, 0 for one that was put in from outside."""
+    """The parent's pid; -1 if the process is gone, 0 if it was started from outside."""
     try:
         return look_at(pid).parent
     except (OSError, ValueError):
@@ -144,12 +144,12 @@ def parent_of(pid: int) -> int:
 
 
 def ticks(ago_s: float = 0.0) -> int:
-    """The time so long ago as Process.started counts it."""
+    """The time `ago_s` seconds ago, in the unit of Process.started."""
     return int((time.clock_gettime(time.CLOCK_BOOTTIME) - ago_s) * _TICKS_S)
 
 
 def environment(pid: int) -> bytes:
-    """What a process was started with, as far as it lets others see: it may also say nothing."""
+    """The environment a process was started with; a process can hide or clear it."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             return file.read()
@@ -158,7 +158,7 @@ def environment(pid: int) -> bytes:
 
 
 def cpu_seconds() -> float:
-    """What all processes of the box have used, the ended ones that were waited for included."""
+    """CPU time of all processes of the box, including reaped ones."""
     used = 0
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -170,10 +170,10 @@ def cpu_seconds() -> float:
 
 
 def _stat(pid: int) -> List[bytes]:
-    """The fields of /proc/PID/stat behind the name: state, parent, …"""
+    """The fields of /proc/PID/stat after the name: state, parent, …"""
     with open("/proc/%d/stat" % pid, "rb") as file:
-        # The name is in parentheses and may hold anything, parentheses included.
+        # The name is in parentheses and may itself contain parentheses.
         fields = file.read().rpartition(b")")[2].split()
     if len(fields) < 20:
-        raise ValueError("no fields of process %d" % pid)
+        raise ValueError("/proc/%d/stat is empty" % pid)
     return fields

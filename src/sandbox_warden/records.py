@@ -1,4 +1,4 @@
-"""What is remembered of commands, for a server that comes back, and how much of it."""
+"""The records of commands, kept within limits for servers that reconnect."""
 
 from collections import deque
 from typing import Any, Deque, Dict, List, Optional, Tuple
@@ -9,13 +9,13 @@ from .errors import Refused
 KEPT_BYTES = 8 << 20
 KEPT_COMMANDS = 2000
 SUMMARIES = 256
-"""How many are told at once: as many as fit into a frame, whatever is in their keys."""
+"""Most summaries in one answer: they fit into a frame with keys of any length."""
 KEY_LENGTH = 200
 
 
 class Records:
-    """Every command by id and by idempotency key. What finished ones cost is bounded: first their
-    output goes, oldest first, then they."""
+    """Every command by id and by idempotency key. Finished ones are limited: first their output is
+    dropped, oldest first, then the records."""
 
     def __init__(self) -> None:
         self._by_id: Dict[str, Command] = {}
@@ -25,7 +25,7 @@ class Records:
         self._kept_bytes = 0
 
     def summaries(self) -> Tuple[List[Dict[str, Any]], bool]:
-        """Of those that run and of the newest that ended, in the order of their starts, and whether
+        """Summaries of the running and the newest ended commands in order of start, and whether
         there are more."""
         newest = list(reversed(self._by_id.values()))
         newest.sort(key=lambda command: command.result is not None)
@@ -43,7 +43,7 @@ class Records:
         return ident.decode("utf-8", "replace") in self._by_id
 
     def known(self, ident: str, key: Optional[str], digest: str) -> Optional[Command]:
-        """The command that an earlier attempt of the same call started, if there was one."""
+        """The command that an earlier attempt of the same call started, if any."""
         command = self._by_id.get(ident) or (self._by_key.get(key) if key else None)
         if command is not None and command.digest != digest:
             message = "key %.64s was used for another command; use a new one" % (key or ident)

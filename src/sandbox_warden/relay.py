@@ -1,7 +1,7 @@
-"""The relay: gives a process started by `docker exec` as a stream to the warden, then sleeps.
+"""The relay: started by `docker exec`, it hands its stdin and stdout to the warden as a stream.
 
-It passes its own stdin and stdout to the warden and copies nothing itself. Afterwards it is only a
-sign of life: when it is killed the warden closes the stream, when the warden closes it, it ends.
+It copies nothing itself. Afterwards it is only a sign of life: if it is killed, the warden closes
+the stream; if the warden closes the stream, it exits.
 """
 
 import array
@@ -9,19 +9,18 @@ import os
 import time
 from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket
 
-# Without socket.py and the rest of the warden this starts in a quarter of the time, and a server
-# waits for it whenever it opens a stream.
+# Not socket.py nor other modules of the warden: this starts four times as fast, and a server waits
+# for it whenever it opens a stream.
 
 SOCKET_NAME = "\0sandbox-warden"
 CHALLENGE_SIZE = 16
-"""What the warden sends to a relay, and gets back: see door.py."""
+"""Bytes of the warden's challenge to a relay: see door.py."""
 
 _PATIENCE_S = 5.0
-"""For a box that has only just been started: its warden may not listen yet."""
+"""How long to retry: the warden of a new box may not listen yet."""
 _HOLDERS = ("/usr/lib/sandbox/cat", "/usr/bin/cat", "/bin/cat")
-"""Absolute: the user may have put a `cat` of their own first in PATH, and what runs here is one of
-the few processes the warden listens to. The first is a copy no one can read, so it is not dumpable
-either."""
+"""Absolute paths: the warden trusts this process, and the user may have put another `cat` into
+PATH. The first one is not readable, which makes the process non-dumpable."""
 
 
 def main() -> None:
@@ -33,7 +32,7 @@ def main() -> None:
         os.dup2(fd, target)
     for path in _HOLDERS:
         try:
-            os.execv(path, ["cat"])  # A tenth of the memory, and it ends with its input.
+            os.execv(path, ["cat"])  # Takes a tenth of the memory, and exits at end of input.
         except OSError:
             continue
     while sock.recv(1):

@@ -1,4 +1,4 @@
-"""What the warden says of its own failures, on stderr: it has no other place to write to."""
+"""Reports internal errors of the warden on stderr, its only log."""
 
 import os
 import select
@@ -12,9 +12,9 @@ _reported_at = float("-inf")
 
 
 def report() -> None:
-    """Write the exception that is being handled to stderr, for whoever looks after the box.
+    """Write the current exception to stderr.
 
-    Not more often than once a second, and never where that would have to wait.
+    At most once a second, and never blocking.
     """
     global _reported_at
     try:
@@ -24,12 +24,12 @@ def report() -> None:
         _reported_at = now
         os.write(2, _description().encode("utf-8", "replace")[:_MAX_SIZE])
     except Exception:
-        pass  # Nobody is there to read it, or nothing is left to write it with.
+        pass  # No reader, or no memory or descriptors left.
 
 
 def _description() -> str:
-    """The exception and where it was raised. Like traceback.format_exc(), which would have to load
-    modules and sources: there may be no memory or descriptor left to do so."""
+    """The exception and where it was raised. Not traceback.format_exc(), which loads modules and
+    sources: there may be no memory or descriptor left for that."""
     kind, error, step = sys.exc_info()
     places = []
     while step is not None:

@@ -1,4 +1,4 @@
-"""What a server may ask of the box, by the kind of its frame, and what it is answered."""
+"""Handlers of a server's requests, by frame kind."""
 
 import json
 import os
@@ -20,14 +20,14 @@ MAX_STATE = 64 * 1024
 MAX_OUTPUT_LIMIT = 64 << 20
 MIN_OUTPUT_LIMIT = 4096
 _USES = (frames.RUN, frames.PUT, frames.GET, frames.LIST, frames.RENAME)
-"""What counts as use of the box; looking after it does not."""
+"""Requests that count as use of the box; monitoring does not."""
 
 Body = Dict[str, Any]
 Handler = Callable[[Connection, int, Body], None]
 
 
 class Requests:
-    """Carries out requests. `hello` is the warden's own: it says who owns the box."""
+    """Handles requests. `hello` is the warden's own: it decides who owns the box."""
 
     def __init__(
         self, commands: Commands, meter: Meter, *, box: str, build: str, hello: Handler
@@ -68,7 +68,7 @@ class Requests:
             connection.refuse(channel, "invalid_request", "%s: %s" % (type(exc).__name__, exc))
 
     def about(self, connection: Connection) -> Body:
-        """What a server is told of the box when it says hello, and with its state."""
+        """The box's description in the answers to HELLO and STATE."""
         now = time.monotonic()
         idle_s = 0.0  # Since the last command ended or the last file was moved.
         if not self._commands.running:
@@ -92,10 +92,10 @@ class Requests:
         ident, digest = _text(body, "command_id"), _text(body, "digest")
         key = None if body.get("key") is None else _text(body, "key")
         if len(key or "") > KEY_LENGTH:
-            message = "key has %d characters, at most %d" % (len(key or ""), KEY_LENGTH)
+            message = "key has %d characters, the limit is %d" % (len(key or ""), KEY_LENGTH)
             raise Refused("invalid_request", message)
         if "\0" in _text(body, "command"):
-            raise Refused("invalid_request", "command has a NUL character, which bash cannot take")
+            raise Refused("invalid_request", "command contains a NUL character")
         command = self._commands.records.known(ident, key, digest)
         if command is None:
             command = self._commands.start(
@@ -132,14 +132,14 @@ class Requests:
         command = self._command(body)
         number = int(body["signal"])
         if not 1 <= number <= 64:
-            raise Refused("invalid_request", "signal %d is not one of 1 to 64" % number)
+            raise Refused("invalid_request", "signal %d is not between 1 and 64" % number)
         self._commands.kill(command, number)
         connection.reply(channel, command.summary())
 
     def _stdin(self, connection: Connection, channel: int, body: Body) -> None:
         stdin = self._command(body).stdin
         if stdin is None or not (stdin.to_be_sent or body.get("initial")):
-            message = "the command was not started with its stdin open; it takes no more input"
+            message = "the command was not started with open stdin; it takes no more input"
             raise Refused("stdin_closed", message)
         offset = None if body.get("offset") is None else max(int(body["offset"]), 0)
         feeding = Feeding(connection, channel, stdin, offset=offset, end=bool(body.get("end")))
@@ -184,11 +184,11 @@ class Requests:
         connection.reply(channel, self._meter.usage())
 
     def _set_state(self, connection: Connection, channel: int, body: Body) -> None:
-        """Read what the owner left here, or replace it; the commands known come along."""
+        """Read or replace the owner's state; the answer includes the known commands."""
         if "set" in body:
             state = body["set"]
             if not isinstance(state, dict) or len(json.dumps(state)) > MAX_STATE:
-                message = "set is not an object of at most %d bytes as JSON" % MAX_STATE
+                message = "set must be an object of at most %d bytes as JSON" % MAX_STATE
                 raise Refused("invalid_request", message)
             self._state = state
         commands, more = self._commands.records.summaries()
@@ -202,7 +202,7 @@ class Requests:
 def _text(body: Body, name: str) -> str:
     value = body[name]
     if not isinstance(value, str):
-        raise Refused("invalid_request", "%s is not a string" % name)
+        raise Refused("invalid_request", "%s must be a string" % name)
     return value
 
 
@@ -210,21 +210,21 @@ def _folder(path: Any) -> Optional[str]:
     if path is None:
         return None
     if not isinstance(path, str) or not path or "\0" in path:
-        raise Refused("invalid_path", "cwd is not a path: it is empty, or has a NUL character")
+        raise Refused("invalid_path", "cwd must be a path: not empty, without NUL characters")
     return os.path.join(WORKSPACE, path)
 
 
 def _environment(env: Any) -> Dict[str, str]:
     if not isinstance(env, dict):
-        raise Refused("invalid_request", "env is not an object of strings")
+        raise Refused("invalid_request", "env must be an object of strings")
     for name, value in env.items():
         plain = name.replace("_", "a")
         if not (plain.isascii() and plain.isalnum() and not plain[0].isdigit()):
-            raise Refused("invalid_request", "env: %r is not a variable's name" % name[:64])
+            raise Refused("invalid_request", "env: %r is not a valid variable name" % name[:64])
         if name.startswith("__sandbox_"):
-            message = "env: %s: names that begin with __sandbox_ are reserved" % name[:64]
+            message = "env: %s: names starting with __sandbox_ are reserved" % name[:64]
             raise Refused("invalid_request", message)
         if not isinstance(value, str) or "\0" in value:
-            message = "env: the value of %s is not a string, or has a NUL character" % name
+            message = "env: the value of %s must be a string without NUL characters" % name
             raise Refused("invalid_request", message)
     return env

@@ -1,8 +1,8 @@
-"""How a command becomes a bash process: state in, state out, and nothing of the warden inside.
+"""Running a command in a bash process, with the shell state loaded before and saved after it.
 
-Every command is a fresh bash. It loads the state the last one left (variables, functions, aliases,
-options, working directory) and writes its own at exit, so `exit`, `exec`, a kill and two commands
-at once cannot corrupt anything. State travels in sealed memory files: it never touches a disk.
+Every command is a new bash. It loads the state of the last one (variables, functions, aliases,
+options, working directory) and saves its own at exit, so `exit`, `exec`, a kill or two concurrent
+commands cannot corrupt it. State is passed in sealed memory files and never touches a disk.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ ARGV = [
     '__sandbox_begin; builtin eval "$__sandbox_command"',
 ]
 TARGETS = (0, 1, 2, 201, 202, 203, 204)
-"""What a shell gets as descriptors: stdin, stdout, stderr, state, save, go, call.
-prelude.sh, itself number 200, knows them; people's own redirections do not reach so high."""
+"""Descriptors of a shell: stdin, stdout, stderr, state, save, go, call. prelude.sh, itself number
+200, uses them; the numbers are too high for users' own redirections."""
 PRELUDE_TARGET = 200
 PIPE_SIZE = 256 * 1024
 
 _STATE_LIMIT = 4 << 20
 _KEY = os.urandom(8).hex().encode()
-"""Tells a state that prelude.sh wrote from what a command may write to the same file."""
+"""Marks a state written by prelude.sh, since a command may write to the same file."""
 _BEGUN = b"#begun\n"
 _NOT_ENTERED = b"#cwd\n"
 _STATE_HEAD = b"#" + _KEY + b" "
@@ -44,7 +44,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def memory_file(data: bytes = b"") -> int:
-    """A file in memory. What is written here does not move the offset its readers share."""
+    """A file in memory. Writing does not move the offset that readers share."""
     fd = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     fill(fd, data)
     return fd
@@ -57,20 +57,20 @@ def fill(fd: int, data: bytes) -> None:
 
 
 def prelude_file(open_files: int) -> int:
-    """What every shell reads first. open_files: how many descriptors a command may have, 0 for as
-    many as the warden."""
+    """The prelude that every shell reads first. open_files: descriptor limit of a command, 0 for
+    the warden's own."""
     limit = b"ulimit -n %d 2>/dev/null\n" % open_files if open_files else b""
     text = pkgutil.get_data(__package__, "prelude.sh") or b""
     return memory_file(limit + text.replace(b"KEY", _KEY))
 
 
 def available(fd: int) -> int:
-    """How many bytes wait in a pipe."""
+    """Number of unread bytes in a pipe."""
     return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0])
 
 
 class ShellState:
-    """What one command leaves to the next: a sealed memory file and the directory it names."""
+    """The state one command leaves to the next: a sealed memory file, and the cwd in it."""
 
     def __init__(self, fd: int, cwd: str) -> None:
         self.fd = fd
@@ -83,8 +83,8 @@ class ShellState:
 
     @classmethod
     def saved(cls, fd: int) -> Optional["ShellState"]:
-        """The state a finished shell wrote to fd, which then belongs to it. None where the shell
-        wrote none, half of one, or more than is kept; the state from before stays in force."""
+        """The state a finished shell wrote to fd; takes over fd. None if the shell wrote none, only
+        part of one, or too much; the previous state then stays."""
         size = os.fstat(fd).st_size
         if not len(_STATE_END) < size <= _STATE_LIMIT:
             return None
@@ -94,11 +94,11 @@ class ShellState:
         if not head.startswith(_BEGUN + _STATE_HEAD):
             return None
         try:
-            # No process of the box may change a state that has been taken over.
+            # Processes of the box must not change the state from now on.
             seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
         except OSError:
-            pass  # A child has it mapped: it can only hurt its own session.
+            pass  # A child has it mapped, and can only harm its own session.
         cwd = head[len(_BEGUN + _STATE_HEAD) :].split(b"\n", 1)[0]
         return cls(fd, cwd.decode("utf-8", "replace"))
 
@@ -110,28 +110,28 @@ class ShellState:
 
 
 def begun(save_fd: int) -> bool:
-    """Whether a shell came to its command. If it did not, nothing of the command has been run."""
+    """Whether the shell began its command. If not, nothing of the command was run."""
     return os.fstat(save_fd).st_size > 0
 
 
 def unsaved(save_fd: int) -> Optional[str]:
-    """Why a shell that has ended left no state, though it began to write one."""
+    """Why an ended shell left no state, although it began its command."""
     size = os.fstat(save_fd).st_size
     if size > _STATE_LIMIT:
-        return "they take %d bytes, and at most %d are kept" % (size, _STATE_LIMIT)
+        return "they take %d bytes, the limit is %d" % (size, _STATE_LIMIT)
     return "they could not all be written" if size > len(_BEGUN) else None
 
 
 def folder_refused(save_fd: int) -> bool:
-    """Whether a shell could not enter the folder it was told to run its command in."""
+    """Whether the shell could not enter the folder given for the command."""
     return os.pread(save_fd, len(_NOT_ENTERED) + 1, 0) == _NOT_ENTERED
 
 
 class Shell:
-    """The warden's ends of one bash, which has started and waits for its call."""
+    """The warden's descriptors for one bash, which waits for its call."""
 
     def __init__(self, *, stdin: bool) -> None:
-        """Raises OSError where the box is out of descriptors."""
+        """Raises OSError if the box is out of descriptors."""
         self.pid = 0
         self._ours: List[int] = []
         theirs: List[int] = []
@@ -166,17 +166,17 @@ class Shell:
         try:
             fcntl.fcntl(ours, _F_SETPIPE_SZ, PIPE_SIZE)
         except OSError:
-            pass  # The user's share of pipe memory is used up: the default size does too.
+            pass  # The user's limit of pipe memory is reached: keep the default size.
         return (their, ours) if write else (ours, their)
 
     def handed_over(self) -> None:
-        """The shell has its ends now: drop our copies, so that we see when it closes them."""
+        """Close our copies of the shell's ends, so that we notice when it closes them."""
         for fd in self.child_ends:
             os.close(fd)
         self.child_ends = []
 
     def call(self, call: bytes, state: ShellState) -> None:
-        """Let the shell go with what encode_call made, from this state."""
+        """Let the shell run a call (from encode_call), starting from this state."""
         fill(self._state, state.read())
         fill(self._call, call)
         os.write(self._go, b"g")
@@ -184,12 +184,12 @@ class Shell:
             os.close(self.keep(fd))
 
     def keep(self, fd: int) -> int:
-        """Take over one of our ends: closing it is the caller's business now."""
+        """Pass one of our descriptors to the caller, who closes it."""
         self._ours.remove(fd)
         return fd
 
     def close(self) -> None:
-        """Drop what nobody took over. A shell that still waits for its call ends."""
+        """Close the remaining descriptors. A shell that still waits for its call exits."""
         for fd in self._ours:
             os.close(fd)
         self._ours = []
@@ -202,7 +202,7 @@ def _null(theirs: List[int]) -> int:
 
 
 def encode_call(command: str, *, command_id: str, cwd: Optional[str], env: Dict[str, str]) -> bytes:
-    """What a shell reads when it is let go. Raises UnicodeEncodeError for what is not text."""
+    """A call as the shell reads it. Raises UnicodeEncodeError for invalid text."""
     parts = (cwd or "", _call_lines(command_id, env), command)
     return b"".join(part.encode("utf-8", "surrogateescape") + b"\0" for part in parts)
 
@@ -210,7 +210,7 @@ def encode_call(command: str, *, command_id: str, cwd: Optional[str], env: Dict[
 def _call_lines(command_id: str, env: Dict[str, str]) -> str:
     lines = ["builtin export SANDBOX_COMMAND_ID=%s\n" % _quote(command_id)]
     for name, value in env.items():
-        # The call's own variables end with the call: the state gets back what was there before.
+        # Variables of the call are not part of the saved state: it keeps the previous values.
         lines.append('__sandbox_restore+="unset -v %s\n${%s@A}\n"\n' % (name, name))
         lines.append("builtin export %s=%s\n" % (name, _quote(value)))
     return "".join(lines)

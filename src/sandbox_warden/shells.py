@@ -1,4 +1,4 @@
-"""Shells at hand: bash is always started ahead, so that a command need not wait for it."""
+"""Spare shells: bash is started in advance, so that a command need not wait for it."""
 
 import errno
 import signal
@@ -13,19 +13,19 @@ from .processes import Killer, Process, Table
 from .shell import Shell, prelude_file
 
 _SPARES = 2
-"""One for the next command, and one for the command that comes before that one is replaced."""
+"""One for the next command, one for a command that follows before the spare is replaced."""
 _MAX_IDLE = 2
 _ATTEMPTS = 10
-"""How many nurseries may be killed as a shell is to be started."""
+"""How often a start is retried when the nursery gets killed."""
 _REMEMBERED = 256
-"""Sessions of shells that are over: their children in the background may still be there."""
+"""How many sessions of ended shells are remembered, for their background children."""
 
 
 class Shells:
-    """Gives out shells and says when they have ended. A shell is used once.
+    """Gives out shells and reports their end. A shell is used once.
 
-    on_exit(nursery, status): the shell it gave out has ended; who took it releases the nursery.
-    on_gone(nursery): everything that was killed is gone.
+    on_exit(nursery, status): a shell given out has ended; its user releases the nursery.
+    on_gone(nursery): everything killed is gone.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Shells:
         self._prelude = prelude_file(open_files)
         self._nurseries: List[Nursery] = []
         self._pids: Set[int] = set()
-        """Of all nurseries, those included that were closed and have not ended yet."""
+        """Pids of all nurseries, including closed ones that have not exited yet."""
         self._spares: List[Nursery] = []
         self._ended: Deque[int] = deque(maxlen=_REMEMBERED)
 
@@ -57,7 +57,7 @@ class Shells:
         return self._spares.pop(0)
 
     def release(self, nursery: Nursery) -> None:
-        """The command that had it is over."""
+        """The nursery's command has ended."""
         shell = nursery.shell
         if shell is not None:
             self._ended.append(shell.pid)
@@ -69,12 +69,12 @@ class Shells:
             self._nurseries.remove(nursery)
 
     def prepare(self) -> None:
-        """Have shells at hand for the next commands."""
+        """Start spare shells for the next commands."""
         try:
             while len(self._spares) < _SPARES:
                 self._spares.append(self._start(Shell(stdin=False)))
         except OSError:
-            pass  # The box is at its limit; the command will be told.
+            pass  # The box is at its limit; the next command gets the error.
 
     def reaped(self, pid: int, status: int) -> None:
         """A child of the warden has ended: a nursery, or the shell of one that was killed."""
@@ -97,18 +97,18 @@ class Shells:
             self._nurseries.remove(nursery)
 
     def stopped(self, pid: int) -> None:
-        """A child of the warden was stopped: a nursery has to go on, it is nobody's to stop."""
+        """A child of the warden was stopped (SIGSTOP): resume it if it is a nursery."""
         if pid in self._pids:
             processes.kill(pid, signal.SIGCONT)
 
     def kill(self, nursery: Nursery, trace: Callable[[int], Trace]) -> None:
-        """End everything the command of a nursery has started. trace: of the shell's session."""
+        """Kill everything a nursery's command started. trace: makes a Trace for a session."""
         nursery.kill(lambda table: self._traced(table, nursery, trace))
 
     def _traced(
         self, table: Table, nursery: Nursery, trace: Callable[[int], Trace]
     ) -> List[Process]:
-        """The processes of a command whose nursery cannot tell."""
+        """The processes of a command whose nursery is not a live subreaper."""
         shell = nursery.shell.pid if nursery.shell is not None else 0
         others = {n.shell.pid for n in self._nurseries if n.shell is not None}
         others.update(self._ended)
@@ -118,7 +118,7 @@ class Shells:
         return [*lost, *processes.below(table, [nursery.pid, *(p.pid for p in lost)])]
 
     def kill_background(self) -> None:
-        """End the processes of commands that are over."""
+        """Kill the background processes of ended commands."""
 
         def find(table: Table) -> List[Process]:
             lost = orphans(table, {nursery.pid for nursery in self._nurseries})
@@ -133,10 +133,10 @@ class Shells:
                 try:
                     nursery.start(shell)
                     return nursery
-                except ConnectionError:  # Somebody has killed it.
+                except ConnectionError:  # The nursery was killed.
                     nursery.close()
                     self._nurseries.remove(nursery)
-            raise OSError(errno.EAGAIN, "something in the box ends every new process")
+            raise OSError(errno.EAGAIN, "a process in the box kills every new process")
         except OSError:
             shell.handed_over()
             shell.close()
@@ -158,8 +158,8 @@ class Shells:
             self._on_exit(nursery, status)
 
     def _drop_spare(self, nursery: Nursery) -> None:
-        """A shell without its nursery is not given out: what it starts would be harder to find."""
+        """A spare shell without its nursery is not used: its children would be hard to find."""
         self._spares.remove(nursery)
         if nursery.shell is not None:
-            nursery.shell.close()  # It ends, if it has not yet.
+            nursery.shell.close()  # Makes it exit.
         self.release(nursery)

@@ -1,4 +1,4 @@
-"""The input of one command: what was sent for it and not yet read by it."""
+"""The stdin of one command: buffers input until the command reads it."""
 
 import os
 from typing import Callable, Optional, Set
@@ -13,7 +13,7 @@ _WRITE_SIZE = 256 * 1024
 class Stdin:
     """Writes to a command's stdin as the command reads it.
 
-    to_be_sent: whether others than who started the command may send input.
+    to_be_sent: whether input may be sent after the start (STDIN requests).
     """
 
     def __init__(self, loop: Loop, fd: int, *, to_be_sent: bool) -> None:
@@ -24,22 +24,22 @@ class Stdin:
         self.to_be_sent = to_be_sent
         self.received = 0
         self.waiting: Set[Callable[[], None]] = set()
-        """Called when there may be room for more, and when there will never be."""
+        """Called when there may be room for more, and when stdin is closed."""
 
     def has_room(self, count: int) -> bool:
-        """Whether to take so much now; what was refused anyhow need not wait."""
+        """Whether `count` bytes can be taken now; True if closed, since take() refuses then."""
         pending = len(self._pending)
         return self._ended or pending == 0 or pending + count <= PENDING_LIMIT
 
     def take(self, data: bytes, *, offset: Optional[int], end: bool) -> int:
-        """Bytes from offset on, or from where the last ones ended; end: nothing comes after them.
+        """Take input at offset, by default after the last; end: closes stdin after it.
 
-        What was received before is skipped, so a repeat is harmless. How much has been received
-        altogether. Raises Refused.
+        Bytes received before are skipped, so repeating is idempotent. Returns the total received.
+        Raises Refused.
         """
         if offset is not None:
             if offset > self.received:
-                message = "stdin has %d bytes so far: offset %d would leave a hole"
+                message = "stdin has received %d bytes: offset %d would leave a hole"
                 raise Refused("invalid_request", message % (self.received, offset))
             data = data[self.received - offset :]
         if data and self._ended:
@@ -51,7 +51,7 @@ class Stdin:
         return self.received
 
     def close(self) -> None:
-        """The command is over: what it has not read nobody will."""
+        """The command has ended: drop what it did not read."""
         self._pending.clear()
         self._ended = True
         self._write()
@@ -65,7 +65,7 @@ class Stdin:
                 del self._pending[:count]
         except BlockingIOError:
             self._loop.watch(self._fd, WRITE, lambda _events: self._write())
-            self._tell()
+            self._notify()
             return
         except OSError:
             self._pending.clear()
@@ -74,9 +74,9 @@ class Stdin:
         if self._ended:
             os.close(self._fd)
             self._fd = -1
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        """Not at once: who waits may be the one who is writing."""
+    def _notify(self) -> None:
+        """Deferred: a waiter may be the current caller."""
         for wake in self.waiting:
             self._loop.after(0, wake)

@@ -1,4 +1,4 @@
-"""A folder as a tar. What cannot be in it is named in a file at its end."""
+"""A folder as a tar. What had to be left out is listed in a file at its end."""
 
 import os
 import stat
@@ -10,32 +10,32 @@ from .frames import CHUNK
 from .walk import Item, Walk
 
 NOTICE = "LEFT-OUT-BY-SANDBOX.txt"
-_MAX_TOLD = 200
+_MAX_REPORTED = 200
 _LONGEST_TOLD = 300
 _MOST = 4
-"""Files with holes and files with many names make a tar larger than the disk they are on. How many
-times as large it may be."""
+"""Largest tar, as a multiple of the disk's size: sparse files and hard links can make it larger
+than the disk."""
 
 
 class Tar:
-    """Use as an iterator: the bytes of the archive, and None wherever others may have their turn.
+    """Iterate for the bytes of the archive, with None after each slice of work.
 
-    Raises Refused where a folder has more in it than can be walked: an archive that lacks any
-    number of files does not look whole.
+    Raises Refused if a folder has too many names to walk, since the archive would silently lack
+    files.
     """
 
     def __init__(self, root: int) -> None:
-        import tarfile  # Only boxes that need it pay for it.
+        import tarfile  # Imported late to save memory.
 
         self._info = tarfile.TarInfo
         self._types = {stat.S_IFDIR: tarfile.DIRTYPE, stat.S_IFLNK: tarfile.SYMTYPE}
         self._root = root
-        self._told: List[str] = []
-        self._untold = 0
+        self._reported: List[str] = []
+        self._unreported = 0
         self._room = _MOST * capacity(root)
 
     def __iter__(self) -> Iterator[Optional[bytes]]:
-        """In pieces that are worth a frame."""
+        """In pieces of about a frame."""
         piece = bytearray()
         for data in self._blocks():
             if data is None:
@@ -53,15 +53,15 @@ class Tar:
                 yield None
             else:
                 yield from self._member(item)
-        if self._told:
+        if self._reported:
             yield from self._notice()
         yield bytes(1024)
 
     def _left_out(self, path: str, why: str) -> None:
-        if len(self._told) < _MAX_TOLD:
-            self._told.append("%s: %s" % (_printable(path), why))
+        if len(self._reported) < _MAX_REPORTED:
+            self._reported.append("%s: %s" % (_printable(path), why))
         else:
-            self._untold += 1
+            self._unreported += 1
 
     def _member(self, item: Item) -> Iterator[bytes]:
         kind = stat.S_IFMT(item.status.st_mode)
@@ -102,8 +102,8 @@ class Tar:
             os.close(fd)
 
     def _content(self, fd: int, size: int, path: str) -> Iterator[bytes]:
-        """All of what the header has promised: one that has become shorter is filled up."""
-        left, why = size, "became shorter while it was read; the rest is zeros"
+        """Exactly the size in the header: a truncated file is padded with zeros."""
+        left, why = size, "truncated while it was read; the rest is zeros"
         try:
             for data in file_chunks(fd, size):
                 left -= len(data)
@@ -118,8 +118,8 @@ class Tar:
             yield data
 
     def _notice(self) -> Iterator[bytes]:
-        more = ["and %d more" % self._untold] if self._untold else []
-        lines = ["Left out of this archive, or not whole in it:", "", *self._told, *more, ""]
+        more = ["and %d more" % self._unreported] if self._unreported else []
+        lines = ["Left out of this archive, or incomplete in it:", "", *self._reported, *more, ""]
         text = "\n".join(lines).encode()
         member = self._info(NOTICE)
         member.size, member.mtime = len(text), int(os.fstat(self._root).st_mtime)
@@ -135,7 +135,7 @@ def _header(member: Any) -> bytes:
 
 
 def _printable(path: str) -> str:
-    """On one line, encodable, and not of any length."""
+    """On one line, encodable, and shortened."""
     if len(path) > _LONGEST_TOLD:
         path = "…" + path[-_LONGEST_TOLD:]
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in path)

@@ -1,7 +1,6 @@
-"""Folders of the box, walked a little at a time.
+"""Walking folders of the box in small slices.
 
-The generators here yield None after every slice of work, so that the warden can answer others in
-between.
+The generators yield None after every slice of work, so that the warden can serve others in between.
 """
 
 import errno
@@ -15,7 +14,7 @@ from .errors import Refused
 
 MAX_DEPTH = 256
 _NAMES_BYTES = 32 << 20
-"""What the names of one folder, or of all folders yet to be walked, may take in memory."""
+"""Most bytes of names in memory, for one folder and for all folders yet to be walked."""
 _NAME_COST = 64
 _SCAN_SLICE = 2000
 _LOOK_SLICE = 100
@@ -23,11 +22,11 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 LeftOut = Callable[[str, str], None]
-"""Told of a path below the root, and why what is there is left out."""
+"""Called with a path below the root, and why it is left out."""
 
 
 class Item(NamedTuple):
-    """Something in a folder, which is open as long as nothing else is asked of the walk."""
+    """An entry of a folder, which is open until the walk is advanced."""
 
     folder: int
     name: str
@@ -37,9 +36,10 @@ class Item(NamedTuple):
 
 
 class Walk:
-    """Everything below a folder: first all that is in it, by name, then each folder in it.
+    """Everything below a folder: first its entries by name, then each of its folders.
 
-    room: how many more items are wanted; there may be one more, so that whoever asks can see it.
+    room: how many more items are wanted; one more may be yielded, so the caller sees that there
+    are more.
     """
 
     def __init__(
@@ -53,8 +53,7 @@ class Walk:
         self._held = _NAME_COST
 
     def __iter__(self) -> Iterator[Optional[Item]]:
-        """Raises Refused where there are more names than can be held in memory, and all of them
-        are wanted."""
+        """Raises Refused if all names are wanted and they do not fit in memory."""
         folder, at = -1, None
         try:
             while self._todo:
@@ -65,10 +64,10 @@ class Walk:
                 name = self._forget(names)
                 path = os.path.join(parent, name)
                 try:
-                    inside = parent == at  # Most often it is in the one before.
+                    inside = parent == at  # Usually it is in the previous one.
                     new = _open(folder, name) if inside else _descend(self._root, path)
                 except OSError as exc:
-                    self._tell(path, exc)
+                    self._report(path, exc)
                     continue
                 if folder >= 0:
                     os.close(folder)
@@ -84,7 +83,7 @@ class Walk:
         if cut and most is None:
             raise _too_many("names in %s" % (path[-200:] or "the folder"))
         if cut:
-            self._left_out(path, "it has more names than are wanted")
+            self._left_out(path, "it has more entries than requested")
         below: List[str] = []
         for number, name in enumerate(names):
             if number % _LOOK_SLICE == 0:
@@ -92,7 +91,7 @@ class Walk:
             try:
                 status = os.lstat(name, dir_fd=folder)
             except OSError as exc:
-                self._tell(os.path.join(path, name), exc)
+                self._report(os.path.join(path, name), exc)
                 continue
             if self._recursive and stat.S_ISDIR(status.st_mode):
                 below.append(name)
@@ -104,7 +103,7 @@ class Walk:
             return
         if path.count("/") + bool(path) >= MAX_DEPTH:
             for name in folders:
-                why = "it is nested more than %d folders deep" % MAX_DEPTH
+                why = "nested more than %d folders deep" % MAX_DEPTH
                 self._left_out(os.path.join(path, name), why)
             return
         self._held += sum(len(name) + _NAME_COST for name in folders)
@@ -117,13 +116,13 @@ class Walk:
         self._held -= len(name) + _NAME_COST
         return name
 
-    def _tell(self, path: str, error: OSError) -> None:
-        if error.errno not in _GONE:  # Gone meanwhile is not left out.
+    def _report(self, path: str, error: OSError) -> None:
+        if error.errno not in _GONE:  # Deleted meanwhile: not worth reporting.
             self._left_out(path, error.strerror or str(error))
 
 
 def _too_many(what: str) -> Refused:
-    message = "there are more %s than can be held at once: pack them in the box, with tar"
+    message = "too many %s to hold in memory: pack them with tar in the box"
     return Refused("file_too_large", message % what)
 
 
@@ -132,7 +131,7 @@ def _open(folder: int, name: str) -> int:
 
 
 def _descend(root: int, path: str) -> int:
-    """Open a folder again from the top, no link followed: two descriptors for any depth."""
+    """Reopen a folder from the root without following links: two descriptors at any depth."""
     folder = _open(root, ".")
     for step in path.split("/") if path else ():
         parent = folder
@@ -146,8 +145,8 @@ def _descend(root: int, path: str) -> int:
 def _sorted_names(
     folder: int, most: Optional[int]
 ) -> Generator[None, None, Tuple[Iterator[str], bool]]:
-    """The first names in a folder, up to `most` and to what is held in memory, and whether there
-    are others. Sorted in runs: sorting all of them at once would take too long."""
+    """The first names in a folder, up to `most` and the memory limit, and whether there are more.
+    Sorted in runs, since sorting all at once would block for too long."""
     names = _Names(most)
     with os.scandir(folder) as found:
         for number, entry in enumerate(found, start=1):
@@ -160,14 +159,14 @@ def _sorted_names(
 
 
 class _Names:
-    """The smallest of any number of names."""
+    """Keeps the smallest of any number of names."""
 
     def __init__(self, most: Optional[int]) -> None:
         self._most = most
         self._runs: List[List[str]] = []
         self._new: List[str] = []
         self._ceiling: Optional[str] = None
-        """All names below it are held, none from it on."""
+        """Names below it are kept, others dropped."""
         self._count = self._bytes = 0
 
     def add(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The warden: PID 1 of the box, who may speak to it, and for how long it waits for its owner."""
+"""The warden: PID 1 of the box, its connections and its dead-man's switch."""
 
 import os
 import signal
@@ -39,9 +39,9 @@ class Warden:
         self._heard_at = time.monotonic()
 
     def serve(self) -> None:
-        """Be PID 1: reap, listen, and end the box when its owner has been silent for too long."""
+        """Run as PID 1: reap children, accept streams, and end the box if its owner is silent."""
         prctl(_PR_SET_DUMPABLE, 0)
-        # The kernel drops every signal for PID 1 that has no handler, SIGKILL from inside included.
+        # The kernel drops signals to PID 1 without a handler, even SIGKILL from inside the box.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         woken, wake = os.pipe()
         for fd in (woken, wake):
@@ -69,10 +69,10 @@ class Warden:
                 else:
                     self._commands.shells.reaped(pid, status)
             except Exception:
-                report()  # The others have to be waited for all the same.
+                report()  # The others still have to be reaped.
 
     def _watch_owner(self) -> None:
-        """The dead-man's switch. A running command is bounded by its own time limit."""
+        """The dead-man's switch. Waits for running commands, which have their own time limits."""
         self._loop.after(min(_DEADMAN_TICK_S, self._deadman_s / 4), self._watch_owner)
         if not self._commands.running:
             heard = max(self._heard_at, self._commands.finished_at)
@@ -80,7 +80,7 @@ class Warden:
                 os._exit(0)
 
     def _connect(self, read_fd: int, write_fd: int, relay: Optional[socket.socket]) -> None:
-        """Raises OSError, with the descriptors still the caller's."""
+        """Raises OSError; the caller then still owns the descriptors."""
 
         def on_close(closed: Connection) -> None:
             self._connections.remove(closed)
@@ -101,7 +101,7 @@ class Warden:
 
     def _frame(self, connection: Connection, kind: int, channel: int, payload: bytes) -> None:
         if connection.epoch is None and kind != frames.HELLO:
-            raise frames.FrameError("frame of kind %d before the HELLO" % kind)
+            raise frames.FrameError("frame of kind %d before HELLO" % kind)
         if connection.epoch is not None and connection.epoch < self._epoch:
             self._fence(connection, channel, connection.epoch)
             return
@@ -130,12 +130,12 @@ class Warden:
             connection.cancel(channel)
         elif kind in self._requests.handlers:
             if source is not None:
-                raise frames.FrameError("request %d on channel %d, in use" % (kind, channel))
+                raise frames.FrameError("request %d on busy channel %d" % (kind, channel))
             self._requests.serve(connection, kind, channel, decode_json(payload))
         elif kind in frames.KINDS:
             raise frames.FrameError("frame of kind %d, which is not a request" % kind)
         elif kind in frames.REQUEST_KINDS:
-            message = "this warden is older than its server and has no request %d" % kind
+            message = "this warden is older than its server and does not support request %d" % kind
             connection.refuse(channel, "unsupported", message)
 
     def _hello(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Warden:
         version, epoch = min(int(highest), frames.PROTOCOL_VERSION), int(body["epoch"])
         if version < max(int(lowest), frames.OLDEST_VERSION):
             spoken = (frames.OLDEST_VERSION, frames.PROTOCOL_VERSION)
-            message = "this warden speaks version %d to version %d" % spoken
+            message = "this warden supports protocol versions %d to %d" % spoken
             connection.refuse(channel, "version", message)
             connection.close(after_writing=True)
             return

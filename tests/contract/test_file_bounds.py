@@ -273,7 +273,7 @@ async def test_a_file_that_shrinks_inside_a_tar_is_filled_up_and_told(
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         sizes = {member.name: member.size for member in archive}
     assert (sizes["f"], sizes["g"]) == (8 * MIB, 6)
-    assert b"\nf: became shorter" in (data[data.index(NOTICE.encode()) :])
+    assert b"\nf: truncated" in (data[data.index(NOTICE.encode()) :])
 
 
 async def test_a_file_cannot_be_larger_than_the_disk(make_box: MakeBox) -> None:

@@ -68,7 +68,7 @@ def test_more_names_than_can_be_held(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(walk, "_SCAN_SLICE", 10)
     for number in range(150):
         (tmp_path / f"{number:04}").touch()
-    with pytest.raises(Refused, match="more names in the folder"):
+    with pytest.raises(Refused, match="too many names in the folder"):
         walked(tmp_path)
     found, left, _ = walked(tmp_path, room=1000)
     assert found == [f"{number:04}" for number in range(len(found))]
@@ -86,5 +86,5 @@ def test_more_folders_than_can_be_held(tmp_path: Path, monkeypatch: pytest.Monke
             (tmp_path / top / f"{number:04}" / "x").mkdir(parents=True)
     walked(tmp_path)
     monkeypatch.setattr(walk, "_NAMES_BYTES", 60 * (64 + 4) + 10)
-    with pytest.raises(Refused, match="more folders"):
+    with pytest.raises(Refused, match="too many folders"):
         walked(tmp_path)
