@@ -50,7 +50,7 @@ async def _drain(caller: Caller, worker: str, *, leave: bool) -> None:
 
 
 async def _asked(settings: Settings, worker: str, *, leave: bool) -> str:
-    """How it ended. Raises NotFound."""
+    """Request the drain and wait for it; returns "left" or "stopped". Raises NotFound."""
     from sandbox_server.fleet import Drain, Phase, SessionIndex, Store
 
     store = Store.open(settings.redis(), namespace=settings.redis_namespace)
