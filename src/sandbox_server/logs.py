@@ -40,7 +40,7 @@ def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     foreign = logging.StreamHandler(sys.stderr)
-    foreign.setFormatter(_of_libraries(steps))
+    foreign.setFormatter(_library_formatter(steps))
     logging.basicConfig(handlers=[foreign], level=logging.WARNING, force=True)
 
 
@@ -53,7 +53,7 @@ def _rendering(*, console: bool) -> list[Processor]:
     return [structlog.processors.format_exc_info, escape_control, renderer]
 
 
-def _of_libraries(steps: list[Processor]) -> logging.Formatter:
+def _library_formatter(steps: list[Processor]) -> logging.Formatter:
     return structlog.stdlib.ProcessorFormatter(
         processors=[
             structlog.stdlib.ExtraAdder(allow=[]),

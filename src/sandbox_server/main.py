@@ -160,7 +160,7 @@ async def _open_service(
     runtime, why = await choose(settings.runtime, settings.runtime_options())
     async with runtime:
         refuse_impossible(settings, runtime=runtime.name, why=why)
-        _tell_unused(settings, runtime=runtime.name)
+        _log_unused(settings, runtime=runtime.name)
         enforcement = await runtime.enforcement()
         log.info("runtime.chosen", runtime=runtime.name, why=why)
         for limit, lack in enforcement.missing().items():
@@ -203,7 +203,7 @@ def _environments(settings: Settings, runtime: Runtime) -> dict[str, str]:
     return {n: image for n, image in settings.environments.items() if n in settings.policies}
 
 
-def _tell_unused(settings: Settings, *, runtime: str = "") -> None:
+def _log_unused(settings: Settings, *, runtime: str = "") -> None:
     for setting, why in {**unused(settings, runtime=runtime), **unknown(os.environ)}.items():
         log.warning("setting.unused", setting=setting, why=why)
 
@@ -226,7 +226,7 @@ async def _alone(settings: Settings, state: Path) -> AsyncIterator[Standing]:
 def _open_routing(settings: Settings) -> contextlib.AbstractAsyncContextManager[Tenants]:
     from sandbox_server.fleet.opening import open_routing
 
-    _tell_unused(settings)
+    _log_unused(settings)
     return open_routing(settings)
 
 

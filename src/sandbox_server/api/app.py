@@ -39,8 +39,8 @@ def create_app(
     hosts: AllowedHosts | None = None,
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
-    """Without keys, all callers are the same tenant, and web pages are refused unless they come
-    from one of `hosts`."""
+    """Without keys, all callers are the same tenant, and web pages of other sites are refused;
+    hosts: the Host headers to accept then."""
     app = DocumentedApp(
         title=TITLE,
         version=app_version(),

@@ -13,7 +13,7 @@ Facts = Mapping[str, Any]
 
 _MIB = 1 << 20
 _NONE = "none"
-_UPDATE = "boxes are not configured like this: check what overrides the engine's defaults"
+_OVERRIDDEN = "boxes are not configured like this: check what overrides the engine's defaults"
 _GVISORS_OWN = {
     "unshare user", "unshare mount", "unshare cgroup", "io_uring_setup", "syslog"
 }  # fmt: skip
@@ -80,7 +80,7 @@ def _user(facts: Facts, promised: Promised) -> Iterator[Finding]:
         0 not in ids and len(ids) == 1,
         f"uid {facts['uid'][0]}{outside}",
         bad=f"users and groups {sorted(ids)}",
-        fix=f"commands must run as one unprivileged user; {_UPDATE}",
+        fix=f"commands must run as one unprivileged user; {_OVERRIDDEN}",
     )
 
 
@@ -92,14 +92,14 @@ def _rights(facts: Facts, _: Promised) -> Iterator[Finding]:
         caps and not held,
         "none, in any set",
         bad=f"{held or 'cannot be read'}",
-        fix=f"boxes drop all capabilities; {_UPDATE}",
+        fix=f"boxes drop all capabilities; {_OVERRIDDEN}",
     )
     yield _found(
         "no new privileges",
         facts["no_new_privs"] == 1,
         "set",
         bad="not set: setuid programs run with their owner's privileges",
-        fix=f"boxes set no-new-privileges; {_UPDATE}",
+        fix=f"boxes set no-new-privileges; {_OVERRIDDEN}",
     )
     lending = [each["path"] for each in facts["setuid"] if not each["nosuid"]]
     powerless = facts["no_new_privs"] == 1
@@ -132,7 +132,7 @@ def _kernel(facts: Facts, promised: Promised) -> Iterator[Finding]:
         not allowed,
         "the dangerous ones are refused",
         bad=f"allowed: {', '.join(sorted(allowed))}",
-        fix=f"the seccomp filter of boxes refuses these; {_UPDATE}",
+        fix=f"the seccomp filter of boxes refuses these; {_OVERRIDDEN}",
     )
     writes = facts["settings"]
     yield _found(
@@ -161,7 +161,7 @@ def _namespaces(facts: Facts, promised: Promised) -> Iterator[Finding]:
     if promised.runtime == "bubblewrap":
         yield _found("user namespace", user, "its own", fix="allow user namespaces")
     few = len(facts["processes"]) < 64 and 1 in facts["processes"]
-    yield _found("processes seen", few, "its own", bad="those of the host", fix=_UPDATE)
+    yield _found("processes seen", few, "its own", bad="those of the host", fix=_OVERRIDDEN)
 
 
 def _files(facts: Facts, promised: Promised) -> Iterator[Finding]:
@@ -180,7 +180,7 @@ def _files(facts: Facts, promised: Promised) -> Iterator[Finding]:
         f"{facts['mounts']}; what can be written is nosuid" if not loose else
         f"{facts['mounts']}; {', '.join(loose)} without nosuid, and no new privileges",
         bad=f"setuid files can be made in {', '.join(loose)}",
-        fix=_UPDATE,
+        fix=_OVERRIDDEN,
     )  # fmt: skip
     seen = facts["of_the_host"]
     yield _found(
@@ -192,7 +192,7 @@ def _files(facts: Facts, promised: Promised) -> Iterator[Finding]:
     )
     odd = [name for name in facts["devices"] if not (promised.gvisor and name in _GVISORS_DEVICES)]
     yield _found(
-        "devices", not odd, "only harmless ones", bad=f"also {', '.join(odd)}", fix=_UPDATE
+        "devices", not odd, "only the standard ones", bad=f"also {', '.join(odd)}", fix=_OVERRIDDEN
     )
 
 
@@ -244,7 +244,7 @@ def _limits(facts: Facts, promised: Promised) -> Iterator[Finding]:
     )
     yield _found(
         "open files", facts["open_files"] <= limits.warden_files, f"{facts['open_files']}",
-        fix=_UPDATE,
+        fix=_OVERRIDDEN,
     )  # fmt: skip
 
 

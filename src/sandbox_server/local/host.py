@@ -100,8 +100,8 @@ def _listener(path: Path) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """Drop this thread's log records: the program that embeds us may run its own uvicorn, and must
-    not see the log of ours."""
+    """Drop this thread's log records: the program that embeds us may run its own uvicorn, whose log
+    must not contain ours."""
     here = threading.get_ident()
 
     def of_other_threads(record: logging.LogRecord) -> bool:

@@ -74,8 +74,8 @@ class SharedService:
             self._fail(exc)
 
     async def _host(self) -> bool:
-        """Be the host until closed; False if another process is. Our own guest calls still open
-        then come here by retrying, since the socket path is the same."""
+        """Be the host until closed; False if another process is. Open calls to the previous host
+        are retried and arrive here, since the socket path is the same."""
         try:
             async with open_local(self._settings) as service:
                 self._settle(service)
