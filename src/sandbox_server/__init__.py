@@ -1,3 +1,3 @@
-"""The server side: boxes, the pool that warms them, sessions, and the HTTP app over all of it."""
+"""The server: boxes, the pool, sessions, and the HTTP app."""
 
 __version__ = "0.1.0"

@@ -1,6 +1,6 @@
-"""Logs: one event a fact and one line an event, as JSON or for people.
+"""Logging: one line per event, as JSON or for people.
 
-What callers send may be in a line, but it cannot break one or speak to the terminal.
+Text from callers is escaped: it cannot break a line or control the terminal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-# Never the locals of a frame: they may hold a secret, and rendering them takes seconds.
+# Without locals: they may contain secrets, and rendering them takes seconds.
 _short_tracebacks = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
@@ -26,8 +26,7 @@ _CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace(r"\x00-", r"\x00-\x09\x0
 
 
 def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
-    """auto is console on a terminal and JSON elsewhere. Lines of libraries come out alike, from
-    warnings on."""
+    """auto: console on a terminal, else JSON. Libraries log in the same format, from WARNING up."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     steps: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -41,7 +40,7 @@ def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     foreign = logging.StreamHandler(sys.stderr)
-    foreign.setFormatter(_of_libraries(steps))
+    foreign.setFormatter(_library_formatter(steps))
     logging.basicConfig(handlers=[foreign], level=logging.WARNING, force=True)
 
 
@@ -54,7 +53,7 @@ def _rendering(*, console: bool) -> list[Processor]:
     return [structlog.processors.format_exc_info, escape_control, renderer]
 
 
-def _of_libraries(steps: list[Processor]) -> logging.Formatter:
+def _library_formatter(steps: list[Processor]) -> logging.Formatter:
     return structlog.stdlib.ProcessorFormatter(
         processors=[
             structlog.stdlib.ExtraAdder(allow=[]),
@@ -66,7 +65,7 @@ def _of_libraries(steps: list[Processor]) -> logging.Formatter:
 
 
 def escape_control(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A terminal obeys what JSON would have escaped. A traceback keeps its lines."""
+    """Escape control characters, except newlines in tracebacks; JSON does so by itself."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = (_CONTROL if name != "exception" else _CONTROL_IN_LINES).sub(
@@ -76,7 +75,7 @@ def escape_control(_logger: WrappedLogger, _method: str, event: EventDict) -> Ev
 
 
 class _HandOver:
-    """A processor that gives the events of one thread to the standard logger `sandbox`."""
+    """A processor that passes the events of one thread to the standard logger `sandbox`."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -94,8 +93,8 @@ class _HandOver:
 
 
 def hand_to_logging() -> None:
-    """In a program that is not ours, events of this thread go to the standard logger `sandbox`,
-    which is silent unless the program wants to hear it. The rest is none of our business."""
+    """Embedded in another program: pass the events of this thread to the standard logger
+    `sandbox`, which is silent unless configured. The rest of structlog is left alone."""
     processors = structlog.get_config()["processors"]
     if not any(isinstance(processor, _HandOver) for processor in processors):
         logging.getLogger("sandbox").addHandler(logging.NullHandler())

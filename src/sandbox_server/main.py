@@ -1,4 +1,4 @@
-"""Where concrete classes are put together, and nowhere else."""
+"""Composition root: the only place that puts concrete classes together."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ MANY_FILES = 65536
 
 
 OnListening = Callable[[str, Tenants], Awaitable[None]]
-"""Told the url and what is served as soon as callers can reach it; runs beside the server."""
+"""Called with the url and the tenants once the server listens; runs concurrently with it."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """What a server that has stopped has left for the next one of its name."""
+    """What a stopped server leaves for the next one of the same name."""
 
     sessions: int = 0
     until: datetime | None = None
-    """When their boxes end by themselves, if no server comes."""
+    """When their boxes end by themselves if no server adopts them."""
 
 
 async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
-    """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable where that cannot begin."""
-    _keys(settings)  # Before a box is made.
+    """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable if it cannot start."""
+    _keys(settings)  # Fails for invalid keys before any box is made.
     limits = replace(
         _api_limits(settings), connections=min(ApiLimits.connections, _allow_many_files() // 4)
     )
@@ -94,7 +94,7 @@ async def _left(tenants: Tenants, settings: Settings) -> Left:
 
 
 def make_app(tenants: Tenants, settings: Settings) -> FastAPI:
-    """What a server answers: the API, and to agents the tools over MCP where that is installed."""
+    """The HTTP app: the API, and the tools over MCP if that is installed."""
     keys, limits = _keys(settings), _api_limits(settings)
     hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
     if settings.role == "worker" or not mcp.is_installed():
@@ -110,7 +110,7 @@ def _api_limits(settings: Settings) -> ApiLimits:
 
 
 def _advertised(settings: Settings) -> list[str]:
-    """The name by which coordinators reach a worker."""
+    """The host name by which coordinators reach a worker."""
     host = urlsplit(settings.advertise).hostname
     return [host] if host else []
 
@@ -127,10 +127,9 @@ async def open_service(
     url: str = "",
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[SandboxService]:
-    """A running service on the best runtime there is. Leaving lets go of it; the boxes of sessions
-    live on.
+    """A running service on the configured runtime. The boxes of sessions outlive it.
 
-    Raises InvalidRequest for a rule file that cannot be used.
+    Raises InvalidRequest for an invalid rule file.
     """
     with open_gate(settings) as gate:
         service = _open_service(settings, gate, url=url, stop=stop)
@@ -161,7 +160,7 @@ async def _open_service(
     runtime, why = await choose(settings.runtime, settings.runtime_options())
     async with runtime:
         refuse_impossible(settings, runtime=runtime.name, why=why)
-        _tell_unused(settings, runtime=runtime.name)
+        _log_unused(settings, runtime=runtime.name)
         enforcement = await runtime.enforcement()
         log.info("runtime.chosen", runtime=runtime.name, why=why)
         for limit, lack in enforcement.missing().items():
@@ -198,19 +197,19 @@ async def _open_service(
 
 
 def _environments(settings: Settings, runtime: Runtime) -> dict[str, str]:
-    """Those that mean something: without images, one with a policy of its own."""
+    """Without images, an environment only matters if it has its own policy."""
     if runtime.has_images:
         return settings.environments
     return {n: image for n, image in settings.environments.items() if n in settings.policies}
 
 
-def _tell_unused(settings: Settings, *, runtime: str = "") -> None:
+def _log_unused(settings: Settings, *, runtime: str = "") -> None:
     for setting, why in {**unused(settings, runtime=runtime), **unknown(os.environ)}.items():
         log.warning("setting.unused", setting=setting, why=why)
 
 
 Standing = tuple[Registry, Lease]
-"""What makes a worker the one that has its sessions."""
+"""A worker's registry, and the lease that makes it the only owner of its sessions."""
 
 
 @contextlib.asynccontextmanager
@@ -227,7 +226,7 @@ async def _alone(settings: Settings, state: Path) -> AsyncIterator[Standing]:
 def _open_routing(settings: Settings) -> contextlib.AbstractAsyncContextManager[Tenants]:
     from sandbox_server.fleet.opening import open_routing
 
-    _tell_unused(settings)
+    _log_unused(settings)
     return open_routing(settings)
 
 
@@ -246,7 +245,7 @@ def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
 
 
 def _keys(settings: Settings) -> ApiKeys:
-    """Raises InvalidRequest, which never shows a key."""
+    """Raises InvalidRequest; its message never contains a key."""
     try:
         return ApiKeys.parse(
             settings.api_keys.get_secret_value(),
@@ -258,8 +257,8 @@ def _keys(settings: Settings) -> ApiKeys:
 
 
 def _allow_many_files() -> int:
-    """Every session takes a few descriptors, and the usual 1,024 end at about 300 of them. Returns
-    how many there may be."""
+    """Raise the limit of open files and return it: a session takes a few descriptors, and the
+    usual 1,024 are used up at about 300 sessions."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""The tools over MCP at `/mcp`, loaded with the first call: importing them takes a second."""
+"""The tools over MCP at `/mcp`, imported on the first call because that takes a second."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Mcp:
             await stop(living)
 
     async def _live(self, endpoint: asyncio.Future[McpEndpoint]) -> None:
-        """From the first call to the end, in one task: what is entered here is left here."""
+        """Runs the endpoint from the first call on. One task: a lifespan has to be entered and
+        left in the same one."""
         await self._wanted.wait()
         module = await asyncio.to_thread(import_module, "sandbox_sdk.integrations.mcp")
         made: McpEndpoint = module.McpEndpoint(self._tenants, tenant=self._tenant)
@@ -59,6 +60,6 @@ class Mcp:
             await asyncio.Event().wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert self._endpoint is not None, "outside of its lifespan"
+        assert self._endpoint is not None, "called outside of its lifespan"
         self._wanted.set()
         await (await asyncio.shield(self._endpoint))(scope, receive, send)

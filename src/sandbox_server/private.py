@@ -1,5 +1,5 @@
-"""Files and folders for the server's own user alone: other users of the machine are not to read who
-has which sandbox, nor to connect to one."""
+"""Files and folders that only the server's user can access: other users of the machine must not
+see who has which sandbox, nor connect to one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 
 _OURS = ("boxes", "uids", "shared", "history", "lost+found", "*.lock", "*.home", "*.sock", "*.log",
          "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal")  # fmt: skip
-"""All that a state folder has in it."""
+"""Patterns of all names in a state folder."""
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that nobody else can look into, or close one that is there.
+    """Create a folder with mode 0700, or set that on an existing one.
 
-    One with things of others in it keeps its mode, since closing it may lock them out; what we keep
-    there is private all the same. Raises OSError.
+    A folder that contains files of others keeps its mode, to not lock them out; our own files in it
+    are private anyway. Raises OSError.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.stat()
@@ -34,8 +34,7 @@ def _is_ours(name: str) -> bool:
 
 
 def private_file(path: Path) -> None:
-    """Make an empty file that nobody else can read or write, or close one that is there. Raises
-    OSError."""
+    """Create an empty file with mode 0600, or set that on an existing one. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077:
@@ -45,7 +44,7 @@ def private_file(path: Path) -> None:
 
 
 def state_folder() -> Path:
-    """Where servers of this user keep what has to outlive them, unless told otherwise."""
+    """The default folder for what must survive a restart."""
     if os.geteuid() == 0:
         return Path("/var/lib/sandbox")
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "sandbox"
@@ -53,8 +52,8 @@ def state_folder() -> Path:
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name for a socket while this is open: the kernel takes at most 107 bytes, and through a
-    descriptor those of the folder do not count. Raises OSError."""
+    """A short path of a socket, through a descriptor of its folder: the kernel takes at most 107
+    bytes. Valid inside the context. Raises OSError."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -63,10 +62,10 @@ def short_path(path: Path) -> Iterator[str]:
 
 
 def private_listener(path: Path, *, backlog: int) -> socket.socket:
-    """A unix socket for this user alone. Raises OSError."""
+    """A listening unix socket with mode 0600. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        os.fchmod(listener.fileno(), 0o600)  # Before it has a name that others could open.
+        os.fchmod(listener.fileno(), 0o600)  # Before bind() gives it a path that others can open.
         with short_path(path) as name:
             listener.bind(name)
         listener.listen(backlog)

@@ -1,4 +1,4 @@
-"""Settings: read once from the environment, checked, then frozen.
+"""Settings: read once from the environment, validated, then frozen.
 
 Every name has the prefix SANDBOX_; the plain names of earlier versions (POOL_SIZE, PORT, WORKER_ID
 and so on) are accepted too.
@@ -35,7 +35,7 @@ DEADMAN_MARGIN_S = 300.0
 
 
 def _size(value: Any) -> Any:
-    """`512m` and `1g` are sizes too."""
+    """Accept units: `512m`, `1g`."""
     if isinstance(value, str):
         text = value.strip().lower().removesuffix("ib").removesuffix("b")
         units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -43,13 +43,13 @@ def _size(value: Any) -> Any:
             try:
                 return int(float(text[:-1]) * units[text[-1]])
             except OverflowError:
-                raise ValueError(f"{value} is more than any machine has") from None
+                raise ValueError(f"size {value} is too large") from None
         return text
     return value
 
 
 def _listed(value: Any) -> Any:
-    """Separated by commas."""
+    """Split at commas."""
     if isinstance(value, str):
         return tuple(each.strip() for each in value.split(",") if each.strip())
     return value
@@ -59,7 +59,7 @@ Size = Annotated[int, BeforeValidator(_size), Field(gt=0)]
 
 
 def _plain(name: str, default: Any, **options: Any) -> Any:
-    """A field that may also be set by its name without the prefix."""
+    """A field that can also be set without the prefix."""
     choices = AliasChoices(f"SANDBOX_{name}", name)
     return Field(default, validation_alias=choices, **options)
 
@@ -72,14 +72,14 @@ class Settings(BaseSettings):
     role: Literal["standalone", "worker", "coordinator"] = "standalone"
     host: str = "127.0.0.1"
     port: int | None = _plain("PORT", None, ge=0, le=65535)
-    """8000 unless told, and 5000 for a worker."""
+    """Default 8000, for a worker 5000."""
     worker_id: str = _plain("WORKER_ID", "", pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,63})?$")
     state_dir: Path | None = None
     runtime: str = AUTO
     docker_runtime: str | None = None
     image: str = "sandbox-secure:latest"
     environments: dict[str, str] = Field(default_factory=dict)
-    """Images that callers may ask for, by name."""
+    """Images that callers can choose, by name."""
 
     pool_size: int = _plain("POOL_SIZE", 5, ge=0)
     min_pool_size: int = _plain("MIN_POOL_SIZE", 2, ge=0)
@@ -99,26 +99,26 @@ class Settings(BaseSettings):
     policy: str = "default"
     """What commands may run: a built-in set (default, strict, open) or the path of a rule file."""
     policies: dict[str, str] = Field(default_factory=dict)
-    """Another policy for an environment, by its name."""
+    """Policies of environments that override `policy`, by name."""
     audit_log: Path | None = None
-    """Where every verdict is written down, with the text of the command."""
+    """File for every verdict with the text of its command."""
     redis_url: SecretStr | None = _plain("REDIS_URL", None)
     redis_host: str | None = _plain("REDIS_HOST", None)
     redis_port: int = _plain("REDIS_PORT", 6379, ge=1, le=65535)
     redis_namespace: str = Field("sandbox", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     workers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = _plain("WORKERS", ())
-    """The only workers a coordinator turns to. Empty: all that register."""
+    """The workers a coordinator may use. Empty: all that register."""
     advertise: str = ""
-    """Where coordinators reach this worker."""
+    """URL at which coordinators reach this worker."""
     fleet_key: SecretStr = SecretStr("")
-    """What coordinators show to workers."""
+    """Key that coordinators send to workers."""
     lease: float = Field(10.0, ge=0.3, le=3600)
     grace: float = Field(20.0, ge=0)
     patience: float = Field(30.0, ge=0)
 
     api_keys: Annotated[SecretStr, NoDecode] = SecretStr("")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """Further names by which callers may reach a server without keys; `*` for any."""
+    """Further host names that a server without keys accepts; `*` for any."""
     insecure: bool = False
     destroy_on_exit: bool = False
     drain_timeout: float = Field(20.0, ge=0)
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
         if not self.min_pool_size <= self.pool_size <= self.max_pool_size:
             raise ValueError(
                 "MIN_POOL_SIZE <= POOL_SIZE <= MAX_POOL_SIZE does not hold:"
-                f" {self.min_pool_size}, {self.pool_size}, {self.max_pool_size}"
+                f" {self.min_pool_size}, {self.pool_size}, {self.max_pool_size}; change one of them"
             )
         return self
 
@@ -184,11 +184,11 @@ class Settings(BaseSettings):
         )
 
     def state_folder(self) -> Path:
-        """Where this server keeps what has to outlive it."""
+        """For files that must survive a restart."""
         return self.state_dir or state_folder()
 
     def redis(self) -> str:
-        """Where the registry of a fleet is, or nothing."""
+        """URL of the fleet's registry; may be empty."""
         if self.redis_url is not None:
             return self.redis_url.get_secret_value()
         return f"redis://{self.redis_host}:{self.redis_port}/0" if self.redis_host else ""
@@ -202,12 +202,12 @@ class Settings(BaseSettings):
         return self.worker_id or f"{socket.gethostname()}-{self.listening_port()}"
 
     def in_force(self) -> dict[str, Any]:
-        """Every setting as JSON has it, with keys hidden."""
+        """All settings as JSON values, with keys hidden."""
         return {"version": __version__, **dict(sorted(self.model_dump(mode="json").items()))}
 
 
 def load(**overrides: Any) -> Settings:
-    """The settings in force. Raises InvalidRequest, with one clear line, for a bad value."""
+    """Read the settings. Raises InvalidRequest with a one-line message for invalid values."""
     given = {name: value for name, value in overrides.items() if value is not None}
     try:
         return Settings(**given)
@@ -222,11 +222,11 @@ def load(**overrides: Any) -> Settings:
 
 def _problem(error: Any) -> str:
     place = ".".join(str(part) for part in error["loc"])
-    said = str(error["msg"]).removeprefix("Value error, ")
+    message = str(error["msg"]).removeprefix("Value error, ")
     if not place:
-        return said
+        return message
     name = place if place.isupper() else f"SANDBOX_{place.upper()}"
-    return f"{name}: {said}"
+    return f"{name}: {message}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,14 +12,14 @@ _T = TypeVar("_T")
 
 
 class TaskSet(Generic[_T]):
-    """Work in the background, `limit` pieces at a time. Who makes a set stops it."""
+    """Background tasks, at most `limit` at a time. Whoever creates the set stops it."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._slots = asyncio.Semaphore(limit) if limit else contextlib.nullcontext()
         self._tasks: set[asyncio.Task[_T]] = set()
 
     def __len__(self) -> int:
-        """Pieces of work that are not done yet; one is done before its `then` is called."""
+        """Tasks that are not done; a task is removed before its `then` is called."""
         return len(self._tasks)
 
     def start(
@@ -28,7 +28,7 @@ class TaskSet(Generic[_T]):
         *,
         then: Callable[[asyncio.Task[_T]], None] = lambda _: None,
     ) -> None:
-        # In a context of its own: the request that has caused the work has no part in it.
+        # In an empty context, without the log fields of the request that started the task.
         context = Context()
         task = asyncio.create_task(self._run(work), context=context)
         self._tasks.add(task)
@@ -36,7 +36,7 @@ class TaskSet(Generic[_T]):
         task.add_done_callback(then, context=context)
 
     async def stop(self, *, after_s: float = 0) -> None:
-        """Cancel what is not done after a while, and wait until it has ended."""
+        """Cancel tasks that are not done within after_s, and wait for their end."""
         if self._tasks and after_s:
             await asyncio.wait(self._tasks, timeout=after_s)
         await stop(*self._tasks)

@@ -1,7 +1,8 @@
-"""The worker: has the boxes of one machine and looks after them for as long as it runs.
+"""The worker: owns the boxes of one machine while it runs.
 
-On start it takes over what a worker before it has left: sessions and warm boxes with their clocks.
-On stop it leaves sessions to the next one, unless it is told to destroy them. Warm boxes go.
+On start it adopts the sessions and warm boxes of the previous worker, with their idle times. On
+stop it leaves its sessions for the next one, unless destroy_on_exit is set; warm boxes are
+destroyed.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Worker:
 
 
 async def _is_fenced(session: LiveSession) -> bool:
-    """Whether another process has taken the box over, which is its own to destroy then."""
+    """Whether another process has taken the box over; then we must not destroy it."""
     try:
         async with asyncio.timeout(FENCED_S):
             await session.agent.ping()

@@ -217,7 +217,7 @@ def test_image_build(sandbox: Program, runtime: str) -> None:
         assert json.loads(lines[-1]) == {"status": "built", "image": tag}
         failed = sandbox("image", "build", "--tag", tag, "--base", "sandbox-no-such:1", env=host)
         assert failed.returncode == 125
-        assert "sandbox: the image was not built: " in failed.stderr
+        assert f"sandbox: image {tag} was not built: " in failed.stderr
         doctor = json.loads(sandbox("doctor", "--json", env=host).stdout)
         states = {each["name"]: each["state"] for each in doctor["findings"]}
         assert states["docker engine"] == states["image"] == "ok"

@@ -263,7 +263,7 @@ async def test_a_warden_whose_version_nobody_knows_is_told() -> None:
     box = LyingBox()
     about = {**ABOUT, "version": 7}
     box._streams = [Liar(frames.encode_json(frames.REPLY, 1, about))]
-    with pytest.raises(errors.RuntimeUnavailable, match="speaks version 7"):
+    with pytest.raises(errors.RuntimeUnavailable, match="speaks protocol version 7"):
         await WardenClient(box).connect()
 
 

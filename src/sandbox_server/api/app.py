@@ -1,4 +1,4 @@
-"""The HTTP app over any `Tenants`: a worker's, a coordinator's, or the only one there is."""
+"""The HTTP app over any `Tenants`: those of a worker, a coordinator or a standalone server."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def create_app(
     hosts: AllowedHosts | None = None,
     lifespan: Lifespan | None = None,
 ) -> FastAPI:
-    """A new app. Without keys, every caller is the same tenant, unless it is a web page; hosts are
-    the names the server has then."""
+    """Without keys, all callers are the same tenant, and web pages of other sites are refused;
+    hosts: the Host headers to accept then."""
     app = DocumentedApp(
         title=TITLE,
         version=app_version(),
@@ -62,7 +62,7 @@ def create_app(
 
 
 def _routes(served: Served) -> list[PublicRoute]:
-    """In the order of the wire contract. The policy's verdict is asked for by /execute as well."""
+    """In the order of the wire contract. CHECK has no route of its own: /execute serves it."""
     bytes_of_files = [upload_route(served), download_route(served)]
     routes: list[PublicRoute] = []
     for operation in OPERATIONS:

@@ -1,4 +1,4 @@
-"""Who is calling: API keys, each of them a tenant's."""
+"""Authentication: API keys, each of one tenant."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sandbox_sdk.protocol.errors import Unauthorized
 from sandbox_sdk.protocol.models import TENANT_HEADER
 
 SOLE_TENANT = "default"
-"""Whose everything is on a server without keys."""
+"""The tenant of all callers on a server without keys."""
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
 class ApiKeys:
-    """The keys of all tenants. Only their digests are kept."""
+    """The keys of all tenants, kept as digests."""
 
     def __init__(
         self, pairs: Iterable[tuple[str, str]], *, fleet_key: str = "", of_worker: bool = False
     ) -> None:
-        """Takes (tenant, key). A worker takes a coordinator's word for the tenant of a call, if it
-        shows the fleet's key. Raises ValueError, which never shows a key."""
+        """pairs: (tenant, key). A worker trusts the tenant header of calls with the fleet key.
+        Raises ValueError; its message never contains a key."""
         self._of_worker = of_worker
         self._fleet = _digest(fleet_key.encode()) if fleet_key else None
         self._tenants: dict[bytes, str] = {}
@@ -32,23 +32,23 @@ class ApiKeys:
             if not _TENANT.fullmatch(tenant) or not key:
                 raise ValueError(f"API key {number} is not of the form tenant:key")
             if _digest(key.encode()) in self._tenants:
-                raise ValueError(f"API key {number} is the same as one before it")
+                raise ValueError(f"API key {number} repeats an earlier key")
             self._tenants[_digest(key.encode())] = tenant
 
     @classmethod
     def parse(cls, text: str, *, fleet_key: str = "", of_worker: bool = False) -> ApiKeys:
-        """`tenant:key,tenant2:key2`; a tenant may have several. Raises ValueError."""
+        """Parse `tenant:key,tenant2:key2`; a tenant may have several keys. Raises ValueError."""
         entries = (entry.strip() for entry in text.split(","))
         pairs = [(tenant, key) for tenant, _, key in (e.partition(":") for e in entries if e)]
         return cls(pairs, fleet_key=fleet_key, of_worker=of_worker)
 
     @property
     def required(self) -> bool:
-        """Whether a request has to show a key."""
+        """Whether requests need a key."""
         return bool(self._tenants or (self._of_worker and self._fleet))
 
     def tenant(self, headers: Headers) -> str:
-        """On whose behalf a request comes. Raises Unauthorized."""
+        """The tenant of a request. Raises Unauthorized."""
         if not self.required:
             return _on_behalf_of(headers) if self._of_worker else SOLE_TENANT
         key = _key(headers)
@@ -64,7 +64,7 @@ class ApiKeys:
     def _find(self, digest: bytes) -> str | None:
         found = None
         for known, tenant in self._tenants.items():
-            # No early end: how long it takes tells nothing of which key was near.
+            # No early exit: the time must not depend on which key matches.
             if hmac.compare_digest(known, digest):
                 found = tenant
         return found
@@ -77,7 +77,7 @@ SCHEMES = {
     "HTTPBearer": {"type": "http", "scheme": "bearer"},
     "APIKeyHeader": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
-"""As the OpenAPI document has them: the two ways to send a key."""
+"""OpenAPI security schemes: the two ways to send a key."""
 
 
 def _on_behalf_of(headers: Headers) -> str:
@@ -93,7 +93,7 @@ def _key(headers: Headers) -> bytes | None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         key = headers.get("x-api-key", "")
-    # Header values come decoded as latin-1: this gives back the bytes that were sent.
+    # Starlette decodes headers as latin-1; this restores the original bytes.
     return key.strip().encode("latin-1") or None
 
 

@@ -1,5 +1,5 @@
-"""Connections, bounded: in number, and in how long and how much a client may take to say what it
-wants. uvicorn waits for a header for ever, and takes one of any size."""
+"""Limits on connections: their number, and the time and size of request headers. uvicorn limits
+neither of these."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = 1.0
 _LINGER_S = 0.5
-"""A client whose connection is closed while it sends does not get to read the answer."""
+"""Delay before closing: a client whose connection is closed while it sends cannot read the
+answer."""
 
 
 def bounded_protocol(limits: ApiLimits) -> Callable[..., asyncio.Protocol]:
-    """What uvicorn takes as its HTTP protocol, for one server."""
-    return functools.partial(BoundedProtocol, limits, Crowd(limits))
+    """The HTTP protocol class for uvicorn, for one server."""
+    return functools.partial(BoundedProtocol, limits, Connections(limits))
 
 
-class Crowd:
-    """All connections of a server. Where there are too many, those without a request are closed,
-    the longest idle first, so that they never keep out a client with a request."""
+class Connections:
+    """All connections of a server. If there are too many, those idle longest are closed, so that
+    they never keep out a client with a request."""
 
     def __init__(self, limits: ApiLimits) -> None:
         self._limits = limits
@@ -39,10 +40,10 @@ class Crowd:
         self._idle: dict[BoundedProtocol, None] = {}
 
     def __repr__(self) -> str:
-        return f"<Crowd {len(self._busy)} busy, {len(self._idle)} idle>"
+        return f"<Connections {len(self._busy)} busy, {len(self._idle)} idle>"
 
     def admit(self, one: BoundedProtocol) -> bool:
-        """Whether there is room for another connection, which is idle at first."""
+        """Add a connection as idle; False if there is no room."""
         if len(self._busy) >= self._limits.connections:
             return False
         self.set_idle(one)
@@ -67,21 +68,21 @@ class Crowd:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose client has to be done with a header in time."""
+    """An HTTP connection with limits on the time and size of request headers."""
 
-    def __init__(self, limits: ApiLimits, crowd: Crowd, **of_uvicorn: Any) -> None:
+    def __init__(self, limits: ApiLimits, connections: Connections, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
         self._limits = limits
-        self._crowd = crowd
+        self._connections = connections
         self._deadline: asyncio.TimerHandle | None = None
         self._header_bytes: int | None = 0
-        """How much has come of a header; None while none is under way."""
+        """Received bytes of a header; None while no header is being received."""
         self._request_is_whole = True
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if self._crowd.admit(self):
+        if self._connections.admit(self):
             self._wait_for_client()
         else:
             limit = self._limits.connections
@@ -91,7 +92,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self._crowd.remove(self)
+        self._connections.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -116,7 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._header_bytes = None
         self._stop_waiting()
-        self._crowd.set_busy(self)
+        self._connections.set_busy(self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -127,8 +128,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._answering() or self.transport.is_closing():
             return
-        self._crowd.set_idle(self)
-        # Bodies are waited for by those who read them, and nobody reads this one any more.
+        self._connections.set_idle(self)
+        # The app has its own timeout for bodies, but does not read this one any more.
         if not self._request_is_whole and self._deadline is None:
             self._wait_for_client()
 
@@ -144,12 +145,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline = None
         if self.transport.is_closing():
             return
-        if self._answering():  # A second request came before the first was answered.
+        if self._answering():  # A pipelined request, received before the first was answered.
             self._wait_for_client()
         elif self._header_bytes:
             within_s = self._limits.header_timeout_s
             self._refuse(RequestTimeout(
-                f"the request's header did not come within {within_s:g} s; send it again",
+                f"the request header was not complete within {within_s:g} s; send it again",
             ))  # fmt: skip
         else:
             self.transport.close()
@@ -160,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: SandboxError) -> None:
         log.info("connection.refused", code=error.code)
         self._refused = True
-        self._crowd.remove(self)
+        self._connections.remove(self)
         self.transport.write(_answer(error))
         self.transport.write_eof()
         self._stop_waiting()
@@ -168,7 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def _answer(error: SandboxError) -> bytes:
-    """A whole answer, outside of any request."""
+    """A complete HTTP response as bytes, outside of uvicorn's request cycle."""
     request_id = uuid4().hex
     answer = error_response(error, request_id, {"X-Request-ID": request_id, "Connection": "close"})
     head = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}".encode()]

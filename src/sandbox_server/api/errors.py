@@ -1,5 +1,5 @@
-"""Every error of every route, in the one form of the wire contract; and how the unexpected is
-logged: enough to find it, and nothing of what callers sent."""
+"""Error responses in the form of the wire contract, and the log of unexpected errors, which
+contains nothing that callers sent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_ECHO = 200
 
 
 class ClientGone(SandboxError):
-    """The client went away before its request was whole. Nobody reads this; the log shows it."""
+    """The client disconnected before its request was complete. Visible only in the log."""
 
     code = "client_gone"
     status = 499
@@ -43,12 +43,12 @@ class ClientGone(SandboxError):
 
 class ErrorResponse(JSONResponse):
     def render(self, content: Any) -> bytes:
-        # Pure ASCII: half a surrogate pair out of a request must not break the answer to it.
+        # ASCII: a lone surrogate from the request could not be encoded as UTF-8.
         return json.dumps(content, default=str).encode("ascii")
 
 
 def error_body(error: SandboxError, request_id: str) -> dict[str, Any]:
-    """The fields of `ErrorBody`; details only where there are any."""
+    """The fields of `ErrorBody`; `details` only if there are any."""
     details = {"details": error.details} if error.details else {}
     return {
         "code": error.code,
@@ -69,15 +69,15 @@ def error_response(
 
 
 def invalid_request(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
-    """What pydantic found, by field. The input itself is never sent back."""
+    """Pydantic's errors by field, without the input values."""
     found = [_explained(error) for error in errors][:MAX_ERRORS]
-    said = [f"{each['field']}: {each['message']}" if each["field"] else each["message"]
-            for each in found[:3]]  # fmt: skip
-    return InvalidRequest("; ".join(said) or "the request is not valid", errors=found)
+    messages = [f"{each['field']}: {each['message']}" if each["field"] else each["message"]
+                for each in found[:3]]  # fmt: skip
+    return InvalidRequest("; ".join(messages) or "the request is not valid", errors=found)
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """For what no route of ours answers: other apps in this one, and what nobody serves."""
+    """For errors outside of our routes: mounted apps, and unknown paths or methods."""
     app.add_exception_handler(SandboxError, _sandbox_error)
     app.add_exception_handler(HTTPException, _http_error)
 
@@ -93,16 +93,16 @@ async def _http_error(request: Request, error: Exception) -> ErrorResponse:
 
 
 def _translated(error: HTTPException) -> SandboxError:
-    """The framework's own errors: no such route or method, or a body that cannot be read."""
+    """Map the framework's errors: no such route or method, or an unreadable body."""
     cause = error.__cause__
     if isinstance(cause, SandboxError):
         return cause
     if isinstance(cause, ClientDisconnect):
-        return ClientGone("the client went away")
+        return ClientGone("the client disconnected")
     if error.status_code == 404:
-        return NotFound("there is no such route; /docs lists those there are")
+        return NotFound("no such route; /docs lists all routes")
     if error.status_code == 405:
-        return MethodNotAllowed("this route has another method; see the header Allow, or /docs")
+        return MethodNotAllowed("method not allowed here; see the Allow header, or /docs")
     return InvalidRequest("the body cannot be read; send JSON in UTF-8, not deeply nested")
 
 
@@ -130,7 +130,7 @@ def _clipped(text: str) -> str:
 
 
 def log_failure(error: Exception, *, request_id: str) -> None:
-    """One line. Not as exc_info: some renderers print the locals of every frame, commands too."""
+    """One line. Not exc_info: some renderers print locals of frames, which contain commands."""
     cause = error.__cause__
     if isinstance(cause, SandboxError):
         log.warning("request.cut_short", request_id=request_id, code=cause.code)

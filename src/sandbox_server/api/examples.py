@@ -1,4 +1,4 @@
-"""What requests and answers look like, for the OpenAPI page."""
+"""Example requests and answers for the OpenAPI document."""
 
 from __future__ import annotations
 

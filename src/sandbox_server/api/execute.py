@@ -1,4 +1,4 @@
-"""/execute: a command to its end, as a stream of events that can be resumed, or its verdict."""
+"""/execute: run a command to its end, stream its events, resume a stream, or a dry run."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ async def execute(asked: Asked) -> Response:
         bind_contextvars(command_id=result.command_id)
         return json_response(op.EXECUTE, result)
     if not wants_events:
-        raise InvalidRequest(f"a command is followed as events; send Accept: {EVENT_STREAM}")
+        raise InvalidRequest(f"resuming a command needs the header Accept: {EVENT_STREAM}")
     return await _streamed(asked, _events(asked, body, after), after or Position())
 
 
 def _resumed(http: Request) -> Position | None:
-    """Where to go on with a command that was started before. Raises InvalidRequest."""
+    """The position to resume a command from, if the request has one. Raises InvalidRequest."""
     if http.scope["query_string"]:
         query = parse_query(_Query, http)
         if query.command_id:
@@ -106,7 +106,7 @@ def _resumed(http: Request) -> Position | None:
 
 
 def _parsed(body: bytes) -> ExecuteRequest | Target:
-    """A command to run, or whose command is to be followed. Raises InvalidRequest."""
+    """A command to run, or the target of a resumed one. Raises InvalidRequest."""
     try:
         return ExecuteRequest.model_validate_json(body or b"{}")
     except ValidationError as error:

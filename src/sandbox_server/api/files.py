@@ -1,4 +1,4 @@
-"""/upload_file and /download_file: bytes as they are, in either direction."""
+"""/upload_file and /download_file."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def download_file(asked: Asked) -> Response:
         headers = _headers(download.info)
         if _matches(asked.http.headers.get("if-none-match"), headers.get("ETag")):
             return Response(status_code=304, headers={"ETag": headers["ETag"]})
-        # What fails up to the first byte still has a status of its own.
+        # Read the first chunk now: errors up to here still get their own HTTP status.
         first = await anext(download.chunks, b"")
         return HoldingResponse(
             _with_first(first, download.chunks),
@@ -160,7 +160,7 @@ def _merged(form: UploadForm, query: dict[str, str | None]) -> dict[str, str]:
 def _own_name(form: UploadForm) -> str:
     name = PurePosixPath(form.filename or "").name
     if name in ("", ".."):
-        raise InvalidPath("the file has no name of its own; say where to store it with `path`")
+        raise InvalidPath("the file part has no filename; set `path` to where it is to be stored")
     return name
 
 

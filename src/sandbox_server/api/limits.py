@@ -1,4 +1,4 @@
-"""What a client may take of the server while it sends a request."""
+"""Limits on what a client may use while it sends a request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MIB = 1 << 20
 @dataclass(frozen=True)
 class ApiLimits:
     connections: int = 4096
-    """As many at once. More are told to come back."""
+    """At most this many at once; further ones are refused with a retry time."""
 
     idle_connections: int = 1024
-    """Of these, as many without a request. The one that waits longest makes room for another."""
+    """At most this many of them without a request; the longest idle one is closed first."""
 
     header_bytes: int = 64 * KIB
     header_timeout_s: float = 10.0
-    """How long a request may take from its first byte, and a new connection until its first
-    request, to the end of the header."""
+    """Time from a request's first byte, or from the start of a connection, to the end of the
+    header."""
 
     json_bytes: int = 2 * MIB
     """The largest body of a call other than upload_file."""
@@ -28,11 +28,11 @@ class ApiLimits:
     """The largest file."""
 
     form_bytes: int = 64 * KIB
-    """What a form may add to the file it carries: boundaries, headers and fields."""
+    """Size of a form besides its file: boundaries, headers and fields."""
 
     body_timeout_s: float = 30.0
     body_bytes_per_s: int = 16 * KIB
-    """A body is waited for this long, and a second longer for every so many bytes that came."""
+    """Time to wait for a body: body_timeout_s, plus a second per body_bytes_per_s received."""
 
     keep_alive_s: float = 15.0
-    """A stream of events is never silent for longer."""
+    """A keep-alive comment is sent after this long without an event."""

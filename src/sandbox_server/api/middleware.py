@@ -1,4 +1,4 @@
-"""What happens to every request before and after its route."""
+"""Middleware: request ids and request log, limits on bodies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class RequestLog:
-    """Gives each request an id and a line in the log, and lets no exception out."""
+    """Gives each request an id and a log line, and turns exceptions into error responses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -51,7 +51,7 @@ class RequestLog:
         started, answer = time.perf_counter(), _Answer(scope["state"]["request_id"], send)
         try:
             await self._app(scope, receive, answer.send)
-        except asyncio.CancelledError:  # A server that stops does not wait for everybody.
+        except asyncio.CancelledError:  # The server stops, and the drain timeout is over.
             if answer.status is not None:
                 raise
             stopping = RuntimeUnavailable("the server is about to stop; try again")
@@ -71,7 +71,7 @@ class RequestLog:
 
 
 def request_id(headers: Headers) -> str:
-    """The caller's own, where it can be trusted in a log; else a new one."""
+    """The caller's X-Request-ID if it is safe to log, else a new id."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
 
@@ -89,13 +89,14 @@ class _Answer:
         await self._send(message)
 
     async def fail(self, error: SandboxError, scope: Scope, receive: Receive) -> None:
-        """An answer that has begun is left unfinished, so the client sees that it was cut."""
+        """Send the error, unless the answer has begun: that is left incomplete, so that the client
+        notices."""
         if self.status is None:
             await error_response(error, self.request_id)(scope, receive, self.send)
 
 
 class BodyLimit:
-    """Bounds the size of a request's body, and the time a client may take to send it."""
+    """Limits the size of request bodies, and the time to send them."""
 
     def __init__(self, app: ASGIApp, *, limits: ApiLimits, uploads: frozenset[str]) -> None:
         self._app = app
@@ -128,7 +129,7 @@ class _Body:
         if self._whole:
             return await self._receive()
         self._check(self._announced)
-        message = await self._within(self._patience_s())
+        message = await self._within(self._left_s())
         self._bytes += len(message.get("body", b""))
         self._whole = not message.get("more_body", False)
         self._check(self._bytes)
@@ -137,15 +138,15 @@ class _Body:
     def _check(self, size: int) -> None:
         if size > self._limit:
             raise FileTooLarge(
-                f"the body has more than {self._limit} bytes; send less", limit_bytes=self._limit
+                f"the body is larger than {self._limit} bytes; send less", limit_bytes=self._limit
             )
 
-    def _patience_s(self) -> float:
+    def _left_s(self) -> float:
         earned_s = self._bytes / self._limits.body_bytes_per_s
         return self._limits.body_timeout_s + earned_s - self._waited_s
 
     async def _within(self, seconds: float) -> Message:
-        # Only waiting counts: a box that takes its time to store a file is not the client's fault.
+        # Only waiting for the client counts, not the time a box takes to store the data.
         started = time.monotonic()
         try:
             async with asyncio.timeout(seconds):
@@ -153,8 +154,8 @@ class _Body:
         except TimeoutError:
             rate = self._limits.body_bytes_per_s
             raise RequestTimeout(
-                f"the body came too slowly: {self._bytes} bytes so far, at least {rate} a second"
-                f" after the first {self._limits.body_timeout_s:g} s; send it again, faster"
+                f"the body is too slow: {self._bytes} bytes so far, at least {rate} a second are"
+                f" required after the first {self._limits.body_timeout_s:g} s; send it again"
             ) from None
         finally:
             self._waited_s += time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Forms with a file in them, read as they arrive: nothing is kept, in memory or on disk."""
+"""Streaming parser for upload forms: the file is never kept, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _End(Enum):
 
 
 class FormReader:
-    """The parts of a form, one after the other."""
+    """Reads the parts of a form one by one."""
 
     def __init__(self, content_type: str, body: AsyncIterator[bytes]) -> None:
         """Raises InvalidRequest."""
@@ -74,7 +74,7 @@ class FormReader:
         return token
 
     async def data(self) -> AsyncIterator[bytes]:
-        """What is in the current part. Raises InvalidRequest where it ends too soon."""
+        """The bytes of the current part. Raises InvalidRequest if the form ends too soon."""
         while isinstance(token := await self._token(), bytes):
             yield token
 
@@ -87,7 +87,7 @@ class FormReader:
                     "the form ends before its last boundary; send it again"
                 ) from None
             except ClientDisconnect:
-                raise ClientGone("the client went away") from None
+                raise ClientGone("the client disconnected") from None
             self._parse(chunk)
         return self._tokens.popleft()
 
@@ -136,7 +136,7 @@ class FormReader:
 
 @dataclass(frozen=True)
 class UploadForm:
-    """The fields of an upload, and its file on the way in."""
+    """The fields of an upload, and its file as a stream."""
 
     fields: dict[str, str]
     filename: str | None
@@ -144,10 +144,10 @@ class UploadForm:
 
 
 async def read_upload(request: Request, *, limit: int) -> UploadForm:
-    """Read up to where the file begins; whoever takes the chunks reads the rest.
+    """Read up to the start of the file; iterating over the chunks reads the rest.
 
-    Raises InvalidRequest. So do the chunks, and FileTooLarge or ClientGone besides: what they
-    gave up to then is not a file.
+    Raises InvalidRequest. The chunks also raise FileTooLarge and ClientGone: the file is then
+    incomplete.
     """
     reader = FormReader(request.headers.get("content-type", ""), aiter(request.stream()))
     fields: dict[str, str] = {}
@@ -175,11 +175,11 @@ async def _file(reader: FormReader, limit: int) -> AsyncIterator[bytes]:
         size += len(data)
         if size > limit:
             raise FileTooLarge(
-                f"the file has more than {limit} bytes; send a smaller one", limit_bytes=limit
+                f"the file is larger than {limit} bytes; send a smaller one", limit_bytes=limit
             )
         yield data
     if await reader.next_part() is not None:
-        # Too late to say where the file should have gone. By raising, it goes nowhere.
+        # Too late for a field such as `path`. Raising discards the file.
         raise InvalidRequest(f"put {', '.join(FIELDS)} before the file, and send one file a call")
 
 

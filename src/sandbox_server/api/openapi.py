@@ -1,4 +1,4 @@
-"""The OpenAPI page, served without anything from elsewhere."""
+"""The OpenAPI document and its pages, which load nothing from other servers."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def app_version() -> str:
 
 
 class DocumentedApp(FastAPI):
-    """With the ways to send a key in its OpenAPI document: as dependencies of routes, which is how
-    FastAPI would know of them, they would be looked at in every call and check nothing."""
+    """Adds the security schemes to the OpenAPI document. FastAPI would take them from dependencies
+    of the routes, which would run on every call without checking anything."""
 
     def openapi(self) -> dict[str, Any]:
         document = super().openapi()
@@ -75,7 +75,7 @@ async def swagger() -> HTMLResponse:
             swagger_js_url=f"{ASSETS}/swagger-ui-bundle.js",
             swagger_css_url=f"{ASSETS}/swagger-ui.css",
             swagger_favicon_url=f"{ASSETS}/favicon.png",
-            # Without this the page asks a validator elsewhere about the document.
+            # By default the page sends the document to a validator on the internet.
             swagger_ui_parameters={"validatorUrl": None},
         )
     )
@@ -99,7 +99,7 @@ async def redoc_script() -> Response:
 
 @cache
 def _redoc_script() -> bytes:
-    """Without the picture that it would fetch from its makers."""
+    """The script, without the logo that it would load from the internet."""
     package, folder = ASSET_PACKAGE
     script = files(package).joinpath(folder, REDOC).read_bytes()
     return script.replace(b"https://cdn.redoc.ly/redoc/logo-mini.svg", b"data:,")
@@ -112,7 +112,7 @@ def answer(
 
 
 def error_answers(*errors: type[SandboxError]) -> dict[int | str, dict[str, Any]]:
-    """The answers for these errors, one for each status, with an example for each code."""
+    """OpenAPI responses for these errors: one per status, with an example per code."""
     found: dict[int | str, dict[str, Any]] = {}
     for error in sorted(errors, key=lambda each: (each.status, each.code)):
         entry = found.setdefault(

@@ -1,4 +1,4 @@
-"""A route for every operation of the table."""
+"""The routes of the operation table."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ALWAYS = (
 )
 WITH_BODY = (errors.RequestTimeout, errors.FileTooLarge)
 _SLICE = 200
-"""How many entries of a listing are told before others get their turn."""
+"""Entries of a listing to serialize before yielding to the event loop."""
 _NOTHING = (b"", b"null")
-"""Bodies that say nothing, which is enough for some operations."""
+"""Bodies that mean an empty request."""
 _Parsed = TypeVar("_Parsed", bound=models.Request)
 
 
 def operation_route(operation: Operation[Any, Any], served: Served) -> PublicRoute:
-    """The route that carries out one operation."""
+    """The route of one operation."""
     if operation.scope == "public":
         return PublicRoute(operation.path, _public(operation, served), **_about(operation))
     return KeyedRoute(operation.path, _keyed(operation), served=served, **_about(operation))
@@ -81,8 +81,8 @@ def parse_body(model: type[_Parsed], body: bytes) -> _Parsed:
 def invalid_body(
     model: type[models.Request], body: bytes, error: ValidationError
 ) -> errors.InvalidRequest:
-    """What is wrong with it, by field. Half a surrogate pair is no JSON to pydantic, which does not
-    say where it is."""
+    """The errors by field. Pydantic rejects a lone surrogate without naming the field, so parse
+    such a body again with json."""
     found = error.errors(include_url=False)
     if found[0]["type"] == "json_invalid":
         try:
@@ -95,7 +95,7 @@ def invalid_body(
 
 
 def parse_query(model: type[_Parsed], http: Request) -> _Parsed:
-    """What is in the query beyond the model's fields is passed over. Raises InvalidRequest."""
+    """Unknown query parameters are ignored. Raises InvalidRequest."""
     query = http.scope["query_string"].decode("latin-1")
     given = dict(parse_qsl(query, keep_blank_values=True, errors="replace"))
     known = {name: value for name, value in given.items() if name in model.model_fields}
@@ -116,7 +116,7 @@ def json_response(operation: Operation[Any, Any], found: Model) -> Response:
 
 
 async def listing(found: ListResult) -> AsyncIterator[str]:
-    """As JSON, some at a time: all of it at once would hold up everybody."""
+    """The listing as JSON in slices: serializing it at once would block the event loop."""
     rest = found.model_copy(update={"entries": []}).model_dump_json()
     start, end = rest.split('"entries":[]')
     yield f'{start}"entries":['
@@ -132,7 +132,7 @@ async def listing(found: ListResult) -> AsyncIterator[str]:
 
 
 def _about(operation: Operation[Any, Any]) -> dict[str, Any]:
-    """What the OpenAPI document says of it."""
+    """The operation's part of the OpenAPI document."""
     return {
         "described": _described(operation),
         "methods": [operation.method],
@@ -158,17 +158,17 @@ def _errors(operation: Operation[Any, Any]) -> set[type[errors.SandboxError]]:
 
 
 def _described(operation: Operation[Any, Any]) -> Callable[..., Any]:
-    """A function with the signature of the operation, for FastAPI to look at."""
+    """A function with the signature of the operation, for FastAPI to inspect. Never called."""
 
     def described() -> None:
-        raise AssertionError("it only describes")
+        raise AssertionError("this function only has a signature")
 
     parameters = []
     if operation.request is not models.EmptyRequest:
         place = Body() if operation.method == "POST" else Query()
         kind: Any = operation.request
         default: Any = inspect.Parameter.empty
-        if operation.method == "POST" and _says_nothing(operation.request):
+        if operation.method == "POST" and _may_be_empty(operation.request):
             kind, default = operation.request | None, None
         parameters = [
             inspect.Parameter(
@@ -183,8 +183,7 @@ def _described(operation: Operation[Any, Any]) -> Callable[..., Any]:
     return described
 
 
-def _says_nothing(model: type[models.Request]) -> bool:
-    """Whether a request may be empty."""
+def _may_be_empty(model: type[models.Request]) -> bool:
     try:
         model()
     except ValidationError:

@@ -1,8 +1,8 @@
-"""Web pages are kept out of a server that asks for no key.
+"""Keeps web pages of other sites out of a server without API keys.
 
-Whoever can reach such a server may use it, and so could every page in a browser on its machine:
-by sending a request across sites, or by a name of its own that it lets point here (DNS rebinding).
-A browser says so in its headers, and a page cannot change them.
+Every process that reaches such a server may use it, and so could every page in a browser on its
+machine: by cross-site requests, or by DNS rebinding. The browser's Host, Origin and Sec-Fetch-Site
+headers reveal both, and a page cannot change them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sandbox_server.api.errors import error_response
 
 ANY = "*"
 _OWN_SITES = ("same-origin", "none")
-"""`Sec-Fetch-Site` of our own pages, and of an address that a person has typed."""
+"""`Sec-Fetch-Site` of our own pages, and of an address typed by the user."""
 _PORTS = {"http": 80, "https": 443}
 
 
 class AllowedHosts:
-    """The names by which callers may speak of a server: those of loopback and of this machine, the
-    address it listens on, and what it is told. With `*` any name."""
+    """The accepted Host headers: loopback, this machine's name, the address the server listens on,
+    and those configured. `*` accepts any."""
 
     def __init__(self, listening_on: str = "127.0.0.1", more: Iterable[str] = ()) -> None:
         self._everywhere = listening_on in ("0.0.0.0", "::", "")
@@ -34,7 +34,7 @@ class AllowedHosts:
         self._names = {_normal(name) for name in ("localhost", socket.gethostname(), *own, *more)}
 
     def __contains__(self, host: str) -> bool:
-        """host: as the header has it, with or without a port."""
+        """host: the header's value, with or without a port."""
         name = _normal(_split(host)[0])
         if name in self._names or ANY in self._names:
             return True
@@ -42,12 +42,12 @@ class AllowedHosts:
             address = ipaddress.ip_address(name)
         except ValueError:
             return False
-        # An address leads to one machine only: it cannot be made to point elsewhere, as names can.
+        # Addresses are safe: DNS rebinding needs a name.
         return address.is_loopback or (self._everywhere and not address.is_unspecified)
 
 
 class OriginGuard:
-    """Answers 403 `forbidden` to requests of web pages from elsewhere."""
+    """Answers 403 `forbidden` to requests from web pages of other sites."""
 
     def __init__(self, app: ASGIApp, *, hosts: AllowedHosts) -> None:
         self._app = app
@@ -64,10 +64,10 @@ class OriginGuard:
 
 
 def _refusal(headers: Headers, hosts: AllowedHosts) -> str:
-    """Why a request is not served, or an empty text."""
+    """Why a request is refused; empty if it is not."""
     named = headers.getlist("host")
     if len(named) > 1 or not all(name in hosts for name in named):
-        return "a server without keys does not answer to this Host"
+        return "a server without keys does not accept this Host"
     if any(site not in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
         return "a server without keys does not serve pages of other sites"
     host = named[0] if named else ""
@@ -77,7 +77,7 @@ def _refusal(headers: Headers, hosts: AllowedHosts) -> str:
 
 
 def _is_own(origin: str, host: str) -> bool:
-    """Whether a page comes from where it sends its request to."""
+    """Whether the request's origin is this server."""
     try:
         parts = urlsplit(origin)
         port = _PORTS[parts.scheme]
@@ -95,7 +95,7 @@ def _normal(name: str) -> str:
 
 
 def _split(host: str, default: int = 0) -> tuple[str, int]:
-    """A name and its port. What is not of that form is no name that anybody has."""
+    """Host name and port; ("", 0) if invalid."""
     try:
         parts = urlsplit(f"//{host}")
         if parts.netloc != host or "@" in host:

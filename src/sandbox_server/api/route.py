@@ -1,5 +1,5 @@
-"""Routes that FastAPI describes and this carries out: its own way of reading a request and of
-writing an answer would take longer than most commands."""
+"""Routes that FastAPI only documents. Parsing and serialization are ours: FastAPI's would take
+longer than most commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sandbox_server.api.limits import ApiLimits
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the routes of an app answer for, and to whom."""
+    """What all routes of an app share."""
 
     tenants: Tenants
     keys: ApiKeys
@@ -33,7 +33,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request, and the sandboxes of whoever sent it."""
+    """One request, and the sandboxes of its tenant."""
 
     http: Request
     sandboxes: Sandboxes
@@ -48,8 +48,8 @@ Handler = Callable[[Asked], Awaitable[Response]]
 
 
 class PublicRoute(APIRoute):
-    """A route that anybody may ask. described: a function with the signature that the OpenAPI
-    document shows. It is never called."""
+    """A route without authentication. described: a function whose signature the OpenAPI document
+    shows; never called."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PublicRoute(APIRoute):
         except SandboxError as error:
             answer = error_response(error, scope["state"]["request_id"])
         except ClientDisconnect:
-            gone = ClientGone("the client went away")
+            gone = ClientGone("the client disconnected")
             answer = error_response(gone, scope["state"]["request_id"])
         await answer(scope, receive, send)
 
@@ -78,7 +78,7 @@ class PublicRoute(APIRoute):
 
 
 class KeyedRoute(PublicRoute):
-    """A route that asks for the key first, before anything of the body is read."""
+    """A route that checks the API key, before it reads the body."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class KeyedRoute(PublicRoute):
 
 
 def bind_target(request: RequestModel) -> None:
-    """Add to the log which sandbox a request means, where it means one."""
+    """Bind the thread or session of a request to its log lines."""
     if isinstance(request, Target | CreateSessionRequest) and request.thread_id is not None:
         bind_contextvars(thread=request.thread_id)
     elif isinstance(request, Target):

@@ -1,4 +1,4 @@
-"""The HTTP server: an app on a socket, with signals and the end left to us."""
+"""The HTTP server: runs an app on a socket; signals and shutdown are handled here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def serve_app(
     stop: asyncio.Event,
     drain_timeout_s: float,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or `stop`; then finish what is under way, within its time."""
+    """Serve until SIGINT, SIGTERM or `stop`; then finish open requests within drain_timeout_s."""
     config = server_config(app, limits, drain_timeout_s=drain_timeout_s)
     server = _Server(config, on_listening)
     stopping = asyncio.create_task(_stop_on(stop, server))
@@ -54,7 +54,7 @@ async def _stop_on(stop: asyncio.Event, server: uvicorn.Server) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens, and leaves signals to the loop."""
+    """Calls on_listening, and handles signals in the event loop."""
 
     def __init__(self, config: uvicorn.Config, on_listening: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
@@ -62,7 +62,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn would raise the signal again after its own shutdown, before ours."""
+        """uvicorn would raise the signal again after its shutdown, and so skip ours."""
         loop = asyncio.get_running_loop()
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
@@ -74,23 +74,21 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def main_loop(self) -> None:
-        telling = asyncio.ensure_future(self._on_listening())
+        callback = asyncio.ensure_future(self._on_listening())
         try:
             await super().main_loop()
         finally:
-            await stop_tasks(telling)
+            await stop_tasks(callback)
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket with its address, which refuses callers until the server listens on it.
-
-    Raises RuntimeUnavailable.
-    """
+    """A bound socket. It refuses connections until the server listens. Raises
+    RuntimeUnavailable."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # Named as TCP: asyncio turns off Nagle's algorithm only for sockets that say so.
+        # IPPROTO_TCP explicitly: asyncio sets TCP_NODELAY only on such sockets.
         listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     except OSError as exc:
         raise RuntimeUnavailable(f"cannot listen on {host}: {exc.strerror}") from exc
@@ -106,7 +104,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where callers on this machine reach a socket."""
+    """The URL of a socket for callers on this machine."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -25,28 +25,28 @@ AHEAD = 16
 
 @dataclass(frozen=True)
 class Position:
-    """How far somebody has followed a command."""
+    """How far a caller has followed a command."""
 
     command_id: str = ""
     offset: int = 0
 
 
 class Silence(Enum):
-    """Nothing happened for a while."""
+    """Marker: no event within the timeout."""
 
     KEPT = "kept"
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """The last thing in a feed: why there is no more."""
+    """Marker: the end of a feed, and the error that ended it."""
 
     error: Exception | None = None
 
 
 class Feed:
-    """Takes events out of an iterator in a task of its own, so that waiting for one can be given up
-    without hurting the iterator. Leaving the feed closes the iterator."""
+    """Reads events from an iterator in a task, so that a timeout while waiting does not cancel the
+    iterator. Leaving the feed closes the iterator."""
 
     def __init__(self, events: AsyncIterator[CommandEvent]) -> None:
         self._events = events
@@ -61,7 +61,8 @@ class Feed:
         await asyncio.wait([self._task])
 
     async def next(self, *, patience_s: float | None = None) -> CommandEvent | Silence | None:
-        """The next event, None after the last, or silence. Raises what the events raise."""
+        """The next event, None after the last, Silence on a timeout. Raises what the iterator
+        raises."""
         try:
             async with asyncio.timeout(patience_s):
                 found = await self._queue.get()
@@ -85,7 +86,7 @@ class Feed:
 
 
 class HoldingResponse(StreamingResponse):
-    """Leaves `held` when the answer has been sent, or could not be."""
+    """Closes `held` when the answer was sent or has failed."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class HoldingResponse(StreamingResponse):
 
 
 class EventResponse(HoldingResponse):
-    """Answers with the events of a feed whose first event has been taken already."""
+    """Streams the events of a feed, from which the first was already taken."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class EventResponse(HoldingResponse):
             yield self._error_frame(error)
 
     def _frame(self, event: CommandEvent) -> bytes:
-        """The id is where to go on after this event: one that was cut off resumes without a gap."""
+        """The id is the position after this event: a client that resumes from it misses nothing."""
         if isinstance(event, StartEvent):
             self._position = replace(self._position, command_id=event.command_id)
         if isinstance(event, (OutputEvent, GapEvent)):

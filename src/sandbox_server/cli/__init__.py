@@ -1,5 +1,5 @@
-"""Subcommands of `sandbox` that are about a server. What one needs is imported when it runs: the
-command line may be installed without a server's libraries."""
+"""Server subcommands of `sandbox`. Each imports what it needs when it runs: the command line may be
+installed without the server's dependencies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sandbox_server.cli import config, doctor, drain, image, policy, serve
 
 
 def add_commands(app: typer.Typer) -> None:
-    """An entry point of the package."""
+    """Entry point: adds these subcommands to `sandbox`."""
     for command in (serve.serve, drain.drain, doctor.doctor, config.config):
         app.command()(command)
     app.add_typer(image.app, name="image")

@@ -1,4 +1,4 @@
-"""`sandbox doctor`: what is there, what is missing, how boxes are confined, and the exact fix."""
+"""`sandbox doctor`: what is missing, how boxes are confined, and the fixes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def doctor(
         bool,
         typer.Option(
             "--security",
-            help="Measure from inside how a fresh box of this machine is confined, and look for"
+            help="Measure from inside how a new box on this machine is confined, and look for"
             " versions with known escapes.",
         ),
     ] = False,
@@ -29,10 +29,10 @@ def doctor(
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Check this machine and the server, and say how to mend what is missing.
+    """Check this machine and the server, and say how to fix what is missing.
 
-    Leaves with 1 where something is missing that is needed: with SANDBOX_URL that server, without
-    it what makes boxes here. With --security, where a box is not confined as it should be.
+    Exits with 1 if something needed is missing: with SANDBOX_URL that server, without it a runtime
+    on this machine. With --security, if a box is not confined as it should be.
     """
     caller = Caller(url=url, api_key=api_key, json=as_json)
     caller.run(_doctor(caller, security=security))
@@ -45,10 +45,10 @@ async def _doctor(caller: Caller, *, security: bool) -> int:
             found.append(finding)
             if not caller.json:
                 _print(finding)
-    sound = not any(finding.state in (State.MISSING, State.FAILED) for finding in found)
+    ok = not any(finding.state in (State.MISSING, State.FAILED) for finding in found)
     if caller.json:
-        caller.tell({"ok": sound, "findings": [asdict(finding) for finding in found]})
-    return 0 if sound else 1
+        caller.tell({"ok": ok, "findings": [asdict(finding) for finding in found]})
+    return 0 if ok else 1
 
 
 async def _security() -> AsyncGenerator[Finding]:
@@ -80,14 +80,14 @@ async def _server(caller: Caller, url: str) -> Finding:
     try:
         async with caller.sandboxes() as sandboxes:
             health = await sandboxes.health()
-            await sandboxes.sessions()  # Unlike health, this needs a key where there are keys.
+            await sandboxes.sessions()  # Unlike health, this checks the API key.
     except SandboxError as exc:
-        fix = "start one with `sandbox serve`, or mend SANDBOX_URL and SANDBOX_API_KEY"
+        fix = "start one with `sandbox serve`, or correct SANDBOX_URL and SANDBOX_API_KEY"
         told = f"{url}: {exc.message}"
         return Finding(name="server", state=State.MISSING, told=told, fix=fix)
     told = f"{url} is {health.status}: {health.version}, {health.runtime} boxes"
     if health.status == "unhealthy":
-        why = "; ".join(f"{name}: {told}" for name, told in health.checks.items() if told != "ok")
+        why = "; ".join(f"{name}: {text}" for name, text in health.checks.items() if text != "ok")
         return Finding(name="server", state=State.MISSING, told=told, fix=why)
     return Finding(name="server", state=State.OK, told=told)
 

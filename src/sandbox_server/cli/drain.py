@@ -42,15 +42,15 @@ async def _drain(caller: Caller, worker: str, *, leave: bool) -> None:
             f"this needs `pip install 'agent-sandbox[server]'` ({exc})"
         ) from None
     settings = load(role="coordinator")
-    state = await _asked(settings, worker, leave=leave)
+    state = await _request_drain(settings, worker, leave=leave)
     if caller.json:
         caller.tell({"worker": worker, "state": state})
     else:
         print(f"{escaped(worker)}: {state}")
 
 
-async def _asked(settings: Settings, worker: str, *, leave: bool) -> str:
-    """How it ended. Raises NotFound."""
+async def _request_drain(settings: Settings, worker: str, *, leave: bool) -> str:
+    """Request the drain and wait for it; returns "left" or "stopped". Raises NotFound."""
     from sandbox_server.fleet import Drain, Phase, SessionIndex, Store
 
     store = Store.open(settings.redis(), namespace=settings.redis_namespace)

@@ -22,7 +22,7 @@ def _group() -> None:
 
 @app.command()
 def build(
-    tag: Annotated[str, typer.Option(help="Its name.")] = "sandbox-secure:latest",
+    tag: Annotated[str, typer.Option(help="Name of the image.")] = "sandbox-secure:latest",
     base: Annotated[
         str | None, typer.Option(help="The image to build on [default: the Dockerfile's].")
     ] = None,
@@ -31,9 +31,9 @@ def build(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Build the image with the Docker engine (DOCKER_HOST, or the usual socket).
+    """Build the image with the Docker engine (DOCKER_HOST, or the default socket).
 
-    With --json, a line of JSON for every step and one for the image.
+    With --json, print a line of JSON for every step and one for the image.
     """
     caller = Caller(json=as_json)
     try:

@@ -1,4 +1,4 @@
-"""`sandbox policy`: what would the policy say of this command, and is this rule file in order?"""
+"""`sandbox policy`: check a command against the policy, and validate rule files."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def check(
     command: Annotated[str, typer.Argument(help="Bash source, as execute takes it.")],
     policy: Annotated[
         str | None,
-        typer.Option(help="Judge here, by a built-in set or a rule file; asks no server."),
+        typer.Option(help="Check here, against a built-in set or a rule file; uses no server."),
     ] = None,
     thread: Annotated[
-        str, typer.Option(help="The thread it would run in: its environment has the policy.")
+        str, typer.Option(help="The thread it would run in; its environment decides the policy.")
     ] = DRY_RUN_THREAD,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a command may run, without running it. Exits with 1 where it may not."""
+    """Say whether a command may run, without running it. Exits with 1 if it may not."""
     caller = Caller(url=url, api_key=api_key, json=as_json)
     caller.run(_check(caller, command, thread, policy))
 
@@ -57,7 +57,7 @@ def validate(
     file: Annotated[str, typer.Argument(help="A rule file, or the name of a built-in set.")],
     as_json: Json = False,
 ) -> None:
-    """Read a rule file and check its examples; say the line where it is wrong."""
+    """Read a rule file and check its examples; report the line of an error."""
     caller = Caller(json=as_json)
     caller.run(_validate(caller, file))
 
@@ -65,14 +65,13 @@ def validate(
 async def _validate(caller: Caller, file: str) -> None:
     policy = _policy(file)
     if caller.json:
-        told = {"name": policy.name, "mode": policy.mode.value, "rules": len(policy.rules)}
-        caller.tell(told)
+        caller.tell({"name": policy.name, "mode": policy.mode.value, "rules": len(policy.rules)})
     else:
-        print(f"{escaped(policy.name)}: {policy.mode}, {len(policy.rules)} rules, in order")
+        print(f"{escaped(policy.name)}: {policy.mode}, {len(policy.rules)} rules, valid")
 
 
 def judge(command: str, policy: str) -> Verdict:
-    """The verdict of a rule set here. Raises InvalidRequest where it cannot be read."""
+    """The verdict of a local rule set. Raises InvalidRequest if it cannot be read."""
     read = _policy(policy)
     from sandbox_server.service.gate import verdict_of
 
@@ -92,7 +91,7 @@ def _policy(file: str) -> Policy:
 
 
 def explain(verdict: Verdict) -> str:
-    """A verdict for people."""
+    """A verdict as text for people."""
     lines = [f"{'allowed' if verdict.allowed else 'REJECTED'} by {verdict.policy} ({verdict.mode})"]
     if verdict.command:
         where = f"characters {verdict.command.start} to {verdict.command.end}"

@@ -1,4 +1,4 @@
-"""`sandbox serve`: the server, and what a person wants to know when it has started."""
+"""`sandbox serve`: run the server, and print a greeting when it has started."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def serve(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Where to listen [default: 127.0.0.1].")] = None,
     port: Annotated[
-        int | None, typer.Option(help="0: a free one [default: 8000, a worker's 5000].")
+        int | None, typer.Option(help="0 picks a free one [default: 8000, a worker's 5000].")
     ] = None,
     runtime: Annotated[
         str | None,
-        typer.Option(help="What makes boxes [default: auto: docker where an engine answers]."),
+        typer.Option(help="What makes boxes [default: auto: docker if an engine answers]."),
     ] = None,
     insecure: Annotated[
         bool | None,
@@ -56,7 +56,7 @@ def serve(
     """Run the server.
 
     Every other setting is a variable SANDBOX_…; `sandbox config` lists them. Log and greeting go
-    to stderr. With --json, one line on stdout tells the url as soon as the server listens.
+    to stderr. With --json, one line on stdout has the url as soon as the server listens.
     """
     caller = Caller(json=as_json)
     try:
@@ -78,7 +78,7 @@ def serve(
     if print_config:
         print_settings(caller, settings.in_force())
         return
-    from sandbox_server import main  # noqa: F401 - imported while nobody waits for an answer
+    from sandbox_server import main  # noqa: F401 - slow to import, so before the event loop runs
 
     caller.run(_serve(caller, settings))
 
@@ -97,7 +97,7 @@ async def _serve(caller: Caller, settings: Settings) -> None:
             facts = tenants.facts
             limits = facts.limits.model_dump(mode="json")
             caller.tell({"url": url, "runtime": facts.runtime, "why": facts.why, "limits": limits})
-        elif settings.log_format != "json":  # Else whoever reads stderr is no person.
+        elif settings.log_format != "json":  # With JSON, stderr is read by a program.
             print(greeting(url, tenants, settings), file=sys.stderr, flush=True)
             await _warming(tenants, settings.pool_size)
 
@@ -107,7 +107,7 @@ async def _serve(caller: Caller, settings: Settings) -> None:
 
 
 def farewell(left: Left) -> str:
-    """What is still there, and how to be rid of it."""
+    """Which boxes keep running, and how to end them."""
     assert left.until is not None
     boxes = "the box of 1 session stays" if left.sessions == 1 else (
         f"the boxes of {left.sessions} sessions stay"
@@ -132,7 +132,7 @@ async def _greet_for_fleet(caller: Caller, url: str, tenants: Tenants) -> None:
 
 
 async def _warming(service: SandboxService, wanted: int) -> None:
-    """Tell how the pool fills up: as a bar on a terminal, and as a line when it is full."""
+    """Show how the pool fills up: a progress bar on a terminal, and a line when it is full."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -146,14 +146,14 @@ async def _warming(service: SandboxService, wanted: int) -> None:
         while (health := await service.health()).pool_size < wanted:
             bar.update(task, completed=health.pool_size)
             if health.active_sessions or health.status == "unhealthy":
-                return  # They are being used already, or the log tells why there are none.
+                return  # Boxes are in use already, or the log shows why there are none.
             await asyncio.sleep(_LOOK_S)
     took_s = time.monotonic() - began
     print(f"  {wanted} boxes are warm after {took_s:.1f} s", file=sys.stderr, flush=True)
 
 
 def greeting(url: str, service: SandboxService, settings: Settings) -> str:
-    """What runs here, what it allows, and what to try next."""
+    """The runtime, the limits, and commands to try."""
     snippet = 'print(SandboxClient("demo").execute("cat four greeting").output)'
     facts, idle_min = service.facts, settings.idle_timeout / 60
     lacks = "".join(
@@ -193,7 +193,7 @@ def _limits(limits: Limits) -> str:
 
 
 def _program(name: str) -> str:
-    """How to call a program of this installation from here."""
+    """How to call a program of this installation from the current folder."""
     found = Path(sys.executable).with_name(name)
     folder = Path.cwd()
     if str(found.parent) in os.environ.get("PATH", "").split(os.pathsep):

@@ -1,1 +1,1 @@
-"""What a machine has of what a server needs, and how well its boxes are confined."""
+"""Checks of a machine: whether it has what a server needs, and how well its boxes are confined."""

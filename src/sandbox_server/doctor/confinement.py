@@ -1,4 +1,4 @@
-"""Judges what was found inside of a box. Pure: facts in, findings out."""
+"""Evaluates the facts measured inside a box. Pure: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ Facts = Mapping[str, Any]
 
 _MIB = 1 << 20
 _NONE = "none"
-_UPDATE = "a box of this version is made otherwise: look at what changes the engine's defaults"
+_OVERRIDDEN = "boxes are not configured like this: check what overrides the engine's defaults"
 _GVISORS_OWN = {
     "unshare user", "unshare mount", "unshare cgroup", "io_uring_setup", "syslog"
 }  # fmt: skip
-"""Calls that gVisor answers in its own kernel; they do not reach the host's."""
+"""Calls that gVisor's own kernel handles; they do not reach the host's."""
 _GVISORS_DEVICES = {"fuse", "net"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Promised:
-    """What the settings say of a box, and what the runtime admits not to enforce."""
+    """The configured limits of a box, and those the runtime does not enforce."""
 
     runtime: str
     gvisor: bool = False
     network: str = _NONE
     limits: Limits = field(default_factory=Limits)
     lacking: Mapping[str, str] = field(default_factory=dict)
-    """As Enforcement.missing() has them."""
+    """Enforcement.missing()."""
     host_namespaces: Mapping[str, str] = field(default_factory=dict)
-    """Of this process, where its kernel is the box's."""
+    """Those of this process; empty if boxes run on another kernel."""
 
 
 def judge(facts: Facts, promised: Promised) -> list[Finding]:
-    """What was found of the confinement of a box, one thing after the other."""
+    """All findings about the confinement of a box, except its memory limit."""
     return [finding for part in _PARTS for finding in part(facts, promised)]
 
 
 def judge_memory(reached: int | None, promised: Promised) -> Finding:
-    """reached: how much a process got; None where the box ended with it."""
+    """reached: how many bytes a process got; None if the box ended with it."""
     limit = promised.limits.memory_bytes
     if reached is None:
         held, told = True, f"a process above {_mib(limit)} ends the box as a whole"
@@ -59,14 +59,14 @@ def _found(
 
 
 def _limit(name: str, field_: str, held: bool, told: str, promised: Promised) -> Finding:
-    """A limit that does not hold is a hole, unless the server says so itself."""
-    admitted = promised.lacking.get(field_, "")
+    """A limit that does not hold is a failure, or a warning if the runtime reports it missing."""
+    reported = promised.lacking.get(field_, "")
     if held:
         return Finding(name=name, state=State.OK, told=told)
-    if admitted:
+    if reported:
         fix = "see `sandbox doctor`, or choose another runtime"
-        return Finding(name=name, state=State.WARNING, told=f"{told}: {admitted}", fix=fix)
-    fix = "the server says that this limit holds and it does not: check the control groups"
+        return Finding(name=name, state=State.WARNING, told=f"{told}: {reported}", fix=fix)
+    fix = "the server reports this limit as enforced, but it is not: check the control groups"
     return Finding(name=name, state=State.FAILED, told=told, fix=fix)
 
 
@@ -80,7 +80,7 @@ def _user(facts: Facts, promised: Promised) -> Iterator[Finding]:
         0 not in ids and len(ids) == 1,
         f"uid {facts['uid'][0]}{outside}",
         bad=f"users and groups {sorted(ids)}",
-        fix=f"commands are to run as one user without rights; {_UPDATE}",
+        fix=f"commands must run as one unprivileged user; {_OVERRIDDEN}",
     )
 
 
@@ -90,24 +90,24 @@ def _rights(facts: Facts, _: Promised) -> Iterator[Finding]:
     yield _found(
         "capabilities",
         caps and not held,
-        "none, and none to be had",
+        "none, in any set",
         bad=f"{held or 'cannot be read'}",
-        fix=f"boxes drop all of them; {_UPDATE}",
+        fix=f"boxes drop all capabilities; {_OVERRIDDEN}",
     )
     yield _found(
         "no new privileges",
         facts["no_new_privs"] == 1,
         "set",
-        bad="not set: a setuid program lends its rights",
-        fix=f"boxes are made with no-new-privileges; {_UPDATE}",
+        bad="not set: setuid programs run with their owner's privileges",
+        fix=f"boxes set no-new-privileges; {_OVERRIDDEN}",
     )
     lending = [each["path"] for each in facts["setuid"] if not each["nosuid"]]
     powerless = facts["no_new_privs"] == 1
     yield _found(
         "setuid programs",
         powerless or not lending,
-        f"{len(facts['setuid'])} there, without effect",
-        bad=f"lend their rights: {', '.join(lending[:5])}",
+        f"{len(facts['setuid'])} found, without effect",
+        bad=f"run with their owner's privileges: {', '.join(lending[:5])}",
         fix="remove the bit in the image: chmod a-s",
     )
 
@@ -123,16 +123,16 @@ def _kernel(facts: Facts, promised: Promised) -> Iterator[Finding]:
             filtered,
             "system calls are filtered",
             bad=f"no filter{': ' if lacking else ''}{lacking}",
-            fix="run an engine with seccomp, or a machine of a kind that has a filter",
+            fix="use an engine with seccomp, or an architecture that we have a filter for",
             weak=State.WARNING if lacking else State.FAILED,
         )
     allowed = set(facts["calls"]) - (_GVISORS_OWN if promised.gvisor else set())
     yield _found(
         "system calls",
         not allowed,
-        "those that reach into the kernel are refused",
+        "the dangerous ones are refused",
         bad=f"allowed: {', '.join(sorted(allowed))}",
-        fix=f"the filter of boxes refuses these; {_UPDATE}",
+        fix=f"the seccomp filter of boxes refuses these; {_OVERRIDDEN}",
     )
     writes = facts["settings"]
     yield _found(
@@ -156,12 +156,12 @@ def _namespaces(facts: Facts, promised: Promised) -> Iterator[Finding]:
         not shared,
         f"its own: {', '.join(sorted(name for name in own if own[name] != host.get(name)))}",
         bad=f"shared with the host: {', '.join(shared)}",
-        fix="start the engine without options that share namespaces",
+        fix="remove engine options that share namespaces with the host",
     )
     if promised.runtime == "bubblewrap":
         yield _found("user namespace", user, "its own", fix="allow user namespaces")
     few = len(facts["processes"]) < 64 and 1 in facts["processes"]
-    yield _found("processes seen", few, "its own", bad="those of the host", fix=_UPDATE)
+    yield _found("processes seen", few, "its own", bad="those of the host", fix=_OVERRIDDEN)
 
 
 def _files(facts: Facts, promised: Promised) -> Iterator[Finding]:
@@ -180,19 +180,19 @@ def _files(facts: Facts, promised: Promised) -> Iterator[Finding]:
         f"{facts['mounts']}; what can be written is nosuid" if not loose else
         f"{facts['mounts']}; {', '.join(loose)} without nosuid, and no new privileges",
         bad=f"setuid files can be made in {', '.join(loose)}",
-        fix=_UPDATE,
+        fix=_OVERRIDDEN,
     )  # fmt: skip
     seen = facts["of_the_host"]
     yield _found(
         "host files",
         not seen,
-        "no socket, key or memory of the host is in sight",
+        "no socket, key or memory of the host is accessible",
         bad=f"can be opened: {', '.join(seen)}",
         fix="do not mount these into boxes",
     )
     odd = [name for name in facts["devices"] if not (promised.gvisor and name in _GVISORS_DEVICES)]
     yield _found(
-        "devices", not odd, "only harmless ones", bad=f"also {', '.join(odd)}", fix=_UPDATE
+        "devices", not odd, "only the standard ones", bad=f"also {', '.join(odd)}", fix=_OVERRIDDEN
     )
 
 
@@ -204,14 +204,14 @@ def _network(facts: Facts, promised: Promised) -> Iterator[Finding]:
             not others,
             "none",
             bad=f"interfaces {', '.join(others)}, although SANDBOX_NETWORK is none",
-            fix="look at what attaches networks to containers",
+            fix="check what attaches networks to containers",
         )
         return
     yield _found(
         "network",
         not facts["metadata"],
-        f"{', '.join(others)}, as SANDBOX_NETWORK={promised.network} says",
-        bad="the machine's metadata service (169.254.169.254) can be reached: it hands out keys",
+        f"{', '.join(others)}, because SANDBOX_NETWORK={promised.network}",
+        bad="the cloud metadata service (169.254.169.254) can be reached: it hands out credentials",
         fix="iptables -I DOCKER-USER -d 169.254.169.254 -j DROP, or SANDBOX_NETWORK=none",
     )
 
@@ -224,13 +224,11 @@ def _limits(facts: Facts, promised: Promised) -> Iterator[Finding]:
     held = got is not None and got <= limits.pids
     yield _limit("process limit", "pids", held, told, promised)
     told = f"{facts['cpus']:.2f} of {limits.cpus:g} processors"
-    # On a busy machine a box gets little, limit or not.
+    # On a busy machine a box may stay below its limit even if that is not enforced.
     held = facts["cpus"] <= 1.5 * limits.cpus + 0.1 and "cpu" not in promised.lacking
     if promised.gvisor and not held:
-        told = f"{told}, by gVisor's own clock, which counts waiting as work"
-        yield _found(
-            "cpu limit", False, told, fix="look at it with docker stats", weak=State.UNKNOWN
-        )
+        told = f"{told}, by gVisor's own clock, which counts waiting as CPU time"
+        yield _found("cpu limit", False, told, fix="check with docker stats", weak=State.UNKNOWN)
     else:
         yield _limit("cpu limit", "cpu", held, told, promised)
     disk = facts["places"]["/workspace"]
@@ -241,12 +239,12 @@ def _limits(facts: Facts, promised: Promised) -> Iterator[Finding]:
         not facts["file_size"],
         "no file can be larger than its disk",
         bad="a file can claim to be larger than its disk",
-        fix="bound what you download by its size",
+        fix="limit the size of downloads on the client",
         weak=State.WARNING,
     )
     yield _found(
         "open files", facts["open_files"] <= limits.warden_files, f"{facts['open_files']}",
-        fix=_UPDATE,
+        fix=_OVERRIDDEN,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What was looked at, how it is, and how to mend it."""
+"""The results of checks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from enum import StrEnum
 class State(StrEnum):
     OK = "ok"
     OPTIONAL = "optional"
-    """Not there, and not needed for what is configured."""
+    """Missing, but not needed by this configuration."""
     MISSING = "missing"
     WARNING = "warning"
-    """Weaker than it could be, and known to be so."""
+    """A known weakness."""
     UNKNOWN = "unknown"
-    """It cannot be told from here."""
+    """Could not be determined."""
     FAILED = "failed"
-    """A hole."""
+    """A security hole."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at; what it lacks, and how to mend that."""
+    """The result of one check. `told` is the text for people, `fix` how to repair it."""
 
     name: str
     state: State

@@ -1,5 +1,5 @@
-"""Looks around inside of a box and prints what it finds, as JSON. Runs there, as its user would run
-it: standard library only, Python 3.8 or newer.
+"""Measures the confinement of a box from inside and prints the facts as JSON. Runs as the box's
+user: standard library only, Python 3.8 or newer.
 
     python3 - facts PIDS CPUS DISK_BYTES PLACES…     PIDS 0: processes are not counted
     python3 - memory LIMIT_BYTES
@@ -24,7 +24,7 @@ PR_GET_SECCOMP, PR_GET_NO_NEW_PRIVS = 21, 39
 NEW = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000,
        "user": 0x10000000, "pid": 0x20000000, "net": 0x40000000}  # fmt: skip
 ROOM = ctypes.create_string_buffer(256)
-# Name: numbers on x86_64 and aarch64, arguments that do no harm where the call is allowed.
+# Name: numbers on x86_64 and aarch64, then arguments that do no harm if the call is allowed.
 CALLS: Dict[str, Tuple[Any, ...]] = {
     "mount": ((165, 40), b"none", b"/tmp", b"tmpfs", 0, None),
     "pivot_root": ((155, 41), b"/tmp", b"/tmp"),
@@ -112,7 +112,7 @@ def namespaces() -> Dict[str, str]:
 
 
 def child(work: Callable[[], int]) -> int:
-    """The exit code of work in a process of its own: what it gains is not there for the next."""
+    """The exit code of work in a child process, so that what it gains does not affect the next."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -144,7 +144,7 @@ def opens(path: str, flags: int) -> bool:
 
 
 def writable(places: List[str]) -> List[str]:
-    """Folders outside of the places in which a file can be made."""
+    """Folders outside of the places in which a file can be created."""
     folders = {line.split()[1] for line in read("/proc/mounts").splitlines()}
     for folder, names, _ in os.walk("/"):
         folders.add(folder)
@@ -178,7 +178,7 @@ def devices() -> List[str]:
 
 
 def setuid() -> List[Dict[str, Any]]:
-    """Programs that would lend their owner's rights, were they allowed to."""
+    """setuid and setgid programs."""
     found = []
     for folder in ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"):
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -208,7 +208,7 @@ def room(place: str) -> Dict[str, Any]:
 
 
 def file_size(folder: str, disk_bytes: int) -> bool:
-    """Whether a file can claim to be larger than its disk."""
+    """Whether a sparse file can be larger than its disk."""
     path = os.path.join(folder, ".doctor-%d" % os.getpid())
 
     def work() -> int:
@@ -225,7 +225,7 @@ def file_size(folder: str, disk_bytes: int) -> bool:
 
 
 def burnt(processes: int) -> float:
-    """How many processors a few busy processes get."""
+    """How many CPUs this many busy processes get."""
 
     def burn() -> int:
         until = time.monotonic() + BURN_S
@@ -255,7 +255,7 @@ def burnt(processes: int) -> float:
 
 
 def forked(most: int) -> int:
-    """How many processes there can be, asked no further than `most`."""
+    """How many processes can be started, up to `most`."""
     wait, go = os.pipe()
     running: List[int] = []
     try:
@@ -275,7 +275,7 @@ def forked(most: int) -> int:
 
 
 def memory(limit: int) -> Dict[str, int]:
-    """How much a process can have, asked no further than a little above the limit."""
+    """How much memory a process gets, tried up to 64 MiB above the limit."""
     begin, end = os.pipe()
     step = 8 * MIB
 
@@ -295,9 +295,9 @@ def memory(limit: int) -> Dict[str, int]:
 
 
 if __name__ == "__main__":
-    told = (
+    result = (
         memory(int(sys.argv[2]))
         if sys.argv[1] == "memory"
         else facts(int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5:])
     )
-    print(json.dumps(told))
+    print(json.dumps(result))

@@ -1,4 +1,4 @@
-"""What this machine has of what a server needs, and the exact fix for what it lacks."""
+"""Checks whether this machine has what a server needs, with the fix for what is missing."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) !
 
 
 async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Finding]:
-    """Look at everything, one finding after the other.
+    """Run all checks, one finding each.
 
-    makes_boxes: whether boxes have to be made here, and not by a server somewhere else.
+    makes_boxes: whether boxes are made on this machine, not by a remote server.
     """
     wants = settings.runtime if makes_boxes else ""
     yield _python()
@@ -58,7 +58,7 @@ def _python() -> Finding:
 
 
 def _namespaces() -> Finding:
-    """By trying: no setting of the kernel tells it all."""
+    """Try unshare: no single kernel setting is conclusive."""
     name, kernel = "user namespaces", f"{platform.system()} {platform.release()}"
     tried = subprocess.run([sys.executable, "-c", _UNSHARE], capture_output=True, check=False)
     if tried.returncode == 0:
@@ -152,7 +152,7 @@ def _gvisor(info: dict[str, object], wanted: str) -> Finding:
 
 
 def _bubblewrap(settings: Settings, *, needed: bool) -> Finding:
-    """By making a box."""
+    """Make a trial box."""
     try:
         setup = find_setup(StateFolder(settings.state_folder()))
     except SandboxError as exc:
@@ -176,7 +176,7 @@ async def _redis(url: str) -> Finding:
         async with asyncio.timeout(_ANSWER_S), Redis.from_url(url) as client:
             version = (await client.info("server"))["redis_version"]
     except (RedisError, OSError, ValueError, TimeoutError) as exc:
-        fix = "start Redis, or mend REDIS_URL (REDIS_HOST and REDIS_PORT)"
+        fix = "start Redis, or correct REDIS_URL (REDIS_HOST and REDIS_PORT)"
         told = f"{place} does not answer: {exc}"
         return Finding(name="redis", state=State.MISSING, told=told, fix=fix)
     return Finding(name="redis", state=State.OK, told=f"{version} at {place}")

@@ -1,5 +1,5 @@
-"""How well boxes are confined here: measured inside of a fresh one, and read from the versions of
-what makes them."""
+"""Checks how well boxes are confined: measured inside a new box, and by the versions of the engine
+or of bubblewrap."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NAMESPACES = {"mount": "mnt", "cgroup": "cgroup", "uts": "uts", "ipc": "ipc", "
 
 
 async def examine_security(settings: Settings) -> AsyncGenerator[Finding]:
-    """Make a box as the server would, look at it from inside, and end it."""
+    """Make a box as the server would, measure it from inside, and destroy it."""
     try:
         runtime, why = await choose(settings.runtime, settings.runtime_options())
     except SandboxError as exc:
@@ -61,7 +61,7 @@ async def examine_security(settings: Settings) -> AsyncGenerator[Finding]:
 
 
 def _no_box(exc: SandboxError) -> Finding:
-    fix = "`sandbox doctor` says what is missing"
+    fix = "run `sandbox doctor` to see what is missing"
     return Finding(name="box", state=State.FAILED, told=exc.message, fix=fix)
 
 
@@ -76,7 +76,7 @@ async def _examine(runtime: Runtime, settings: Settings) -> AsyncGenerator[Findi
             yield finding
     else:
         yield await asyncio.to_thread(_of_bubblewrap)
-    # Where this process is killed, nobody comes back for the box: it does not wait for long.
+    # If this process is killed, no other one adopts the box: it must end soon by itself.
     spec = replace(settings.box_spec(f"doctor-{uuid.uuid4().hex[:12]}"), deadman_s=2 * _PROBE_S)
     promised = Promised(
         runtime=runtime.name,
@@ -103,22 +103,22 @@ async def _fresh_box(runtime: Runtime, spec: BoxSpec) -> AsyncIterator[BoxAgent]
 
 
 async def _facts(agent: BoxAgent, promised: Promised) -> dict[str, Any]:
-    """Raises RuntimeUnavailable where the box does not tell."""
+    """Run inside.py in the box. Raises RuntimeUnavailable if it prints no facts."""
     limits = promised.limits
-    # Where nothing counts processes, counting them would end the box.
+    # Without a pids limit, the fork test would not stop before the box breaks.
     pids = 0 if "pids" in promised.lacking else limits.pids
     words = [str(pids), str(limits.cpus), str(limits.disk_bytes), *PLACES.values()]
     result = await agent.run(_command("facts", *words), stdin=_program(), timeout_s=_PROBE_S)
     try:
-        told: dict[str, Any] = json.loads(result.stdout)
-        return told
+        facts: dict[str, Any] = json.loads(result.stdout)
+        return facts
     except ValueError:
-        said = " ".join(result.output.split())[-300:]
-        raise RuntimeUnavailable(f"the box could not be examined: {said}") from None
+        output = " ".join(result.output.split())[-300:]
+        raise RuntimeUnavailable(f"the box could not be examined: {output}") from None
 
 
 async def _memory(agent: BoxAgent, limit: int) -> int | None:
-    """How much a process got. None where the box, or the whole command, ended with it."""
+    """How many bytes a process got. None if the box, or the whole command, ended with it."""
     try:
         result = await agent.run(
             _command("memory", str(limit)), stdin=_program(), timeout_s=_PROBE_S
@@ -143,10 +143,10 @@ def _own_namespaces() -> Iterator[tuple[str, str]]:
 
 
 async def _of_engine(runtime: DockerRuntime, settings: Settings) -> list[Finding]:
-    """The versions of an engine and of what it makes boxes with."""
+    """Check the versions of an engine and its components."""
     info, components = await _about(runtime.url)
     local = runtime.url.startswith("unix:") and info.get("Name") == os.uname().nodename
-    # runc makes no box on gVisor; it only prepares their image.
+    # With gVisor, runc makes no boxes; it only prepares their image.
     weak = State.WARNING if runtime.gvisor else State.FAILED
     found: list[Finding] = []
     known = {str(each.get("Name", "")).lower(): each for each in components}
@@ -162,13 +162,13 @@ async def _of_engine(runtime: DockerRuntime, settings: Settings) -> list[Finding
         found += examine_version(part, weak=weak)
     if runtime.gvisor:
         path = ((info.get("Runtimes") or {}).get(settings.docker_runtime) or {}).get("path", "")
-        said = await asyncio.to_thread(_version, path) if local and path else ""
-        found.append(examine_gvisor(said, datetime.now(UTC).date()))
+        version = await asyncio.to_thread(_version, path) if local and path else ""
+        found.append(examine_gvisor(version, datetime.now(UTC).date()))
     return found
 
 
 async def _about(url: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What an engine says of itself and of its parts. Raises RuntimeUnavailable."""
+    """`docker info`, and the components in `docker version`. Raises RuntimeUnavailable."""
     from sandbox_server.runtime.docker.engine import Endpoint, Engine
 
     engine = Engine(Endpoint.of(url))
@@ -187,7 +187,7 @@ def _of_bubblewrap() -> Finding:
 
 
 def _version(program: str) -> str:
-    """The first line that a program says of its version."""
+    """The first line of `program --version`; empty if it cannot be run."""
     found = shutil.which(program)
     if found is None:
         return ""

@@ -1,4 +1,5 @@
-"""Versions of what makes boxes, and the escapes that are known of them. Pure but for changelogs."""
+"""Known escapes by version of runc, containerd, the engine, gVisor and bubblewrap. Pure, except
+that it reads changelogs of Debian packages."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 from sandbox_server.doctor.findings import Finding, State
 
 Numbers = tuple[int, int, int, int]
-"""Major, minor, patch; and the number of a release candidate, or a number above any."""
+"""Major, minor, patch, and the number of the release candidate, or _FINAL."""
 
 _FINAL = 1 << 30
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:[-~]?rc\.?(\d+))?")
@@ -27,7 +28,7 @@ _OLD_GVISOR_DAYS = 365
 
 @dataclass(frozen=True)
 class Escape:
-    """A known way out of a box, and from which version on it is closed, by branch."""
+    """A known escape from a container, and the first fixed version of each branch."""
 
     cve: str
     what: str
@@ -60,15 +61,15 @@ _PACKAGES = {"runc": "runc", "containerd": "containerd", "engine": "docker.io"}
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """What an engine says of a part of itself."""
+    """A component of an engine, as `docker version` reports it."""
 
     name: str
     version: str
     commit: str = ""
     system: str = ""
-    """The operating system of its machine."""
+    """The engine's operating system."""
     local: bool = False
-    """Whether that is this machine."""
+    """Whether the engine is on this machine."""
 
 
 def numbers(version: str) -> Numbers | None:
@@ -80,19 +81,19 @@ def numbers(version: str) -> Numbers | None:
 
 
 def is_fixed(version: Numbers, escape: Escape) -> bool:
-    """A branch without a fix of its own is fixed if it is newer than all that have one."""
+    """A branch that is not listed is fixed if it is newer than all that are."""
     fixes = sorted(filter(None, map(numbers, escape.fixed)))
     of_branch = [fix for fix in fixes if fix[:2] == version[:2]]
     return version >= of_branch[0] if of_branch else version > fixes[-1]
 
 
 def examine_version(part: Component, *, weak: State = State.FAILED) -> Iterator[Finding]:
-    """One finding for the part, or one for every escape that is open, or may be. `weak`: how bad
-    an open one is, for boxes that are not made by this part."""
+    """One finding for the component, or one for each escape that is or may be open. `weak`: the
+    state for an open one, lower if boxes do not depend on this component."""
     version = numbers(part.version)
     full = part.commit if part.commit.startswith(part.version) else part.version
     if version is None:
-        told = f"{part.version or 'no version'} is no version we know"
+        told = f"unknown version {part.version!r}"
         yield Finding(name=part.name, state=State.UNKNOWN, told=told, fix=f"check {part.name}")
         return
     open_ = [escape for escape in ESCAPES[part.name] if not is_fixed(version, escape)]
@@ -115,14 +116,14 @@ def _open(part: Component, escape: Escape, full: str, weak: State) -> Finding:
     return Finding(
         name=part.name,
         state=State.UNKNOWN,
-        told=f"{told}; cannot be told from the version of a distribution's package",
+        told=f"{told}; a distribution's package may have the fix under an old version number",
         fix=f"upgrade the package, and look for {escape.cve} in its changelog: apt changelog"
         f" {package}, or rpm -q --changelog {package}",
     )
 
 
 def _is_packaged(part: Component) -> bool:
-    """Distributions mend old versions and keep their numbers."""
+    """Whether it is a distribution's package: those have fixes under old version numbers."""
     if _DISTRIBUTION.search(part.version) or _DISTRIBUTION.search(part.commit):
         return True
     if _UPSTREAM_COMMIT.fullmatch(part.commit):
@@ -141,21 +142,21 @@ def _named_in_changelog(part: Component) -> set[str]:
 
 
 def examine_gvisor(version: str, today: date) -> Finding:
-    """gVisor has no numbers but dates."""
+    """gVisor releases are numbered by date: check the age."""
     found = re.search(r"(20\d{6})", version)
     if found is None:
-        told = f"{version or 'no version'}: its age cannot be told"
+        told = f"no date in version {version!r}"
         return Finding(name="gvisor", state=State.UNKNOWN, told=told, fix="install a release")
     age = (today - datetime.strptime(found[1], "%Y%m%d").date()).days
     if age > _OLD_GVISOR_DAYS:
         told = f"{version} is {age // 365} years old" if age >= 730 else f"{version} is a year old"
-        fix = "install a newer release of runsc: what is mended since is not listed by version"
+        fix = "install a newer release of runsc: its fixes are not listed by version"
         return Finding(name="gvisor", state=State.WARNING, told=told, fix=fix)
     return Finding(name="gvisor", state=State.OK, told=version)
 
 
 def examine_bubblewrap(version: str, *, setuid: bool) -> Finding:
-    """Escapes of bubblewrap concern a program that is setuid root; boxes do not need it to be."""
+    """Known escapes need a setuid root executable, which boxes do not need."""
     known = numbers(version.removeprefix("bubblewrap").strip())
     if setuid:
         old = known is not None and known < (0, 4, 1, 0)
@@ -163,9 +164,9 @@ def examine_bubblewrap(version: str, *, setuid: bool) -> Finding:
             name="bubblewrap",
             state=State.FAILED if old else State.WARNING,
             told=f"{version} is setuid root" + (": CVE-2020-5291 (fixed in 0.4.1)" if old else ""),
-            fix="allow user namespaces, and chmod u-s its program",
+            fix="allow user namespaces, and chmod u-s the bwrap executable",
         )
     if known is None:
-        told = f"{version or 'no version'} is no version we know"
+        told = f"unknown version {version!r}"
         return Finding(name="bubblewrap", state=State.UNKNOWN, told=told, fix="bwrap --version")
     return Finding(name="bubblewrap", state=State.OK, told=f"{version}, not setuid")

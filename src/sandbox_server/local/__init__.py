@@ -1,1 +1,1 @@
-"""The local service: sandboxes of one user's programs, without a port."""
+"""The local service: sandboxes for the programs of one user, without a server."""

@@ -1,7 +1,7 @@
-"""The local service: the sandboxes of one user's programs on one machine, without a port.
+"""The host of the local service: sandboxes for the programs of one user on one machine.
 
-One process at a time is its host. It holds a lock, owns the boxes, and lets the other processes of
-the same user in by a socket in the state folder. When it ends, another takes over its boxes.
+One process at a time is the host. It holds a lock, owns the boxes, and serves the user's other
+processes on a unix socket in the state folder. When it ends, another one takes over its boxes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from sandbox_server.sessions.lease import alone
 from sandbox_server.settings import Settings, load
 
 _POOL = {"pool_size": 1, "min_pool_size": 0, "max_pool_size": 2}
-"""A program that uses a sandbox or two does not need five of them ready."""
+"""Smaller than a server's: most programs use one or two sandboxes."""
 _ANY = {"host", "port", "worker_id", "api_keys", "insecure", "drain_timeout", "destroy_on_exit",
         "log_format", "log_level", *_POOL}  # fmt: skip
-"""Settings that say nothing about a box: programs that differ in these share their sandboxes."""
+"""Settings that do not affect boxes: programs that differ only in these share sandboxes."""
 
 
 def local_settings(**overrides: Any) -> Settings:
-    """The settings in force for a local service, with a name that is its own.
+    """The settings of a local service, with a worker_id derived from them.
 
-    The name depends on the user and on everything a box depends on, so that programs which want
-    the same boxes share them and a program that is run again finds what it left.
+    It depends on the user and on every setting that affects boxes, so programs that want the same
+    boxes share them, and a program that is run again finds its sandboxes.
     """
     settings = load(**overrides)
     pool = {} if _POOL.keys() & settings.model_fields_set else _POOL
@@ -50,15 +50,15 @@ def local_settings(**overrides: Any) -> Settings:
 
 
 def socket_path(settings: Settings) -> Path:
-    """Where the host of a local service lets others in."""
+    """The socket on which the host of a local service listens."""
     return settings.state_folder() / f"{settings.name()}.sock"
 
 
 @contextlib.asynccontextmanager
 async def open_local(settings: Settings) -> AsyncIterator[Sandboxes]:
-    """Be the host. Boxes of threads outlive it, warm ones do not.
+    """Run the local service as its host. Boxes of sessions outlive it, warm boxes do not.
 
-    Raises AlreadyRunning where another process is.
+    Raises AlreadyRunning if another process is the host.
     """
     with alone(settings.state_folder(), f"{settings.name()}.host"):
         logs.hand_to_logging()
@@ -72,9 +72,9 @@ async def open_local(settings: Settings) -> AsyncIterator[Sandboxes]:
 @contextlib.asynccontextmanager
 async def _reachable(service: Tenants, settings: Settings) -> AsyncIterator[None]:
     limits = ApiLimits(upload_bytes=settings.max_upload)
-    # No web page reaches a socket in a folder, whatever the other end calls it.
+    # Any Host header: web pages cannot connect to a unix socket.
     app = create_app(service, limits=limits, hosts=AllowedHosts(more=[ANY]))
-    # Whoever is in the middle of a call when this process ends goes on with the next host.
+    # No graceful shutdown: guests repeat their open calls on the next host.
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)
     with _listener(socket_path(settings)) as listener, _silent("uvicorn.error"):
@@ -100,19 +100,19 @@ def _listener(path: Path) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """What a logger is told in this thread goes nowhere: the program we are in may have a server
-    of the same kind, and is not to hear of ours."""
+    """Drop this thread's log records: the program that embeds us may run its own uvicorn, whose log
+    must not contain ours."""
     here = threading.get_ident()
 
-    def elsewhere(record: logging.LogRecord) -> bool:
+    def of_other_threads(record: logging.LogRecord) -> bool:
         return record.thread != here
 
     logger = logging.getLogger(name)
-    logger.addFilter(elsewhere)
+    logger.addFilter(of_other_threads)
     try:
         yield
     finally:
-        logger.removeFilter(elsewhere)
+        logger.removeFilter(of_other_threads)
 
 
 def _name(settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""The local service as all clients of a process share it."""
+"""The local service of one process, shared by all of its clients."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sandbox_server.settings import Settings
 log = logging.getLogger("sandbox")
 
 _LOOK_S = 0.2
-"""How often a process that is not the host looks whether there still is one."""
+"""How often a guest tries to become the host."""
 
 
 class SharedService:
-    """The local service as this process has it: run here, or by a process that was there before.
+    """The local service as this process sees it, as its host or as a guest of another process.
 
-    Lives in the background loop, in one task from its start to its end.
+    Runs in the background loop, in a single task.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -42,7 +42,7 @@ class SharedService:
         return f"{self._settings.name()}: {self._sandboxes or 'starting'}"
 
     async def place(self) -> Sandboxes:
-        """Where calls go now. Raises what kept the service from starting."""
+        """Where to send calls now. Raises the error that kept the service from starting."""
         await asyncio.shield(self._found)
         assert self._sandboxes is not None
         return self._sandboxes
@@ -74,8 +74,8 @@ class SharedService:
             self._fail(exc)
 
     async def _host(self) -> bool:
-        """Run the service until this is closed; False where another process does. Calls that are
-        under way there come here by themselves, because this one is found at the same place."""
+        """Be the host until closed; False if another process is. Open calls to the previous host
+        are retried and arrive here, since the socket path is the same."""
         try:
             async with open_local(self._settings) as service:
                 self._settle(service)
@@ -86,7 +86,7 @@ class SharedService:
         except SandboxError as exc:
             if not self._found.done():
                 raise
-            log.warning("the local service cannot be taken over: %s", exc.message)
+            log.warning("cannot take over the local service: %s", exc.message)
             return False
 
     def _settle(self, sandboxes: Sandboxes) -> None:
@@ -96,17 +96,17 @@ class SharedService:
 
     def _fail(self, exc: Exception) -> None:
         if self._found.done():
-            log.error("the local service broke", exc_info=exc)
+            log.error("the local service failed", exc_info=exc)
         else:
             self._found.set_exception(exc)
 
 
 _open: dict[tuple[int, str], SharedService] = {}
-"""By process, because a child does not have those of its parent, and by name."""
+"""By process and name: a forked child must not use those of its parent."""
 
 
 def local_service(**given: Any) -> SharedService:
-    """The one of this process with such settings. Raises InvalidRequest."""
+    """This process's service with these settings. Raises InvalidRequest."""
     settings = local_settings(**given)
     key = (os.getpid(), settings.name())
     if key not in _open:
@@ -117,7 +117,7 @@ def local_service(**given: Any) -> SharedService:
 
 @contextlib.asynccontextmanager
 async def _guest(settings: Settings) -> AsyncIterator[Sandboxes]:
-    """The service of another process."""
+    """A connection to the host, another process."""
     with short_path(socket_path(settings)) as name:
         async with RemoteBackend(f"unix://{name}") as remote:
             yield remote

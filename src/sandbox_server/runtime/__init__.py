@@ -1,2 +1,1 @@
-"""Runtimes make boxes. A box is an isolated place with a warden inside; everything that happens in
-it goes through the warden."""
+"""Runtimes make boxes: isolated environments, each with a warden inside that runs the commands."""

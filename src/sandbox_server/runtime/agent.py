@@ -1,7 +1,7 @@
-"""BoxAgent: what the service asks of a box, and in which shapes it answers.
+"""BoxAgent: the interface between the service and one box, and the types of its answers.
 
-The warden's client is one agent. A box without a warden, such as a sandbox in somebody's cloud, can
-have another, and says in `lacks` what that cannot do.
+The warden's client implements it. A box without a warden, such as a hosted sandbox, can have
+another implementation, which lists in `lacks` what it cannot do.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from sandbox_sdk.protocol import errors
 OUTPUT_LIMIT = 1 << 20
 Short = Annotated[str, StringConstraints(max_length=200)]
 Ident = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
-"""Goes into lines of logs and of streams of events."""
+"""Printable ASCII: it is written into log lines and event streams."""
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-"""Goes into a header."""
+"""Written into a response header."""
 PathText = Annotated[str, StringConstraints(max_length=8192)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 ExitCode = Annotated[int, Field(ge=0, le=255)]
 StreamName = Literal["stdout", "stderr"]
 Ability = Literal["replay", "stdin"]
-"""What an agent may lack: sending output again from an offset on; input for a running command."""
+"""What an agent may lack: replaying output from an offset; input to a running command."""
 
 
-class Said(BaseModel):
-    """Something an agent says. Checked: every field is typed and bounded before anyone relies on
-    it, since a box is hostile."""
+class AgentAnswer(BaseModel):
+    """Base of all answers of an agent. A box is hostile, so every field is typed and bounded."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
-class CommandSummary(Said):
+class CommandSummary(AgentAnswer):
     command_id: Ident
     idempotency_key: Short | None
     running: bool
@@ -48,12 +47,11 @@ class CommandSummary(Said):
     late_bytes: Count
 
 
-class BoxAbout(Said):
+class BoxAbout(AgentAnswer):
     version: int
-    """Of the protocol, as both ends speak it."""
+    """The protocol version both ends agreed on."""
     build: Short = ""
-    """Which warden it is, by zipapp.warden_version() of the server that made the box. The first
-    ones did not tell."""
+    """warden_version() of the server that made the box. Empty from the earliest wardens."""
     box: Short
     boot: Short
     epoch: Count
@@ -67,10 +65,10 @@ class BoxAbout(Said):
 class BoxState(BoxAbout):
     commands: list[CommandSummary]
     commands_truncated: bool = False
-    """Whether more are remembered than are told."""
+    """Whether the warden knows more commands than are listed."""
 
 
-class FileEntry(Said):
+class FileEntry(AgentAnswer):
     name: PathText
     path: PathText
     type: Literal["file", "directory", "symlink", "other"]
@@ -79,16 +77,16 @@ class FileEntry(Said):
     modified_at: float
 
 
-class ListEnd(Said):
+class ListEnd(AgentAnswer):
     truncated: bool
 
 
-class Uploaded(Said):
+class Uploaded(AgentAnswer):
     path: PathText
     size: Count
 
 
-class DownloadAbout(Said):
+class DownloadAbout(AgentAnswer):
     path: PathText
     type: Literal["file", "directory"]
     size: Count | None
@@ -97,7 +95,7 @@ class DownloadAbout(Said):
     sha256: Sha256 | None
 
 
-class Usage(Said):
+class Usage(AgentAnswer):
     cpu_s: Annotated[float, Field(ge=0)]
     memory_bytes: Count | None
     disk_bytes: Count | None
@@ -111,7 +109,7 @@ class Listing:
 
 
 class Fenced(errors.RuntimeUnavailable):
-    """Another owner with a higher epoch has taken this box over."""
+    """An owner with a higher epoch has taken this box over."""
 
 
 # Commands
@@ -121,19 +119,19 @@ class RunOptions(TypedDict, total=False):
     """How a command is run."""
 
     timeout_s: float | None
-    """30 s unless told; None for no limit."""
+    """Default 30 s; None for no limit."""
     cwd: str | None
     env: Mapping[str, str] | None
     stdin: bytes | None
     stdin_open: bool
-    """Whether more input may be sent later, until its end is."""
+    """Keep stdin open for send_stdin(), until that sends the end."""
     key: str | None
-    """A second run under the same key joins the first instead."""
+    """Idempotency key: a second run with the same key joins the first."""
     command_id: str | None
     output_limit: int
 
 
-class Started(Said):
+class Started(AgentAnswer):
     command_id: Ident
     stdin_received: Count
 
@@ -147,8 +145,8 @@ class Output:
     data: bytes
 
 
-class Gap(Said):
-    """Output that is no longer kept: the bytes from start up to end."""
+class Gap(AgentAnswer):
+    """Output that was dropped: bytes start to end, end excluded."""
 
     start: Count
     end: Count
@@ -157,14 +155,14 @@ class Gap(Said):
 _OF_STREAM: dict[StreamName, int] = {"stdout": 0, "stderr": 1}
 _OF_BOTH = 2
 _EMPTY_COSTS = 64
-"""What an event without output counts for: a box could send any number of them."""
+"""Bytes charged for an event without output, so that a box cannot send any number of them."""
 
 
 class KeptOutput:
-    """What is kept of a command's output. Texts are made when they are asked for: together they
-    take three times as much as the bytes.
+    """The retained output of a command, as bytes. It is decoded on demand: stdout, stderr and both
+    as text would take three times the memory.
 
-    most: how many bytes a box may send. One that sends more would fill this server's memory.
+    most: how many bytes a box may send, which bounds this server's memory.
     """
 
     def __init__(self, most: int = 0) -> None:
@@ -174,16 +172,16 @@ class KeptOutput:
         self._taken = 0
         self._data = bytearray()
         self._ends = array("Q")
-        """Where each run of one stream ends in the data, and of which it is: end * 4 + of."""
+        """For each run of bytes of one stream: where it ends, and the stream (end * 4 + of)."""
 
     def add(self, event: Output | Gap) -> None:
-        """Raises RuntimeUnavailable where it is too much."""
+        """Raises RuntimeUnavailable if the box sends more than `most`."""
         data = b"" if isinstance(event, Gap) else event.data
         self._taken += len(data) or _EMPTY_COSTS
         if self._taken > self._most:
             raise errors.RuntimeUnavailable(
-                f"the box sent more than {self._most} bytes of output, which is more than it was"
-                " told to keep; run the command again"
+                f"the box sent more than the {self._most} bytes of output it may keep; run the"
+                " command again"
             )
         if isinstance(event, Gap):
             self.truncated = True
@@ -193,7 +191,7 @@ class KeptOutput:
             self._append(data, _OF_STREAM[event.stream])
 
     def text(self, stream: StreamName | None = None) -> str:
-        """One stream, or both as they came."""
+        """One stream, or both interleaved in order of arrival."""
         if stream is None:
             return self._data.decode("utf-8", "replace")
         parts, start = [], 0
@@ -212,11 +210,10 @@ class KeptOutput:
             self._ends.append(end)
 
 
-class CommandResult(Said):
-    """How a command ended, or stands while it runs: then exit_code is None.
+class CommandResult(AgentAnswer):
+    """The result of a command, or its status while it runs (exit_code is None).
 
-    The one shape of it between a frame of the warden and an answer on the wire. In a stream of
-    events it has no output: that was told before.
+    As the last event of a stream it has no output: that was sent in earlier events.
     """
 
     command_id: Ident
@@ -228,8 +225,8 @@ class CommandResult(Said):
     output_bytes: Count
     cwd: PathText
     state_saved: bool
-    """False where the shell could not hand on its state (killed, exec, too large): the state from
-    before the command is in force."""
+    """False if the shell could not save its state (killed, exec, too large): the next command
+    starts with the state from before this one."""
     _kept: KeptOutput = PrivateAttr(default_factory=KeptOutput)
 
     def with_output(self, kept: KeptOutput) -> Self:
@@ -242,7 +239,7 @@ class CommandResult(Said):
 
     @property
     def output(self) -> str:
-        """Both streams as they came."""
+        """stdout and stderr interleaved, in order of arrival."""
         return self._kept.text()
 
     @property
@@ -263,7 +260,7 @@ Batch = list[FileEntry]
 
 
 class Download(Protocol):
-    """A file on its way out: what it is, then its bytes. A folder comes as a tar."""
+    """A file being downloaded: its metadata, then its bytes. A folder is sent as a tar."""
 
     about: DownloadAbout
 
@@ -271,15 +268,15 @@ class Download(Protocol):
 
 
 class BoxAgent(ABC):
-    """Speaks to one box for its owner. Every method may raise SessionLost where the box is gone,
-    Fenced where it is another owner's, and RuntimeUnavailable where it cannot be reached."""
+    """The owner's connection to one box. Every method may raise SessionLost (the box is gone),
+    Fenced (another owner has it) and RuntimeUnavailable (it cannot be reached)."""
 
     lacks: frozenset[Ability] = frozenset()
     about: BoxAbout | None
-    """What the box said of itself when it was reached last."""
+    """The box's answer to the last HELLO."""
 
     def require(self, ability: Ability, purpose: str) -> None:
-        """Raises InvalidRequest where this box cannot do what a call needs."""
+        """Raises InvalidRequest if this box lacks the ability."""
         if ability in self.lacks:
             raise errors.InvalidRequest(
                 f"{purpose} needs {ability!r}, which sandboxes of this runtime do not have; "
@@ -296,78 +293,78 @@ class BoxAgent(ABC):
 
     @abstractmethod
     async def connect(self) -> None:
-        """Make sure that the box is there."""
+        """Connect, unless connected."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of it. The box and what runs in it live on."""
+        """Disconnect. The box and its commands keep running."""
 
     @abstractmethod
     async def ping(self) -> None:
-        """Tell the box that its owner lives."""
+        """Restart the box's dead-man timer."""
 
     @abstractmethod
     async def state(self) -> BoxState:
-        """What the owner left in the box, and the commands it knows."""
+        """The state that set_state() stored, and the box's commands."""
 
     @abstractmethod
     async def set_state(self, state: Mapping[str, Any]) -> BoxState:
-        """Leave something in the box for whoever owns it next."""
+        """Store data in the box; the next owner reads it when it adopts the box."""
 
     @abstractmethod
     async def usage(self) -> Usage:
-        """What the box uses now."""
+        """Current resource usage of the box."""
 
     @abstractmethod
     async def run(self, command: str, **options: Unpack[RunOptions]) -> CommandResult:
-        """Run a command to its end and return what is kept of its output."""
+        """Run a command to its end and return its result with the retained output."""
 
     @abstractmethod
     async def start(self, command: str, **options: Unpack[RunOptions]) -> str:
-        """Run a command without waiting for its end; its id."""
+        """Start a command and return its id, without waiting for its end."""
 
     @abstractmethod
     def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
-        """Run a command and yield its output as it comes. Leaving early does not end it."""
+        """Run a command and yield its events. Closing the generator does not end the command."""
 
     @abstractmethod
     def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
-        """Go on with a command that was started before, from an offset in its output on."""
+        """Follow a command that is already started, from an offset in its output."""
 
     @abstractmethod
     async def result(self, command_id: str, *, output_limit: int = OUTPUT_LIMIT) -> CommandResult:
-        """How a command stands, with the output kept so far. output_limit: as it was run with."""
+        """A command's status and the output retained so far. output_limit: as given to run()."""
 
     @abstractmethod
     async def ended(self, command_id: str) -> None:
-        """Returns when a command has ended."""
+        """Wait until a command has ended."""
 
     @abstractmethod
     async def signal(self, command_id: str, number: int) -> CommandSummary:
-        """Send a signal to all processes of a command; 9 ends everything it has started."""
+        """Signal all processes of a command; 9 also kills everything it has started."""
 
     @abstractmethod
     async def send_stdin(
         self, command_id: str, data: bytes, *, end: bool = False, offset: int | None = None
     ) -> int:
-        """Input for a command that was started with `stdin_open`; how much has come so far."""
+        """Send input to a command started with `stdin_open`; returns all bytes received so far."""
 
     @abstractmethod
     async def put(
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
     ) -> Uploaded:
-        """Store a file. It appears under its name when it is whole, or not at all."""
+        """Store a file atomically: it appears under its name when it is complete."""
 
     @abstractmethod
     def get(self, path: str, *, digest: bool = False) -> AbstractAsyncContextManager[Download]:
-        """Read a file or a folder. With digest, its sha256 is known before the first byte."""
+        """Read a file or a folder. With digest, `about` has the sha256 of a file."""
 
     @abstractmethod
     async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
-        """Move a file, a folder or a link; what it is where it is then."""
+        """Move a file, a folder or a link; returns its new entry."""
 
     @abstractmethod
     def batches(
         self, path: str, *, recursive: bool = False, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:
-        """The entries of a folder, up to limit, some at a time; then whether there are more."""
+        """The entries of a folder in batches, up to limit in all, then ListEnd."""

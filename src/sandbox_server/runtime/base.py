@@ -1,4 +1,4 @@
-"""The interfaces every runtime implements: Runtime makes boxes, Box leads to its agent."""
+"""The interfaces every runtime implements: Runtime makes boxes, Box gives access to its agent."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ENVIRONMENT = {
     "SHELL": "/bin/bash",
     "TERM": "dumb",
 }
-"""What every box has, whatever makes it."""
+"""Environment variables of every box, in every runtime."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one box may use."""
+    """Resource limits of one box."""
 
     memory_bytes: int = 512 << 20
     cpus: float = 0.5
@@ -38,21 +38,20 @@ class Limits:
 
     @property
     def file_bytes(self) -> int:
-        """The largest size of a file: what the largest place holds, or a file with holes could
-        claim any size and be read for ever. And a little more, so that a full disk is reported as
-        what it is."""
+        """RLIMIT_FSIZE: the size of the largest file system, since a sparse file could claim any
+        size and be read without end. 1 MiB more, so that a full disk fails with ENOSPC."""
         return max(self.disk_bytes, self.tmp_bytes, self.shm_bytes, self.home_bytes) + (1 << 20)
 
     @property
     def warden_files(self) -> int:
-        """How many descriptors the warden may have, more than a command: Linux counts what is on
-        its way through sockets by user, and a command at its limit must not stop its warden."""
+        """RLIMIT_NOFILE of the warden. More than a command's: Linux counts descriptors in flight
+        through sockets per user, and a command at its limit must not block the warden."""
         return 2 * self.open_files
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoxSpec:
-    """The box wanted. `owner` is the worker that will answer for it and find it again."""
+    """What to create. `owner` is the worker that the box belongs to; boxes() finds it by that."""
 
     owner: str
     image: str = "sandbox-secure:latest"
@@ -60,12 +59,12 @@ class BoxSpec:
     network: Network = "none"
     env: dict[str, str] = field(default_factory=dict)
     deadman_s: float = 2100.0
-    """The box ends by itself when nobody has spoken to its warden for this long."""
+    """The box ends itself if its owner has not contacted the warden for this long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Enforcement:
-    """Which limits a runtime enforces on this machine: an empty text, or why it does not."""
+    """Which limits a runtime enforces on this machine: empty if it does, else the reason."""
 
     memory: str = ""
     cpu: str = ""
@@ -79,7 +78,7 @@ class Enforcement:
 
 
 class Box(ABC):
-    """One isolated place. Who made or adopted it may speak to its agent and destroy it."""
+    """One isolated environment. Its owner connects to its agent and destroys it."""
 
     def __init__(self, box_id: str) -> None:
         self.id = box_id
@@ -89,50 +88,48 @@ class Box(ABC):
 
     @abstractmethod
     def agent(self, *, epoch: int = 1, deadman_s: float | None = None) -> BoxAgent:
-        """Who answers in this box, to an owner of this epoch. deadman_s: after how long without a
-        word from its owner the box is to end by itself."""
+        """The agent of this box, for an owner of this epoch. deadman_s: see BoxSpec."""
 
     @abstractmethod
     async def is_alive(self) -> bool:
-        """Whether the box still runs. Raises RuntimeUnavailable where that cannot be told."""
+        """Whether the box still runs. Raises RuntimeUnavailable if that cannot be determined."""
 
     @abstractmethod
     async def destroy(self) -> None:
-        """End the box and all that is in it; returns when it is gone. Destroying twice is
-        harmless. Raises RuntimeUnavailable."""
+        """Kill the box and return when it is gone. Idempotent. Raises RuntimeUnavailable."""
 
 
 class Runtime(ABC):
-    """Makes boxes and finds those it made before. Use as an async context manager."""
+    """Makes boxes and finds existing ones. Use as an async context manager."""
 
     name: str
     has_images: bool = True
-    """Whether boxes are made from images: else they have the programs of the machine."""
+    """Whether boxes are made from images. If not, they use the host's programs."""
 
     @property
     def build(self) -> str:
-        """Which agent new boxes get. A warm box that has another is not handed out."""
+        """Version of the agent in new boxes. Warm boxes with another version are not handed out."""
         return ""
 
     async def about(self) -> str:
-        """What makes the boxes and where, in a few words. Raises RuntimeUnavailable where it does
-        not answer."""
+        """Version and address of what makes the boxes. Raises RuntimeUnavailable if it does not
+        answer."""
         return self.name
 
     @abstractmethod
     async def create(self, spec: BoxSpec) -> Box:
-        """A new running box. Its warden may need a moment before it answers.
+        """Start a new box. Its warden may need a moment before it answers.
 
-        Raises RuntimeUnavailable; leaves nothing behind where it fails or is cancelled.
+        Raises RuntimeUnavailable. If it fails or is cancelled, nothing is left behind.
         """
 
     @abstractmethod
     async def boxes(self, owner: str) -> list[Box]:
-        """Every box of this owner that runs, made by this process or by one before it."""
+        """All running boxes of this owner, including those of earlier processes."""
 
     @abstractmethod
     async def enforcement(self) -> Enforcement:
-        """What is enforced here and what is not."""
+        """Which limits are enforced on this machine."""
 
     async def __aenter__(self) -> Runtime:
         return self
@@ -142,4 +139,4 @@ class Runtime(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of connections. Boxes live on."""
+        """Close connections. Boxes keep running."""

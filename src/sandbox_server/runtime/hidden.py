@@ -1,6 +1,6 @@
-"""What /proc and /sys tell of the machine, and no program in a box needs.
+"""Paths of /proc and /sys that are hidden in boxes: they describe the host.
 
-Left are the facts that programs do read (cpuinfo, meminfo, stat, loadavg, uptime, version, mounts).
+What programs do read stays visible: cpuinfo, meminfo, stat, loadavg, uptime, version, mounts.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ PROC_FILES = (
 )  # fmt: skip
 PROC_FOLDERS = ("acpi", "asound", "bus", "fs", "irq", "scsi")
 SYS_FOLDERS = ("/sys/firmware", "/sys/devices/virtual/powercap")
-"""As a Docker engine hides them by itself: a list of ours is instead of its own."""
+"""Docker masks these by default, but our MaskedPaths replace its list."""
 
 
 def masked_paths() -> list[str]:
-    """All of them, for an engine that skips what is not there."""
+    """All of them. A Docker engine skips those that do not exist."""
     return [*(f"/proc/{name}" for name in (*PROC_FILES, *PROC_FOLDERS)), *SYS_FOLDERS]

@@ -1,7 +1,7 @@
-"""A disk of a fixed size for one box: an ext4 file system in a nameless file behind a loop device.
+"""A disk of fixed size for one box: ext4 in an unlinked file (O_TMPFILE) behind a loop device.
 
-Nothing here has to be cleaned up. The file has no name from the start, and the device clears itself
-when its last user lets go: first this process holds it, then the engine's mount of it.
+Nothing has to be cleaned up: the file never has a name, and the device has the autoclear flag, so
+the kernel releases it with its last user: first this process, then the engine's mount.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _FLAG_AUTOCLEAR = 4
 _CONFIG = struct.Struct("=II 5Q 4I 64s 64s 32s 2Q 8Q")
 """struct loop_config: fd, block size, struct loop_info64, reserved."""
 _FREE_S = 10.0
-"""How long a free device is looked for: the one that is free is offered to everybody who looks, and
-one that is being let go of is still busy."""
+"""How long to look for a free device: the kernel offers the same one to all concurrent callers, and
+one that is being released is still busy."""
 _SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 MOUNT_OPTIONS = "nosuid,nodev,noatime,nobarrier,discard,noinit_itable"
-"""A box does not outlive a crash of its machine, so nothing waits for the real disk (nobarrier) and
-inode tables are not zeroed behind its back. What a box deletes goes back to the host (discard)."""
+"""A box does not survive a crash of its machine, so writes need not reach the real disk (nobarrier)
+and inode tables are not zeroed in the background. discard returns deleted blocks to the host."""
 
 _BLOCK = 4096
 
 
 class LoopDisk:
-    """A loop device that lives as long as this object is open or a file system on it is mounted."""
+    """A loop device. It exists while this object is open or its file system is mounted."""
 
     def __init__(self, device: str, fd: int) -> None:
         self.device = device
         self._fd = fd
 
     def __repr__(self) -> str:
-        return f"<LoopDisk {self.device}{'' if self._fd >= 0 else ' let go'}>"
+        return f"<LoopDisk {self.device}{'' if self._fd >= 0 else ' closed'}>"
 
     def __enter__(self) -> LoopDisk:
         return self
@@ -54,14 +54,14 @@ class LoopDisk:
         self.close()
 
     def close(self) -> None:
-        """Let go of the device. Closing twice is harmless."""
+        """Close the device. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 def obstacle(folder: Path) -> str:
-    """Why no disk can be made here, or an empty text. Tries it, so it blocks for a moment."""
+    """Why no disk can be made here; empty if one can. Blocks: it makes one to find out."""
     if os.geteuid() != 0:
         return "only root may attach loop devices"
     if not os.access(_CONTROL, os.R_OK | os.W_OK):
@@ -71,14 +71,13 @@ def obstacle(folder: Path) -> str:
     try:
         new_disk(folder, size=4 << 20, inodes=64, label="sandbox-probe").close()
     except OSError as exc:
-        return f"no disk can be attached with a file in {folder} ({exc}); Linux 5.8 can"
+        return f"cannot attach a loop device to a file in {folder} ({exc}); needs Linux 5.8"
     return ""
 
 
 def new_disk(folder: Path, *, size: int, inodes: int, label: str) -> LoopDisk:
-    """A fresh file system that belongs to uid 1000, on a device of its own. A small one has fewer
-    inodes than asked for: one for every block. Blocks for about a millisecond (the first of its
-    size: ten). Raises OSError."""
+    """A new file system owned by uid 1000, on its own loop device. It has at most one inode per
+    block. Blocks for about 1 ms, the first of its size for 10 ms. Raises OSError."""
     inodes = min(inodes, size // _BLOCK)
     backing = _nameless_file(folder)
     try:
@@ -98,7 +97,7 @@ def _nameless_file(folder: Path) -> int:
 def _template(folder: Path, size: int, inodes: int) -> tuple[tuple[int, bytes], ...]:
     """What mkfs writes into an empty file of this size, as (offset, bytes): about 100 KiB.
 
-    Writing it again is thirty times faster than running mkfs for every box.
+    Cached: writing these is thirty times faster than running mkfs for every box.
     """
     file = _nameless_file(folder)
     try:
@@ -153,7 +152,7 @@ def _attach(backing: int, label: str) -> LoopDisk:
                 if time.monotonic() > deadline:
                     text = f"no loop device became free within {_FREE_S:g} s; see losetup -a"
                     raise OSError(errno.EBUSY, text) from exc
-            # Whoever else looks for one must not come back at the same moment.
+            # Jitter: concurrent callers must not retry at the same moment.
             time.sleep(random.uniform(0, pause_s))
             pause_s = min(pause_s * 2, 0.05)
     finally:
@@ -161,7 +160,7 @@ def _attach(backing: int, label: str) -> LoopDisk:
 
 
 def _configure(number: int, config: bytes) -> LoopDisk:
-    """Raises OSError: EBUSY where somebody was faster."""
+    """Raises OSError; EBUSY if another process took the device first."""
     device = _device_node(number)
     fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -173,7 +172,7 @@ def _configure(number: int, config: bytes) -> LoopDisk:
 
 
 def _device_node(number: int) -> str:
-    """The path of a loop device, made where nobody (devtmpfs, udev) has made it."""
+    """The path of a loop device. Created if neither devtmpfs nor udev has done so."""
     path = f"/dev/loop{number}"
     if not os.path.exists(path):
         numbers = Path(f"/sys/block/loop{number}/dev").read_text().strip()

@@ -1,5 +1,5 @@
-"""Runtimes by name, and which of them to use on this machine. A package adds one with an entry
-point of the group agent_sandbox.runtimes: a function that takes RuntimeOptions and makes it."""
+"""Runtimes by name, and the choice of one for this machine. A package adds a runtime with an entry
+point in the group agent_sandbox.runtimes: a function that takes RuntimeOptions."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_server.runtime.base import Runtime
 
 AUTO = "auto"
-"""Not a runtime: the best there is."""
+"""Not a runtime: choose() picks one."""
 _ANSWER_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeOptions:
-    """What a server knows that a runtime may need."""
+    """Server settings that a runtime may need."""
 
     state_dir: Path | None = None
-    """Where it may keep what has to outlive it."""
+    """For files that must survive a restart."""
     docker_url: str | None = None
     engine_runtime: str | None = None
-    """Of a Docker engine: runsc, kata, …"""
+    """OCI runtime of the Docker engine: runsc, kata, …"""
     disk_folder: Path | None = None
 
 
 def make_runtime(name: str, options: RuntimeOptions) -> Runtime:
-    """It is not tried out: it says itself what it lacks when it is used. Raises InvalidRequest for
-    a name that nobody has, RuntimeUnavailable where a library is missing."""
+    """The runtime of that name; whether it works here shows on first use. Raises InvalidRequest for
+    an unknown name, RuntimeUnavailable if a library is missing."""
     try:
         factory: Callable[[RuntimeOptions], Runtime] = plugins.load(plugins.RUNTIMES, name)
     except LookupError:
@@ -43,7 +43,7 @@ def make_runtime(name: str, options: RuntimeOptions) -> Runtime:
 
 
 def unknown(name: str) -> str:
-    """What to tell of a name that nobody has, or an empty text where somebody does."""
+    """The error message for an unknown runtime; empty if the name is known."""
     if name == AUTO or any(found.name == name for found in plugins.own(plugins.RUNTIMES)):
         return ""
     installed = plugins.names(plugins.RUNTIMES)
@@ -53,11 +53,11 @@ def unknown(name: str) -> str:
 
 
 async def choose(name: str, options: RuntimeOptions) -> tuple[Runtime, str]:
-    """A runtime and the reason for it, in words for a log.
+    """A runtime, and the reason for the choice as text.
 
-    auto is docker where an engine answers, else bubblewrap; with an engine_runtime, which is wanted
-    for its isolation, it is docker and nothing less. Raises InvalidRequest for an unknown name, and
-    RuntimeUnavailable where docker is asked for and cannot be used from here at all.
+    auto is docker if an engine answers, else bubblewrap. With an engine_runtime it is always
+    docker: falling back would lose the isolation asked for. Raises InvalidRequest for an unknown
+    name, RuntimeUnavailable if docker is required and cannot be used.
     """
     if name != AUTO:
         return make_runtime(name, options), f"{name}, as configured"
@@ -74,7 +74,7 @@ async def choose(name: str, options: RuntimeOptions) -> tuple[Runtime, str]:
 
 
 async def _answering(runtime: Runtime) -> str:
-    """What makes the boxes, in a few words; where it does not answer, the runtime is closed."""
+    """runtime.about(). If it does not answer in time, the runtime is closed."""
     try:
         async with asyncio.timeout(_ANSWER_S):
             return await runtime.about()

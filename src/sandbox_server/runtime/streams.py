@@ -14,17 +14,17 @@ BUFFER = 1 << 20
 
 
 class ByteStream(Protocol):
-    """A stream of bytes to one warden. Errors of any kind are an end of the stream: b"" or
-    ConnectionError, nothing else."""
+    """A byte stream to one warden. Every error shows as its end: read() returns b"", write()
+    raises ConnectionError."""
 
     async def read(self) -> bytes:
         """The next bytes, b"" at the end."""
 
     async def write(self, data: bytes) -> None:
-        """Send all of data; returns when there is room for more. Raises ConnectionError."""
+        """Send all of data; waits until the buffer has room. Raises ConnectionError."""
 
     async def close(self) -> None:
-        """Closing twice is harmless."""
+        """Idempotent."""
 
 
 class SocketStream:
@@ -36,7 +36,7 @@ class SocketStream:
 
     @classmethod
     async def connect_unix(cls, path: Path) -> SocketStream:
-        """Raises OSError where nobody listens. Paths of any length work."""
+        """Paths may be longer than the kernel's 107 bytes. Raises OSError."""
         with short_path(path) as name:
             return cls(*await asyncio.open_unix_connection(name, limit=BUFFER))
 
@@ -54,8 +54,8 @@ class SocketStream:
             raise ConnectionError(str(exc)) from exc
 
     async def close(self) -> None:
-        # Not a polite close: that would wait for a peer that does not read.
+        # abort(), not close(): closing would wait for a peer that does not read.
         self._writer.transport.abort()
         with contextlib.suppress(OSError):
-            # Shielded: a second close waits for the same thing.
+            # Shielded: concurrent closes share this future, and cancelling one would cancel all.
             await asyncio.shield(self._writer.wait_closed())

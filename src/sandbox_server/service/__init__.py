@@ -1,4 +1,4 @@
-"""The service: what callers ask of the boxes of this machine, past the policy, into answers."""
+"""The service: carries out operations on the boxes of this machine, subject to the policy."""
 
 from sandbox_server.service.answers import ServiceFacts
 from sandbox_server.service.service import SandboxService

@@ -1,4 +1,4 @@
-"""How handlers get at a session: found or made, and watched while something is done with it."""
+"""How handlers find or make a session, and report the loss of its box."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.table import SessionTable
 
 Handlers = Mapping[Operation[Any, Any], Callable[[str, Any], Awaitable[Any]]]
-"""What carries out operations: a function for each, which takes the tenant and the request."""
+"""The function for each operation; it takes the tenant and the request."""
 
 
 class SessionAccess:
@@ -22,7 +22,8 @@ class SessionAccess:
         self.table = table
 
     async def open(self, tenant: str, target: Target) -> tuple[LiveSession, SessionState]:
-        """By thread_id a session is made where there is none, by session_id it has to exist."""
+        """Find the session. A thread_id without one gets a new session; a session_id has to
+        exist."""
         if target.thread_id is not None:
             return await self.table.open(tenant, target.thread_id)
         session = await self.table.find(tenant, target)
@@ -31,13 +32,14 @@ class SessionAccess:
         return session, "live"
 
     async def existing(self, tenant: str, target: Target) -> LiveSession | None:
-        """The session meant, where there is one. Raises SessionNotFound for a session_id."""
+        """The session, or None. Raises SessionNotFound for an unknown session_id."""
         if target.thread_id is not None:
             return self.table.live(tenant, target.thread_id)
         return await self.table.find(tenant, target)
 
     def using(self, session: LiveSession, *, for_s: float = 0.0) -> _Reporting:
-        """for_s: how long what is begun may go on after its caller has left."""
+        """Mark the session as used. for_s: how long the work may go on after the caller has
+        disconnected."""
         return _Reporting(self.table, session, use=session.use(for_s=for_s))
 
     def reporting_loss(self, session: LiveSession) -> _Reporting:
@@ -45,10 +47,10 @@ class SessionAccess:
 
 
 class _Reporting:
-    """A session while something is done with it. If its box goes, the table ends the session and
-    the caller gets the error that says so.
+    """A session in use. If its box is lost, the table ends the session and the caller gets
+    SessionLost.
 
-    A class: a loop that shuts down closes generators in any order, also those of decorators.
+    Not an @asynccontextmanager: an event loop that shuts down closes generators in any order.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class _Reporting:
         trace: TracebackType | None,
     ) -> None:
         self._use.__exit__(kind, exc, trace)
-        # A box that is being ended may go silent before it is gone.
+        # A box that is being destroyed may stop answering before it is gone.
         ended = isinstance(exc, RuntimeUnavailable) and self._session.ended is not None
         if isinstance(exc, SessionLost) or ended:
             raise await self._table.lose(self._session) from exc

@@ -1,4 +1,4 @@
-"""Answers on the wire, made from what boxes and the session table say."""
+"""Builds wire models from the answers of boxes and from the session table."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _LAST = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceFacts:
-    """What the service says of itself and its sandboxes."""
+    """What the service reports about itself and its sandboxes."""
 
     worker_id: str
     runtime: str
     why: str = ""
-    """Why this runtime, in words for people."""
+    """Why this runtime was chosen, as text for people."""
     limits: models.Limits
 
 
 class EventAnswers:
-    """The events of one command, from an offset in its output on.
+    """Wire events of one command, from an offset in its output.
 
-    Characters that come in pieces are put together. One that was begun before the offset is told
-    as well, if what lies LOOKBACK before the offset has been heard.
+    Split UTF-8 characters are joined, including one that began before the offset: for that, the
+    box's events have to start LOOKBACK earlier.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ def session_info(
     *,
     now: float,
 ) -> models.SessionInfo:
-    """The box has the last word on how long it has been idle."""
+    """Idle time is the lower of the box's and the server's."""
     idle_s = 0.0 if session.busy else min(state.idle_s, session.idle_s(now))
     running = [
         models.RunningCommand(command_id=c.command_id, age_s=c.age_s, output_bytes=c.output_bytes)
@@ -176,7 +176,7 @@ def file_entry(entry: agent.FileEntry) -> models.FileEntry:
 
 
 def session_life(session: LiveSession, state: SessionState) -> dict[str, Any]:
-    """Which session answered, as every answer about a command says it."""
+    """The fields that identify the session in every answer about a command."""
     record = session.record
     return {
         "session_id": record.session_id,
@@ -186,5 +186,5 @@ def session_life(session: LiveSession, state: SessionState) -> dict[str, Any]:
 
 
 def at(timestamp: float) -> datetime:
-    """The nearest time there is: a file may be from any year."""
+    """Clamped to what datetime can hold: a file may have any timestamp."""
     return datetime.fromtimestamp(min(max(timestamp, _FIRST), _LAST), UTC)

@@ -1,4 +1,4 @@
-"""The audit log: every verdict with the command's text, as JSON lines in a file of its own."""
+"""The audit log: every verdict with the command's text, as JSON lines in a separate file."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ import structlog
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
 MAX_TEXT = 16384
-"""Of a longer command the start is kept, with the digest of the whole."""
+"""Longer commands are cut; the digest is of the whole text."""
 
 
 class _PrivateFile(logging.handlers.WatchedFileHandler):
-    """Nobody else may read it, whether it is the first or one opened later."""
+    """Not readable by other users, also after a log rotation."""
 
     def _open(self) -> TextIOWrapper:
         def private(path: str, flags: int) -> int:
             fd = os.open(path, flags, 0o600)
-            # Who made it before may have meant it for a group, but for nobody else.
+            # An existing file may be meant for a group, so keep its group permissions.
             if stat.S_ISREG(mode := os.fstat(fd).st_mode) and mode & 0o007:
                 os.fchmod(fd, stat.S_IMODE(mode) & 0o770)
             return fd
@@ -36,11 +36,11 @@ class _PrivateFile(logging.handlers.WatchedFileHandler):
 
 
 class AuditLog:
-    """Appends to a file that others may move away: it is opened anew then. Close it, or use it as a
-    context manager."""
+    """Appends to a file, and opens it again after a log rotation. Use as a context manager, or
+    close it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises RuntimeUnavailable where the file cannot be written."""
+        """Raises RuntimeUnavailable if the file cannot be opened."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._handler = _PrivateFile(path, encoding="ascii")
@@ -63,7 +63,7 @@ class AuditLog:
         self._handler.close()
 
     def write(self, *, command: str, **facts: Any) -> None:
-        """One line. Pure ASCII: what a command has in it cannot make a second one."""
+        """Write one line. ASCII only: no command text can inject a second line."""
         whole = command.encode("utf-8", "surrogatepass")
         line = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -1,4 +1,4 @@
-"""Commands: past the policy into a session, followed, looked at, signalled and fed."""
+"""Handlers of the command operations."""
 
 from __future__ import annotations
 
@@ -83,13 +83,14 @@ class CommandHandlers:
     async def _admitted(
         self, tenant: str, request: ExecuteRequest
     ) -> tuple[LiveSession, SessionState, ExecuteRequest]:
-        """The one way for a command into a session: past the gate. Raises CommandRejected."""
+        """Pass a command through the gate and open its session; there is no other way in. Raises
+        CommandRejected."""
         before = _policy_context(await self._access.existing(tenant, to_run(request)))
         admitted = await self._gate.admit(request, tenant=tenant, **before)
         session, state = await self._access.open(tenant, request)
         if request.stdin_open:
             session.agent.require("stdin", "stdin_open")
-        if _policy_context(session) != before:  # Somebody made or moved it meanwhile.
+        if _policy_context(session) != before:  # A concurrent call made it or changed its cwd.
             admitted = await self._gate.admit(request, tenant=tenant, **_policy_context(session))
         return session, state, admitted
 
@@ -111,12 +112,12 @@ class CommandHandlers:
         for_s: float = 0.0,
     ) -> AsyncGenerator[CommandEvent]:
         limit = self._facts.limits.output_limit_bytes
-        wording = EventAnswers(session, state, output_limit=limit, offset=offset)
+        answers_for = EventAnswers(session, state, output_limit=limit, offset=offset)
         async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
                 if isinstance(event, CommandResult):
                     session.cwd = event.cwd
-                for answer in wording.of(event):
+                for answer in answers_for.of(event):
                     yield answer
 
     async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
@@ -171,7 +172,7 @@ class _PolicyContext(TypedDict):
 
 
 def _policy_context(session: LiveSession | None) -> _PolicyContext:
-    """What a verdict on a command depends on besides the command."""
+    """What a verdict depends on besides the command."""
     if session is None:
         return {"environment": None, "cwd": WORKSPACE}
     return {"environment": session.environment, "cwd": session.cwd}

@@ -1,4 +1,4 @@
-"""Files: in, out, listed and moved."""
+"""Handlers of the file operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: every command passes it before it reaches a box, whichever way it came in."""
+"""The gate: every command passes the policy here before it reaches a box."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 LONG = 2000
-"""From here on it is not tried whether a few steps are enough."""
+"""Commands from this length on are judged in the thread right away."""
 FIXED_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Under a whitelist, names must mean what they say: no folder that a command can write to."""
+"""PATH under a whitelist. No writable folder: a command could put its own `ls` there."""
 
 
 class Gate:
-    """One policy for all, or one for an environment. Counts and audits what it decides.
+    """Applies the policy, which an environment may override. Counts and audits the verdicts.
 
-    What a few steps are not enough for is judged in a thread, one at a time: a second would only
-    take the interpreter from the first, and from the event loop.
+    Commands that take more than QUICK_WORK are judged in one thread, one at a time: a second thread
+    would only compete for the GIL with the first and with the event loop.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Gate:
         self._thread = ThreadPoolExecutor(1, "policy")
         self.allowed = 0
         self.rejected: Counter[str] = Counter()
-        """How many commands were let in, and how many each rule rejected."""
+        """Rejected commands by rule."""
 
     def __repr__(self) -> str:
         rejected = self.rejected.total()
@@ -64,12 +64,12 @@ class Gate:
     def read(
         cls, policy: str, by_environment: Mapping[str, str], *, audit: AuditLog | None = None
     ) -> Self:
-        """By the names of built-in sets or the paths of rule files. Raises PolicyError."""
+        """From names of built-in sets or paths of rule files. Raises PolicyError."""
         others = {name: Policy.read(given) for name, given in by_environment.items()}
         return cls(Policy.read(policy), by_environment=others, audit=audit)
 
     def close(self) -> None:
-        """End the thread; what it is at is still answered."""
+        """Stop the thread after its current and queued commands."""
         self._thread.shutdown(wait=False)
 
     async def admit(
@@ -80,7 +80,7 @@ class Gate:
         tenant: str,
         cwd: str | None = None,
     ) -> ExecuteRequest:
-        """The request as it may be run. Raises CommandRejected."""
+        """The request to run, with PATH fixed under a whitelist. Raises CommandRejected."""
         judge = self._policy_of(environment).judge
         ruling = await self._in_time(judge, request, cwd)
         rejection = ruling.rejection
@@ -104,7 +104,7 @@ class Gate:
         tenant: str,
         cwd: str | None = None,
     ) -> Verdict:
-        """What admit would do, told and not done."""
+        """The verdict of admit(), as a dry run."""
         policy = self._policy_of(environment)
 
         def explain(command: str, **given: Any) -> tuple[Ruling, Verdict]:
@@ -121,13 +121,13 @@ class Gate:
     async def _in_time(
         self, judge: Callable[..., T], request: ExecuteRequest, cwd: str | None
     ) -> T:
-        """What a policy says, without holding up the event loop."""
+        """Judge a request without blocking the event loop."""
         ask = partial(
             judge,
             request.command,
             env=request.env,
             stdin=request.stdin,
-            # Whoever leaves a command in the background may still write to it.
+            # A caller may still write to a background command.
             open_stdin=request.stdin_open,
             cwd=request.cwd or cwd,
         )
@@ -156,7 +156,7 @@ class Gate:
 
 
 def verdict_of(ruling: Ruling, found: Analysis) -> Verdict:
-    """A ruling in the words of the wire, with all the commands that were found."""
+    """A ruling as a wire model, with all simple commands that were found."""
     rejection = ruling.rejection
     calls = [Told.of(call.place, call.via, call.argvs[0]) for call in found.calls if _runs(call)]
     return Verdict(

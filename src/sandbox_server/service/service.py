@@ -28,7 +28,7 @@ from sandbox_server.sessions.table import SessionTable
 
 
 class SandboxService(Tenants):
-    """Everything a caller can do. Boxes, their pool and their ends are looked after elsewhere."""
+    """All operations of callers. The worker manages boxes, the pool and the end of sessions."""
 
     def __init__(
         self,

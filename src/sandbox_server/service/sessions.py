@@ -1,4 +1,4 @@
-"""Sessions: made, looked at, listed and ended."""
+"""Handlers of the session operations."""
 
 from __future__ import annotations
 

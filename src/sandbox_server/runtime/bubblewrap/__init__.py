@@ -1,4 +1,4 @@
-"""Embedded boxes: no engine, no image and no root needed."""
+"""Embedded boxes, which need no engine, no image and no root."""
 
 from sandbox_server.runtime.bubblewrap.runtime import BubblewrapBox, BubblewrapRuntime
 from sandbox_server.runtime.registry import RuntimeOptions
@@ -7,5 +7,5 @@ __all__ = ["BubblewrapBox", "BubblewrapRuntime", "make"]
 
 
 def make(options: RuntimeOptions) -> BubblewrapRuntime:
-    """An entry point of the package."""
+    """Entry point in the group agent_sandbox.runtimes."""
     return BubblewrapRuntime(state_dir=options.state_dir)

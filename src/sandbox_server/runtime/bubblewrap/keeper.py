@@ -1,10 +1,10 @@
-"""Starting a box: everything up to the keeper, the one process that outlives us and cleans up.
+"""Starts a box and its keeper, the process that outlives the server and cleans up after the box.
 
     keeper (sh) ── bubblewrap, which the launcher became ── the warden, PID 1 of the box
 
-When the warden ends, for whatever reason, bubblewrap ends, and the keeper removes the groups, the
-claim and the folder. When the keeper is killed the kernel ends the other two. Until the keeper runs
-a box is nothing but a folder.
+When the warden ends, bubblewrap ends, and the keeper removes the control groups, the uid claim and
+the folder. If the keeper is killed, the kernel kills the other two. Before the keeper runs, a box
+is only a folder.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from sandbox_server.runtime.bubblewrap.state import StateFolder, boot_id
 LAUNCHER = (sys.executable, "-I", "-S", launcher.__file__)
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
-# In the background twice: the keeper is nobody's child, so nobody has to reap it. A background
-# process gets no stdin, hence the way of the listening socket by descriptor 3.
+# Double fork: init adopts and reaps the keeper. A background process gets no stdin, so the
+# listening socket is passed as descriptor 3.
 _KEEPER = """
 exec 3<&0 </dev/null
 {
@@ -56,8 +56,8 @@ exec 3<&0 </dev/null
 
 
 @dataclass(frozen=True)
-class Making:
-    """A box that has no keeper yet."""
+class PreparedBox:
+    """A box without a keeper yet."""
 
     folder: Path
     plan: Plan
@@ -77,16 +77,16 @@ class Making:
 
 def prepare(
     setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path, held: ExitStack
-) -> Making:
-    """Everything before the launcher. `held` gets what has to be kept open until the box runs.
+) -> PreparedBox:
+    """Prepare a box up to the launcher's start. `held` closes what must stay open until it runs.
 
     Blocks for a millisecond. Raises OSError and SandboxError.
     """
     uid = claim = None
     if setup.uids is not None:
         uid, claim = state.claim(folder.name, setup.uids)
-        if not setup.namespace:  # Then bubblewrap itself looks for what it binds, as that user.
-            state.let_pass()
+        if not setup.namespace:  # bubblewrap then opens what it binds as that user.
+            state.allow_traversal()
     device = ""
     if setup.has_disk:
         limits = spec.limits
@@ -96,69 +96,69 @@ def prepare(
         held.callback(disk.close)
         device = disk.device
     plan = setup.plan(spec, box_id=folder.name, uid=uid, disk=device)
-    return Making(folder, {**plan, "folder": str(folder)}, claim)
+    return PreparedBox(folder, {**plan, "folder": str(folder)}, claim)
 
 
 def start(setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path, held: ExitStack) -> int:
-    """Start a box's keeper. Returns the end of a pipe that tells why where the box does not run.
+    """Start a box's keeper. Returns a pipe to read the startup errors from.
 
     Blocks for some milliseconds. Raises like `prepare`; a keeper runs only if nothing was raised.
     """
-    making = prepare(setup, state, spec, folder, held)
-    making.plan["record"] = _record(spec, making)
-    words = ["/bin/sh", "-c", _KEEPER, "sandbox-keeper", *LAUNCHER, making.write_plan()]
-    complaints, complain = os.pipe()
-    held.callback(os.close, complaints)
+    box = prepare(setup, state, spec, folder, held)
+    box.plan["record"] = _record(spec, box)
+    words = ["/bin/sh", "-c", _KEEPER, "sandbox-keeper", *LAUNCHER, box.write_plan()]
+    stderr, stderr_writer = os.pipe()
+    held.callback(os.close, stderr)
     try:
         with private_listener(folder / "sock", backlog=16) as listener:
             subprocess.run(
                 words,
                 stdin=listener.fileno(),
                 stdout=subprocess.DEVNULL,
-                stderr=complain,
+                stderr=stderr_writer,
                 cwd="/",
-                env={**ENVIRONMENT, **_keeper_variables(making)},
+                env={**ENVIRONMENT, **_keeper_variables(box)},
                 start_new_session=True,
                 check=True,
             )
     finally:
-        os.close(complain)
-    return complaints
+        os.close(stderr_writer)
+    return stderr
 
 
-def _keeper_variables(making: Making) -> dict[str, str]:
+def _keeper_variables(box: PreparedBox) -> dict[str, str]:
     return {
-        "BOX_FOLDER": str(making.folder),
-        "BOX_CLAIM": str(making.claim or ""),
-        "BOX_GROUPS": "\n".join(making.plan["groups"]),
+        "BOX_FOLDER": str(box.folder),
+        "BOX_CLAIM": str(box.claim or ""),
+        "BOX_GROUPS": "\n".join(box.plan["groups"]),
     }
 
 
-def _record(spec: BoxSpec, making: Making) -> str:
+def _record(spec: BoxSpec, box: PreparedBox) -> str:
     return json.dumps(
         {
-            "id": making.folder.name,
+            "id": box.folder.name,
             "owner": spec.owner,
             "created_at": time.time(),
             "boot": boot_id(),
             "limits": asdict(spec.limits),
-            "groups": making.plan["groups"],
-            "claim": str(making.claim or ""),
+            "groups": box.plan["groups"],
+            "claim": str(box.claim or ""),
         }
     )
 
 
-def read_complaints(fd: int) -> str:
-    """What a box that did not start has said. Waits for its end, which is near."""
+def read_startup_errors(fd: int) -> str:
+    """The error output of a box that did not start. Waits up to 1 s for its end."""
     os.set_blocking(fd, False)
-    said = b""
+    output = b""
     deadline = time.monotonic() + 1.0
-    while time.monotonic() < deadline and len(said) < 65536:
+    while time.monotonic() < deadline and len(output) < 65536:
         with contextlib.suppress(BlockingIOError):
             piece = os.read(fd, 65536)
             if not piece:
                 break
-            said += piece
+            output += piece
             continue
         time.sleep(0.01)
-    return said.decode("utf-8", "replace")
+    return output.decode("utf-8", "replace")

@@ -1,11 +1,11 @@
-"""The program between a box's keeper and bubblewrap: prepares what bubblewrap cannot, becomes it.
+"""The program between a box's keeper and bubblewrap: does what bubblewrap cannot, then execs it.
 
-`python -I -S launcher.py PLAN`, with the box's listening socket as stdin. It decides
-nothing, the plan says everything (`plan.py` writes it). json, signal and typing would
-triple the time it takes to start, so it does without them.
+`python -I -S launcher.py PLAN`, with the box's listening socket as stdin. It makes no decisions:
+everything is in the plan (see plan.py). It does not import json, signal and typing, which would
+triple its start time.
 
-Whatever it makes outside of its own namespaces (the record, control groups) is made while the
-keeper lives, which removes it again; its mounts and the disk behind them end with the namespace.
+What it creates outside of its own namespaces (the record, control groups), the keeper removes. Its
+mounts and the disk behind them end with the mount namespace.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(path: str) -> NoReturn:
     try:
         with open(path, "rb") as file:
             plan: Plan = marshal.load(file)
-        os.unlink(path)  # It holds the box's environment.
+        os.unlink(path)  # It contains the box's environment variables.
         run(plan)
     except OSError as exc:
         sys.exit(f"sandbox: cannot prepare the box: {exc}")
@@ -44,13 +44,13 @@ def run(plan: Plan) -> NoReturn:
     os.umask(0o077)
     listener = _keep_only_listener()
     write_record(plan)
-    doors, meters = make_groups(plan)
+    procs_fds, meters = make_groups(plan)
     if plan["namespace"]:
         enter_namespace(plan["namespace"])
         stage(plan)
-    for door in doors:
-        os.write(door, b"0")
-        os.close(door)
+    for fd in procs_fds:
+        os.write(fd, b"0")
+        os.close(fd)
     limit_process(plan)
     if plan["uid"] is not None:
         drop_to(plan["uid"])
@@ -58,7 +58,7 @@ def run(plan: Plan) -> NoReturn:
 
 
 def _keep_only_listener() -> int:
-    """Close whatever else was inherited: bubblewrap hands every descriptor on to the box."""
+    """Close all other inherited descriptors: bubblewrap would pass them on to the box."""
     os.dup2(0, 3)
     os.closerange(4, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -69,7 +69,8 @@ def _keep_only_listener() -> int:
 
 
 def write_record(plan: Plan) -> None:
-    """From here on the box exists for whoever looks. Fails where its folder has been taken away."""
+    """Write box.json: from now on StateFolder.records() finds the box. Fails if the folder was
+    renamed, because the box is being removed."""
     if not plan["record"]:
         return
     keeper, monitor = os.getppid(), os.getpid()
@@ -91,7 +92,7 @@ def _started(pid: int) -> int:
 
 
 def make_groups(plan: Plan) -> tuple[list[int], dict[str, int]]:
-    """Make the control groups. Returns what to write to so as to enter them, and the meters."""
+    """Create the control groups. Returns the open cgroup.procs files and the usage meters."""
     for folder in plan["groups"]:
         os.makedirs(folder, mode=0o755, exist_ok=True)
     for path, value, required in plan["group_writes"]:
@@ -101,14 +102,14 @@ def make_groups(plan: Plan) -> tuple[list[int], dict[str, int]]:
         except OSError as exc:
             if required:
                 raise OSError(exc.errno, f"{path}: {exc.strerror}") from exc
-    doors = [os.open(os.path.join(g, "cgroup.procs"), os.O_WRONLY) for g in plan["groups"]]
+    procs_fds = [os.open(os.path.join(g, "cgroup.procs"), os.O_WRONLY) for g in plan["groups"]]
     meters = {}
     for name, path in plan["meters"].items():
         try:
             meters[name] = os.open(path, os.O_RDONLY)
         except OSError:
-            continue  # The warden does without.
-    return doors, meters
+            continue  # Optional: the warden works without it.
+    return procs_fds, meters
 
 
 def limit_process(plan: Plan) -> None:
@@ -119,7 +120,7 @@ def limit_process(plan: Plan) -> None:
             value = min(value, hard)
         resource.setrlimit(kind, (value, value))
     with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
-        if int(file.read()) < 0:  # A server that is spared must not spare its boxes.
+        if int(file.read()) < 0:  # A server may be exempt from the OOM killer, its boxes not.
             file.seek(0)
             file.write("0")
 
@@ -141,7 +142,7 @@ def enter_namespace(kind: str) -> None:
         _write_own("setgroups", "deny")
         _write_own("uid_map", f"{uid} {uid} 1")
         _write_own("gid_map", f"{gid} {gid} 1")
-    # Slave, not private: what the host unmounts is not kept busy by a box.
+    # Slave, not private: an unmount on the host must also happen in boxes.
     mount("none", "/", "", _MS_REC | _MS_SLAVE, "")
 
 
@@ -151,7 +152,7 @@ def _write_own(name: str, text: str) -> None:
 
 
 def stage(plan: Plan) -> None:
-    """Lay out, in this mount namespace alone, a folder with what bubblewrap is to bind."""
+    """Mount what bubblewrap binds below one folder, visible in this mount namespace only."""
     top = plan["stage"]
     mount("tmpfs", top, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=0755")
     for name, source in plan["binds"].items():
@@ -195,11 +196,11 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-# The end of this program
+# Exec
 
 
 def become_bwrap(plan: Plan, listener: int, meters: dict[str, int]) -> NoReturn:
-    """Options go through a memory file: a command line is readable by everybody on the host."""
+    """Pass options in a memfd: a command line is readable by every user of the host."""
     argv = [plan["bwrap"], "--args", str(_memory_file("\0".join(plan["options"]).encode()))]
     if plan["seccomp"]:
         argv += ["--seccomp", str(_memory_file(plan["seccomp"]))]
@@ -208,7 +209,7 @@ def become_bwrap(plan: Plan, listener: int, meters: dict[str, int]) -> NoReturn:
         argv += [f"listen_fd={listener}", *(f"meter_{n}={fd}" for n, fd in meters.items())]
     for fd in (listener, *meters.values()):
         os.set_inheritable(fd, True)
-    for number in range(1, _LAST_SIGNAL + 1):  # The keeper ignores some, Python others.
+    for number in range(1, _LAST_SIGNAL + 1):  # The keeper's shell and Python ignore some.
         _libc.signal(number, _SIG_DFL)
     os.umask(0o022)
     os.chdir("/")

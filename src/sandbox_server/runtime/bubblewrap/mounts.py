@@ -1,7 +1,7 @@
-"""A box as options of bubblewrap. Pure: what is where on this machine comes in as a Layout.
+"""The bubblewrap options of a box. Pure functions of a Layout, which describes this machine.
 
-Order matters to bubblewrap: it carries out its options one after the other, so what makes the root
-and /dev read-only comes last, and mounts on top of them (the writable places) keep their own mode.
+bubblewrap executes its options in order, so the options that make / and /dev read-only come last;
+the writable mounts on top of them are not affected.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from sandbox_server.runtime.base import ENVIRONMENT, HOME
 
 UID = 1000
 PLACES = {"workspace": WORKSPACE, "home": HOME, "tmp": "/tmp", "shm": "/dev/shm"}
-"""All that can be written in a box. Name: path."""
+"""The writable folders of a box, name: path."""
 OWN = "/run/sandbox"
 WARDEN = f"{OWN}/warden"
 START = f"import sys\nsys.path.insert(0, {WARDEN!r})\nimport sandbox_warden.__main__\n"
-"""What a box runs, as start.py in the warden's folder."""
+"""start.py in the warden's folder: what a box runs."""
 
 PERMS = {"workspace": "0755", "home": "0755", "tmp": "1777", "shm": "1777"}
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _FOLDERS = ("/etc", "/etc/ssl", "/home", "/run", OWN, f"{OWN}/bin", "/var")
-"""Made first: as parents of something else they would be for their owner alone."""
+"""Created explicitly: bubblewrap would make implicit parents accessible to their owner only."""
 
 SHARED = {
     "/etc/passwd": (
@@ -37,10 +37,10 @@ SHARED = {
     "/etc/hostname": "sandbox\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-"""Files of our own that every box has, by their path in it."""
+"""Our own files in every box, path: content."""
 
 EMPTY_FILE, EMPTY_FOLDER = "empty", "nothing"
-"""Beside SHARED: what is shown in place of what is hidden."""
+"""Next to SHARED: mounted over hidden files and folders."""
 
 ETC = (
     "ImageMagick-*",
@@ -83,47 +83,50 @@ ETC = (
     "vim",
     "xml",
 )
-"""What programs need of the host's /etc, as patterns. Nothing that may hold a secret."""
+"""Glob patterns of the host's /etc that programs need. Nothing that may contain a secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Python:
-    """The interpreter a box's warden runs on, and `python3` for its user."""
+    """The interpreter of the warden, which is also the user's `python3`."""
 
     executable: str
     prefix: str = ""
-    """Its installation where that is outside of /usr: bound at the same path."""
+    """Its installation, if outside of /usr; bound at the same path."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the parts of a box come from."""
+    """Where the files and folders of a box come from."""
 
     shared: str
-    """The folder with the warden and SHARED, each under its last name."""
+    """The folder with the warden and the files of SHARED, by base name."""
     places: Mapping[str, str | int]
-    """For each of PLACES the folder to bind, or a size: bubblewrap makes a tmpfs."""
+    """For each of PLACES: a folder to bind, or the size of a tmpfs."""
     python: Python
     python_source: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
-    """Links of the host's root (merged /usr), by name: /bin -> usr/bin."""
+    """Symlinks in the host's root (merged /usr), such as bin: usr/bin."""
     folders: tuple[str, ...] = ()
-    """The same names where the host has real folders."""
+    """Those of the same names that are real folders on the host."""
     etc: tuple[str, ...] = ()
-    """Paths of the host's /etc to show."""
+    """Paths of the host's /etc to bind."""
     has_python_command: bool = False
     """Whether the host has `python` besides `python3`."""
     hidden_files: tuple[str, ...] = ()
     hidden_folders: tuple[str, ...] = ()
-    """Of /proc: they are there, and empty."""
+    """Paths in /proc that appear empty."""
 
 
 def options(layout: Layout, env: Mapping[str, str]) -> list[str]:
-    """Everything but the command to run. Raises InvalidRequest for an impossible environment: the
-    options are separated by NUL, so a NUL in one of them would be the way to more of them."""
+    """All options except the command. Raises InvalidRequest for an invalid variable: options are
+    separated by NUL, so a NUL in a value would inject further options."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
-            raise InvalidRequest(f"{name!r} cannot be a variable with that name and value")
+            raise InvalidRequest(
+                f"invalid environment variable {name!r}: the name must not be empty or contain `=`,"
+                " and neither name nor value may contain NUL"
+            )
     return [
         *_isolation(),
         *_environment(layout, env),
@@ -141,8 +144,8 @@ def options(layout: Layout, env: Mapping[str, str]) -> list[str]:
 
 
 def command(layout: Layout, arguments: list[str], *, pids: int | None) -> list[str]:
-    """The warden's command line. `pids` limits processes from inside of the user namespace, where
-    the host's own processes of the same user do not count."""
+    """The warden's command line. `pids` is set inside the user namespace, where the host's
+    processes of the same uid do not count."""
     warden = [layout.python.executable, "-I", "-S", f"{WARDEN}/start.py", "pid1", *arguments]
     if pids is None:
         return warden
@@ -219,7 +222,7 @@ def _places(layout: Layout) -> list[str]:
 
 
 def _python(layout: Layout) -> list[str]:
-    """After the places: an installation below one of them (a home, /tmp) shows through."""
+    """Bound after the places: the installation may be below one of them (a home, /tmp)."""
     if not layout.python.prefix:
         return []
     return ["--ro-bind", layout.python_source or layout.python.prefix, layout.python.prefix]

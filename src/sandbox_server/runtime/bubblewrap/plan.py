@@ -1,4 +1,4 @@
-"""What the launcher is told: the whole preparation of one box as plain data."""
+"""The launcher's input: how to prepare one box, as plain data."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import TypedDict
 
 
 class Plan(TypedDict):
-    """Only what `marshal` can write. Empty means: not wanted."""
+    """Only types that `marshal` can write. Empty values are skipped."""
 
     folder: str
     record: str
-    """box.json but for the processes, which the launcher knows: a JSON object as text."""
+    """box.json as text, without the pids, which the launcher adds."""
 
     groups: list[str]
     group_writes: list[tuple[str, str, bool]]
-    """Path, value, and whether the box may not start without it."""
+    """(path, value, required): if a required write fails, the box does not start."""
     meters: dict[str, str]
     rlimits: dict[str, int]
     uid: int | None
-    """Who to become, as root; the gid is the same."""
+    """If run by root: the uid, and gid, to switch to."""
 
     namespace: str
-    """`mount` (as root), `user` (a user namespace first), or empty: nothing is staged."""
+    """`mount` (as root), `user` (with a user namespace), or empty: no stage."""
     stage: str
-    """An existing folder, covered in the launcher's mount namespace only."""
+    """An existing folder to mount on, in the launcher's mount namespace only."""
     binds: dict[str, str]
     tmpfs: dict[str, str]
     disk: str

@@ -1,4 +1,4 @@
-"""Finds out how boxes can be made here: by making one, from the strictest way to the plainest."""
+"""Finds the strictest setup for boxes that works on this machine, by making a trial box."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TRIAL_S = 20.0
 
 
 def find_setup(state: StateFolder) -> Setup:
-    """The strictest way that works. Blocks for a few tenths of a second.
+    """The strictest setup that works. Blocks for a few tenths of a second.
 
-    Raises RuntimeUnavailable, with the fix, where boxes cannot be made here.
+    Raises RuntimeUnavailable, with the fix, if boxes cannot be made here.
     """
     host.require_bash()
     state.prepare()
@@ -34,8 +34,8 @@ def find_setup(state: StateFolder) -> Setup:
     reasons = []
     for program in host.bwrap_programs():
         failed = first = ""
-        for way in _ways(replace(facts, bwrap=program), state):
-            setup = _because(way, failed) if failed else way
+        for candidate in _candidates(replace(facts, bwrap=program), state):
+            setup = _with_reason(candidate, failed) if failed else candidate
             failed = _try(setup, state)
             if not failed:
                 return replace(setup, groups=cgroups.find())
@@ -46,7 +46,7 @@ def find_setup(state: StateFolder) -> Setup:
 
 
 def _facts(state: StateFolder) -> Setup:
-    """What does not depend on the way."""
+    """What all candidates have in common."""
     links, folders = host.root_entries()
     try:
         seccomp, no_seccomp = seccomp_bpf.program(), ""
@@ -72,7 +72,7 @@ def _facts(state: StateFolder) -> Setup:
 
 
 def _uids() -> range | None:
-    """None where we are not root, or only so in a namespace that has no other user."""
+    """None if we are not root, or root of a user namespace without other uids."""
     if os.geteuid() != 0:
         return None
     return host.uid_range(Path("/proc/self/uid_map").read_text()) or None
@@ -83,34 +83,36 @@ def _kernel() -> tuple[int, ...]:
     return int(major), int("".join(filter(str.isdigit, minor)) or 0)
 
 
-def _ways(facts: Setup, state: StateFolder) -> list[Setup]:
+def _candidates(facts: Setup, state: StateFolder) -> list[Setup]:
+    """Setups to try, the strictest first."""
     sources = [facts.bwrap.path, facts.shared, facts.python.prefix or "/usr", str(state.path)]
     stage = host.stage_folder(sources)
     no_disk = loop_disk.obstacle(state.path)
     if not stage:
-        why = "no folder is left to mount it on"
+        why = "no folder is free to mount it on"
         return [replace(facts, no_disk=no_disk or why, no_namespace=why)]
     staged = replace(facts, namespace="mount" if facts.uids else "user", stage=stage)
     with_disk = [] if no_disk else [staged]
     return [*with_disk, replace(staged, no_disk=no_disk), replace(facts, no_disk=no_disk)]
 
 
-def _because(way: Setup, failed: str) -> Setup:
-    """A way with the reason why the stricter one before it is not taken."""
-    return replace(way, no_disk=way.no_disk or failed, no_namespace="" if way.namespace else failed)
+def _with_reason(setup: Setup, failed: str) -> Setup:
+    """The setup, with the reason why the stricter one before it does not work."""
+    no_namespace = "" if setup.namespace else failed
+    return replace(setup, no_disk=setup.no_disk or failed, no_namespace=no_namespace)
 
 
 def _try(setup: Setup, state: StateFolder) -> str:
-    """Why a box made this way does not run, or an empty text."""
+    """Make a trial box. Returns why it does not run; empty if it does."""
     folder = state.new_box()
     try:
         with ExitStack() as held:
-            making = keeper.prepare(setup, state, _TRIAL, folder, held)
-            held.callback(making.discard)
+            box = keeper.prepare(setup, state, _TRIAL, folder, held)
+            held.callback(box.discard)
             test = f"open('{WARDEN}/start.py')"
-            making.plan["command"] = [setup.python.executable, "-I", "-S", "-c", test]
+            box.plan["command"] = [setup.python.executable, "-I", "-S", "-c", test]
             done = subprocess.run(
-                [*keeper.LAUNCHER, making.write_plan()],
+                [*keeper.LAUNCHER, box.write_plan()],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -1,4 +1,4 @@
-"""Processes of the host that may be gone, and whose number may be somebody else's by now."""
+"""Host processes, identified so that a reused pid is never mistaken for the original."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _STOP_S = 1.0
 
 @dataclass(frozen=True)
 class Process:
-    """One process for ever: a number and the time, in ticks since boot, when it started."""
+    """A process, identified by its pid and its start time in ticks since boot."""
 
     pid: int
     started: int
 
     def alive(self) -> bool:
-        """Whether it still runs. One of our own children that has ended is reaped here."""
+        """Whether it still runs. Reaps it if it is an ended child of ours."""
         found = _stat(self.pid)
         if found is None or found.started != self.started:
             return False
@@ -32,7 +32,7 @@ class Process:
         return False
 
     def open(self) -> int | None:
-        """A pidfd of exactly this process, None where it has ended."""
+        """A pidfd of exactly this process; None if it has ended."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -49,7 +49,7 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def stop(self) -> bool:
-        """Stop it and wait until it has stopped: it does nothing more. False where it is gone."""
+        """Send SIGSTOP and wait until it has stopped. False if it is gone."""
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + _STOP_S
         while (found := _stat(self.pid)) is not None and found.started == self.started:
@@ -80,7 +80,7 @@ class Process:
         ]
 
     async def ended(self, *, within_s: float) -> bool:
-        """Wait for its end; whether it came in time."""
+        """Wait for its end; False on a timeout."""
         pidfd = self.open()
         if pidfd is None:
             return True
@@ -108,7 +108,7 @@ class _Stat:
 def _possible_children(pid: int) -> list[int]:
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    except OSError:  # A kernel without this list: everybody is possible.
+    except OSError:  # This kernel has no such file: consider all processes.
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [int(word) for word in text.split()]
 
@@ -118,6 +118,6 @@ def _stat(pid: int) -> _Stat | None:
         data = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    # The name is in parentheses and may hold anything, parentheses included.
+    # The command name is in parentheses and may itself contain parentheses.
     fields = data.rpartition(b")")[2].split()
     return _Stat(fields[0].decode(), int(fields[1]), int(fields[19]))

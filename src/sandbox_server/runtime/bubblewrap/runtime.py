@@ -1,7 +1,7 @@
-"""Boxes without an engine: bubblewrap, the host's own programs, and the kernel's namespaces.
+"""The bubblewrap runtime: boxes without an engine, with the host's programs.
 
-No daemon watches over these boxes: each has a keeper of its own (`keeper.py`), so a
-server may die, and the next one finds the boxes again in the state folder.
+There is no daemon. Each box has its own keeper (keeper.py) and survives a crash of the server; the
+next server finds it in the state folder.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from sandbox_server.runtime.warden.zipapp import warden_version
 from sandbox_warden import frames
 
 START_S = 20.0
-"""How long a box may take until its warden answers: a machine may be busy with twenty of them."""
+"""How long a new box may take until its warden answers; twenty may be starting at once."""
 END_S = 5.0
-"""How long a keeper may take to clean up before it is done in its stead."""
+"""How long a keeper may take to clean up before we do it ourselves."""
 
 _Result = TypeVar("_Result")
 
 
 class BubblewrapBox(WardenBox):
-    """A box found by its record."""
+    """A box, described by its record."""
 
     def __init__(self, record: Record, folder: Path) -> None:
         super().__init__(record.id)
@@ -78,7 +78,7 @@ class BubblewrapRuntime(Runtime):
         return warden_version()
 
     async def create(self, spec: BoxSpec) -> Box:
-        """See Runtime. The host's programs are the box's, so `spec.image` means nothing here."""
+        """See Runtime. `spec.image` is ignored: boxes use the host's programs."""
         if spec.network != "none":
             raise RuntimeUnavailable(
                 f"bubblewrap boxes have no network; for {spec.network!r} use the docker runtime"
@@ -88,14 +88,14 @@ class BubblewrapRuntime(Runtime):
             folder = self._state.new_box()
         except OSError as exc:
             raise RuntimeUnavailable(
-                f"no folder can be made for a box in {self._state.path}: {exc}"
+                f"cannot create a folder for a box in {self._state.path}: {exc}"
             ) from exc
         try:
             with contextlib.ExitStack() as held:
-                complaints = await _to_the_end(
+                stderr = await _uninterrupted(
                     lambda: keeper.start(setup, self._state, spec, folder, held)
                 )
-                return await self._started(folder, complaints)
+                return await self._started(folder, stderr)
         except BaseException as exc:
             await self._undo(folder)
             if isinstance(exc, OSError | subprocess.SubprocessError):
@@ -123,24 +123,24 @@ class BubblewrapRuntime(Runtime):
                 self._setup = await asyncio.to_thread(find_setup, self._state)
             return self._setup
 
-    async def _started(self, folder: Path, complaints: int) -> BubblewrapBox:
+    async def _started(self, folder: Path, stderr: int) -> BubblewrapBox:
         answered = await _answers(folder / "sock")
         record = Record.read(folder)
         if answered and record is not None:
             return self._box(record)
-        said = await _to_the_end(lambda: keeper.read_complaints(complaints))
-        raise RuntimeUnavailable(f"box {folder.name} did not start: {host.explain(said)}")
+        output = await _uninterrupted(lambda: keeper.read_startup_errors(stderr))
+        raise RuntimeUnavailable(f"box {folder.name} did not start: {host.explain(output)}")
 
     async def _undo(self, folder: Path) -> None:
-        """Take a box back, however far it has come. Goes on even where the caller is cancelled."""
-        task = asyncio.create_task(self._take_back(folder))
+        """Remove a box in any stage of its start. Completes even if the caller is cancelled."""
+        task = asyncio.create_task(self._remove(folder))
         self._undoing.add(task)
         task.add_done_callback(self._undoing.discard)
         await asyncio.shield(task)
 
-    async def _take_back(self, folder: Path) -> None:
-        """A launcher that has not written its record yet cannot do so any more once the folder has
-        another name, and gives up; one that has is ended like any box."""
+    async def _remove(self, folder: Path) -> None:
+        """Rename the folder first: a launcher that has not written its record yet then fails. If
+        the record exists, the box is ended like any other."""
         grave = folder.with_name(folder.name + DEAD)
         with contextlib.suppress(FileNotFoundError):
             os.rename(folder, grave)
@@ -152,9 +152,9 @@ class BubblewrapRuntime(Runtime):
             await _end(record, grave)
 
 
-async def _to_the_end(work: Callable[[], _Result]) -> _Result:
-    """Do blocking work in a thread. Where the caller is cancelled meanwhile, the work is finished
-    first: a thread cannot be stopped half way."""
+async def _uninterrupted(work: Callable[[], _Result]) -> _Result:
+    """Run blocking work in a thread. If cancelled, wait for its end first: a thread cannot be
+    stopped."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)
@@ -166,7 +166,7 @@ async def _to_the_end(work: Callable[[], _Result]) -> _Result:
 
 
 async def _answers(path: Path) -> bool:
-    """Whether the warden behind a socket says hello. The socket is there before the warden is."""
+    """Whether the warden answers HELLO. The socket exists before the warden reads from it."""
     try:
         async with asyncio.timeout(START_S):
             stream = await SocketStream.connect_unix(path)
@@ -181,12 +181,15 @@ async def _answers(path: Path) -> bool:
 
 
 async def _end(record: Record, folder: Path) -> None:
-    """Kill a box and wait until its keeper has cleaned up; do it ourselves where it does not."""
+    """Kill a box and wait for its keeper to clean up; if it does not, do it ourselves."""
     if record.alive():
         await asyncio.to_thread(kill, record)
         if not await record.keeper.ended(within_s=END_S):
             record.monitor.kill()
             record.keeper.kill()
             if not await record.keeper.ended(within_s=END_S):
-                raise RuntimeUnavailable(f"box {record.id} cannot be ended: its keeper hangs")
+                raise RuntimeUnavailable(
+                    f"box {record.id} cannot be ended: its keeper, process {record.keeper.pid},"
+                    f" did not exit within {END_S:g} s of SIGKILL"
+                )
     await asyncio.to_thread(clear, folder, record)

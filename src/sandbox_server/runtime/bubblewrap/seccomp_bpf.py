@@ -46,7 +46,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "setns": (308, 268),
     "umount2": (166, 39),
     "unshare": (272, 97),
-    # The machine itself. Capabilities guard these as well; this is the second lock.
+    # The machine itself. Capabilities guard these as well; this is defence in depth.
     "acct": (163, 89),
     "clock_settime": (227, 112),
     "delete_module": (176, 106),
@@ -120,7 +120,7 @@ class _Assembler:
         self.code.append((_LOAD, offset, "", ""))
 
     def load_arg(self, index: int) -> None:
-        """Load an argument's low half: the kernel reads no more of those that are tested here."""
+        """Load an argument's low half: of those tested here, the kernel reads no more."""
         self.load(_ARGS + 8 * index)
 
     def jump(self, test: int, value: int, *, then: str = "", otherwise: str = "") -> None:
@@ -131,7 +131,7 @@ class _Assembler:
         self.code.append((_RETURN, value, "", ""))
 
     def assemble(self) -> bytes:
-        """Return an array of struct sock_filter. ValueError for a jump of over 255 steps."""
+        """An array of struct sock_filter. Raises ValueError for a jump of over 255 steps."""
         return b"".join(
             struct.pack("<HBBI", code, self._steps(at, then), self._steps(at, otherwise), value)
             for at, (code, value, then, otherwise) in enumerate(self.code)
@@ -145,9 +145,9 @@ class _Assembler:
 
 
 def program(machine: str | None = None) -> bytes:
-    """Return the filter for `machine`, by default this one, as bwrap reads it from `--seccomp`.
+    """The filter for `machine`, by default this one, in the format of `bwrap --seccomp`.
 
-    Raises ValueError for a machine whose call numbers are not known here.
+    Raises ValueError for an unknown machine.
     """
     name = platform.machine() if machine is None else machine
     if name not in _MACHINES:

@@ -1,4 +1,4 @@
-"""How boxes are made on one machine: the facts, and what follows from them for a box. Pure."""
+"""How boxes are made on this machine, and the plan for one box that follows from it. Pure."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from sandbox_server.runtime.warden.zipapp import warden_arguments
 Namespace = Literal["mount", "user", ""]
 
 _FLAGS = {"nosuid", "nodev", "noatime"}
-"""Mount options that are flags of the system call; the launcher sets them."""
+"""Mount options that mount(2) takes as flags; the launcher sets them."""
 _NO_GROUP = "no writable control group"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Facts about a machine, and the way chosen for it."""
+    """Facts about a machine, and how boxes are made on it."""
 
     bwrap: Program
     python: Python
     shared: str
     uid: int
-    """Our own."""
+    """The server's own uid."""
     uids: range | None = None
-    """As root, the users that boxes are given: a box never runs as the host's root."""
+    """If we are root, the host uids for boxes: a box never runs as the host's root."""
     namespace: Namespace = ""
-    """Whose mounts the writable places are: `mount` and `user` are namespaces of the launcher,
-    otherwise bubblewrap makes them, which bounds bytes but not inodes."""
+    """Where the writable folders are mounted: in a namespace of the launcher (`mount`, `user`), or
+    by bubblewrap (empty), which limits bytes but not inodes."""
     no_namespace: str = ""
     stage: str = ""
     no_disk: str = ""
-    """Why /workspace is not a disk of its own but kept in memory."""
+    """Why /workspace is kept in memory instead of on its own disk."""
     groups: Groups = field(default_factory=lambda: Groups(2, {}))
     nproc_per_namespace: bool = True
-    """Whether RLIMIT_NPROC counts the processes of a user namespace, not of the whole machine."""
+    """Whether RLIMIT_NPROC counts per user namespace instead of on the whole machine."""
     seccomp: bytes = b""
     no_seccomp: str = ""
     links: dict[str, str] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class Setup:
         )
 
     def plan(self, spec: BoxSpec, *, box_id: str, uid: int | None, disk: str) -> Plan:
-        """All of a box but its folder and its record. `uid` is its user on the host where it has
-        one of its own, `disk` the device of its workspace."""
+        """The plan of a box without its folder and record. `uid`: its own host uid, if any; `disk`:
+        the block device of its workspace."""
         groups = self.groups.plan(box_id, spec.limits)
         layout = self.layout(spec.limits)
         return {
@@ -115,7 +115,7 @@ class Setup:
         )
 
     def _staged(self, name: str, source: str) -> str:
-        """As another user than ours, bubblewrap may not be able to reach the source itself."""
+        """The path for bubblewrap, which as another uid may not be able to open the source."""
         return f"{self.stage}/{name}" if name in self._binds() else source
 
     def _binds(self) -> dict[str, str]:

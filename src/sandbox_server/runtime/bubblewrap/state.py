@@ -1,9 +1,9 @@
-"""The folder that boxes are kept in: what a server that comes back finds them by.
+"""The state folder of the bubblewrap runtime. A restarted server finds its boxes here.
 
-<state>/boxes/<id>/box.json   the record, written by the launcher: the box exists
-<state>/boxes/<id>/sock       where the warden listens
-<state>/uids/<uid>            a link that names the box whose user this is, as root
-<state>/shared/<version>/     the warden and the files of our own that boxes have in /etc
+<state>/boxes/<id>/box.json   the record, written by the launcher
+<state>/boxes/<id>/sock       the warden's listening socket
+<state>/uids/<uid>            as root: a link to the id of the box that uses this host uid
+<state>/shared/<version>/     the warden, and our own files in the boxes' /etc
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from sandbox_server.runtime.bubblewrap.processes import Process
 from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
 
 HALF_MADE_S = 60.0
-"""A folder without a record is being made, or was abandoned this long ago."""
+"""A folder without a record belongs to a starting box; if older than this, it was abandoned."""
 DEAD = ".dead"
-"""Ends the name of a folder whose box is being taken back."""
+"""Suffix of a folder whose box is being removed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Record:
     owner: str
     created_at: float
     boot: str
-    """The boot of the machine: numbers of processes mean nothing after another one."""
+    """The machine's boot id: pids are meaningless after a reboot."""
     keeper: Process
     monitor: Process
     limits: dict[str, float] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Record:
 
     @classmethod
     def read(cls, folder: Path) -> Record | None:
-        """None where there is none, or none that can be read."""
+        """None if it is missing or invalid."""
         try:
             body: dict[str, Any] = json.loads((folder / "box.json").read_bytes())
             known = {name: body[name] for name in cls.__dataclass_fields__ if name in body}
@@ -78,7 +78,7 @@ class StateFolder:
         self._uids = self.path / "uids"
 
     def prepare(self) -> None:
-        """Make what is missing. Raises RuntimeUnavailable where that is not allowed."""
+        """Create missing folders. Raises RuntimeUnavailable."""
         try:
             for folder in (self.path, self._boxes, self._uids):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,15 +86,15 @@ class StateFolder:
             for folder in (self._boxes, self._uids):
                 folder.chmod(0o700)
         except OSError as exc:
-            raise RuntimeUnavailable(f"the state folder {self.path} cannot be made: {exc}") from exc
+            raise RuntimeUnavailable(f"cannot create state folder {self.path}: {exc}") from exc
 
-    def let_pass(self) -> None:
-        """Let the users of boxes pass through to what they share, without a look around."""
+    def allow_traversal(self) -> None:
+        """Let the boxes' users reach the shared folder, without listing this one."""
         if not self.path.stat().st_mode & 0o001:
             self.path.chmod(0o711)
 
     def shared(self, python: str) -> Path:
-        """The folder with what all boxes on this interpreter share, made where it is missing."""
+        """The folder that all boxes with this interpreter share; created if missing."""
         empty = (EMPTY_FILE, EMPTY_FOLDER)
         made_of = [python, os.stat(python).st_mtime_ns, warden_version(), SHARED, empty]
         name = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
@@ -104,7 +104,7 @@ class StateFolder:
         folder.parent.mkdir(mode=0o755, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as new:
             _write_shared(Path(new, name), python)
-            with contextlib.suppress(OSError):  # Another process was faster.
+            with contextlib.suppress(OSError):  # Another process created it first.
                 os.rename(Path(new, name), folder)
         return folder
 
@@ -117,7 +117,7 @@ class StateFolder:
         return self._boxes / box_id
 
     def claim(self, box_id: str, uids: range) -> tuple[int, Path]:
-        """A user of the host that no other box has, and the claim that keeps it so."""
+        """Reserve a host uid for a box. Returns it, and the link that marks it as used."""
         for _ in range(1000):
             uid = secrets.choice(uids)
             try:
@@ -131,14 +131,14 @@ class StateFolder:
         )
 
     def records(self) -> list[Record]:
-        """Every box that runs. What is left of others is removed."""
+        """The records of all running boxes. Removes leftovers of others."""
         living = []
         for folder in sorted(self._boxes.iterdir()):
             record = Record.read(folder)
             if record is not None and record.alive():
                 if folder.name == record.id:
                     living.append(record)
-                else:  # Whoever was taking it back did not get to the end.
+                else:  # Its removal was interrupted.
                     kill(record)
             elif record is not None or _age_s(folder) > HALF_MADE_S:
                 clear(folder, record)
@@ -153,7 +153,7 @@ class StateFolder:
 
 
 def _write_shared(folder: Path, python: str) -> None:
-    """The files of our own, and the warden unpacked and compiled: it starts in half the time."""
+    """Write SHARED and the warden, unpacked and compiled, which halves its start time."""
     folder.mkdir()
     for path, text in SHARED.items():
         (folder / Path(path).name).write_text(text)
@@ -176,9 +176,9 @@ def _age_s(folder: Path) -> float:
 
 
 def kill(record: Record) -> None:
-    """End a box: its PID 1, and with it the kernel ends the rest. Its keeper cleans up."""
+    """Kill a box's PID 1; the kernel then kills the rest, and the keeper cleans up."""
     children = record.monitor.children()
-    if not children and record.monitor.stop():  # On its way up: who is stopped starts no more.
+    if not children and record.monitor.stop():  # Still starting; stopped, it cannot fork.
         children = record.monitor.children()
         if not children:
             record.monitor.kill()
@@ -188,7 +188,7 @@ def kill(record: Record) -> None:
 
 
 def clear(folder: Path, record: Record | None) -> None:
-    """Remove what is left of a box without a keeper."""
+    """Remove the leftovers of a box without a keeper."""
     if record is not None:
         if record.boot == boot_id():
             kill(record)

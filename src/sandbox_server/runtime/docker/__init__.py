@@ -7,7 +7,7 @@ __all__ = ["DockerBox", "DockerRuntime", "make"]
 
 
 def make(options: RuntimeOptions) -> DockerRuntime:
-    """An entry point of the package."""
+    """Entry point in the group agent_sandbox.runtimes."""
     return DockerRuntime(
         options.docker_url,
         engine_runtime=options.engine_runtime,

@@ -15,11 +15,11 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.runtime.docker.engine import Endpoint, Engine
 
 DOCKERFILE_LABEL = "agent-sandbox.dockerfile.sha256"
-"""Tells which Dockerfile an image was built from, so that an old one can be noticed."""
+"""Digest of the Dockerfile an image was built from; `sandbox doctor` finds old images by it."""
 
 
 def dockerfile() -> str:
-    """The Dockerfile: from the package, or from the checkout that it runs in."""
+    """The Dockerfile, from the installed package or from a source checkout."""
     package = files("sandbox_server")
     shipped = package.joinpath("images", "Dockerfile.secure")
     if shipped.is_file():
@@ -28,9 +28,9 @@ def dockerfile() -> str:
 
 
 async def build_image(tag: str, *, base: str | None = None) -> AsyncGenerator[str]:
-    """Build it, and yield the engine's own account of it line by line.
+    """Build the image and yield the engine's build output line by line.
 
-    Raises RuntimeUnavailable where no engine answers, or with its reason where a step fails.
+    Raises RuntimeUnavailable if no engine answers, or with its reason if a step fails.
     """
     content = dockerfile().encode()
     engine = Engine(Endpoint.of())
@@ -56,11 +56,11 @@ async def _steps(engine: Engine, content: bytes, tag: str, base: str | None) -> 
             if text := str(step.get("stream") or step.get("status") or "").strip():
                 yield text
     except aiodocker.DockerStreamError as exc:
-        raise RuntimeUnavailable(f"the image was not built: {exc.message}") from exc
+        raise RuntimeUnavailable(f"image {tag} was not built: {exc.message}") from exc
 
 
 async def built_from(engine: Engine, image: str) -> str | None:
-    """The sha256 of the Dockerfile an image was built from, empty if unknown; None: no image."""
+    """The sha256 of an image's Dockerfile, empty if unknown. None if there is no such image."""
     about = await engine.image(image)
     if about is None:
         return None
@@ -68,7 +68,7 @@ async def built_from(engine: Engine, image: str) -> str | None:
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """A tar of files that everybody may read."""
+    """A tar of world-readable files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, data in files.items():

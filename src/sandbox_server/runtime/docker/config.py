@@ -1,4 +1,4 @@
-"""What the engine is told about a box: pure, so that every line of it can be read and tested."""
+"""The container configuration of a box, as the engine's create call takes it. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
 from sandbox_server.runtime.warden.zipapp import warden_arguments
 
 FOLDER = "/usr/lib/sandbox"
-"""Where a derived image keeps the warden and what it needs."""
+"""The warden's folder in a derived image."""
 PYTHON = f"{FOLDER}/python3"
-"""A program no user of the box can read, and thus not dumpable. Absolute, because the PATH of a box
-may begin with folders its user can write to."""
+"""Not readable by the box's user, so its process is not dumpable. Absolute, because PATH in a box
+may start with folders that its user can write to."""
 READABLE_PYTHON = f"{FOLDER}/python3-readable"
-"""For gVisor, which does not run what it cannot read."""
+"""For gVisor, which cannot execute unreadable files."""
 USER = "1000:1000"
 
 LABEL_MARK = "sandbox"
@@ -30,9 +30,9 @@ LABEL_CREATED = "sandbox.created"
 LABEL_PYTHON = "sandbox.python"
 
 _HOST_TASKS = 32
-"""Another runtime, such as gVisor, needs several threads of the host for a process of the box, and
-keeps them; at its own limit it does not refuse a process, it dies. With 16, some 70 processes at
-once were enough. With this many a box is out of memory before."""
+"""Host threads per process of a box, for OCI runtimes such as gVisor: it keeps several for each
+process, and at its limit it crashes instead of refusing one. With 16, some 70 processes at once
+crashed it; with 32, the box runs out of memory first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class BoxImage:
 
     name: str
     volumes: tuple[str, ...] = ()
-    """The places it declares as volumes."""
+    """Paths that the image declares as volumes."""
     hosts_file: str = ""
-    """Where the engine's machine has a hosts file for boxes without a network, if it has one."""
+    """Path on the engine's machine of a hosts file for boxes without a network; may be empty."""
 
 
 def container_name(box_id: str) -> str:
@@ -70,7 +70,7 @@ def container_config(
 ) -> dict[str, Any]:
     """The body of the engine's create call.
 
-    device: a block device with the file system for /workspace; without one it is a plain volume.
+    device: a block device with the file system of /workspace; None for a plain volume.
     """
     return {
         "Image": image.name,
@@ -111,10 +111,10 @@ def _host_config(spec: BoxSpec, image: BoxImage, device: str | None) -> dict[str
 
 
 def _is_unplugged(spec: BoxSpec, image: BoxImage) -> bool:
-    """Whether the engine need not set up even the network "none": that halves the time to start.
+    """Whether to skip the engine's network "none" as well, which halves the start time.
 
-    The kernel's own empty network is all a box has then. What is missing is a hosts file, without
-    which no program finds localhost.
+    The box then has an empty network namespace. We mount a hosts file ourselves, since without
+    one localhost does not resolve.
     """
     return spec.network == "none" and bool(image.hosts_file)
 
@@ -176,8 +176,8 @@ def _tmpfs(limits: Limits) -> dict[str, str]:
 
 
 def _workspace(spec: BoxSpec, device: str | None) -> dict[str, Any]:
-    """An anonymous volume: it goes with its container. The engine fills it with what the image has
-    in the same place, and gives it the same owner."""
+    """An anonymous volume, removed with its container. The engine copies the content and owner of
+    the image's /workspace into it."""
     volume: dict[str, Any] = {"Labels": {LABEL_MARK: "1", LABEL_OWNER: spec.owner}}
     if device is not None:
         options = {"type": "ext4", "device": device, "o": MOUNT_OPTIONS}
@@ -186,8 +186,7 @@ def _workspace(spec: BoxSpec, device: str | None) -> dict[str, Any]:
 
 
 def _sealed(image_volumes: tuple[str, ...]) -> dict[str, str]:
-    """Places the image declares as volumes would be writable and without any limit: they are empty
-    and read-only instead."""
+    """Empty read-only mounts over the image's volumes, which would be writable without a limit."""
     paths = {path.rstrip("/") for path in image_volumes} - {WORKSPACE}
     return dict.fromkeys(sorted(paths), "ro,nosuid,nodev,noexec,size=4k")
 

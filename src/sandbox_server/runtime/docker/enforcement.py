@@ -1,4 +1,4 @@
-"""What an engine enforces, read from what it tells of itself."""
+"""Which limits an engine enforces, according to `docker info`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GVISOR = {
 
 
 def enforcement(info: Mapping[str, object], *, no_disk: str, gvisor: bool) -> Enforcement:
-    """no_disk: why /workspace has no hard limit, or an empty text."""
+    """no_disk: why /workspace has no size limit; empty if it has one."""
     lacking = {
         "memory": _lacks(info, "MemoryLimit", "memory"),
         "cpu": _lacks(info, "CpuCfsQuota", "CPU quota"),
@@ -35,7 +35,7 @@ def enforcement(info: Mapping[str, object], *, no_disk: str, gvisor: bool) -> En
 
 
 def obstacle_to_disks(info: Mapping[str, object], *, unix_socket: bool) -> str:
-    """Why an engine cannot mount a loop device that is attached here, or an empty text."""
+    """Why an engine cannot mount a loop device of this machine; empty if it can."""
     if not unix_socket or not _is_this_machine(info):
         return "the engine is on another machine"
     for name in ("rootless", "userns"):
@@ -45,7 +45,8 @@ def obstacle_to_disks(info: Mapping[str, object], *, unix_socket: bool) -> str:
 
 
 def _is_this_machine(info: Mapping[str, object]) -> bool:
-    """A unix socket may lead into a virtual machine. Neither fact is hidden by a container."""
+    """Compare kernel and memory size: a unix socket may lead into a virtual machine. Both values
+    are the host's even inside a container."""
     memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
     same_kernel = info.get("KernelVersion") == os.uname().release
     return same_kernel and info.get("MemTotal") == memory_kib * 1024

@@ -1,4 +1,4 @@
-"""The connection to a Docker engine: where it is, its API client, and what its errors mean here."""
+"""The connection to a Docker engine: its endpoint, its API client, the mapping of its errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import aiohttp
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
 
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=5)
-"""For calls that take a second at most; an engine under load may need many."""
+"""Calls take a second at most, but much longer on an engine under load."""
 _CONNECT_S = 5.0
 _NOT_HTTP = 900
-"""The status aiodocker gives to an error of the connection itself."""
+"""aiodocker's status for connection errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,9 @@ class Endpoint:
 
     @classmethod
     def of(cls, url: str | None = None) -> Endpoint:
-        """The endpoint at url, else the one the environment names, else the usual socket.
+        """The endpoint at url, else at DOCKER_HOST, else the default socket.
 
-        Raises RuntimeUnavailable for an address of another kind, ssh:// for one.
+        Raises RuntimeUnavailable for an unsupported scheme such as ssh://.
         """
         url = url or os.environ.get("DOCKER_HOST") or f"unix://{_usual_socket()}"
         parts = urlsplit(url)
@@ -66,13 +66,13 @@ class Endpoint:
         return context
 
     def connector(self) -> aiohttp.BaseConnector:
-        """Without aiohttp's limit of 100 connections."""
+        """limit=0: aiohttp would allow only 100 connections."""
         if self.path:
             return aiohttp.UnixConnector(self.path, limit=0)
         return aiohttp.TCPConnector(limit=0, ssl=self.tls() or True)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection of one's own. Raises OSError, TimeoutError included."""
+        """A dedicated connection. Raises OSError, including TimeoutError."""
         async with asyncio.timeout(_CONNECT_S):
             if self.path:
                 return await asyncio.open_unix_connection(self.path, limit=1 << 20)
@@ -90,11 +90,11 @@ def _usual_socket() -> str:
 
 
 _NOT_DOCKER = (AssertionError, LookupError, ValueError)
-"""What aiodocker raises when the other end speaks something else."""
+"""What aiodocker raises if the other end is not a Docker engine."""
 
 
 class Engine:
-    """An engine at an endpoint. Has to be closed by who made it."""
+    """An engine at an endpoint. Whoever creates it closes it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -106,7 +106,7 @@ class Engine:
 
     @property
     def client(self) -> aiodocker.Docker:
-        """The API client, made when first asked for: it belongs to the running event loop."""
+        """The API client, created on first use because it belongs to the running event loop."""
         if self._client is None:
             with self.errors():
                 connector = self.endpoint.connector()
@@ -115,14 +115,14 @@ class Engine:
         return self._client
 
     async def info(self) -> dict[str, object]:
-        """What the engine tells of itself, asked once. Raises RuntimeUnavailable."""
+        """`docker info`, cached. Raises RuntimeUnavailable."""
         if self._info is None:
             with self.errors():
                 self._info = dict(await self.client.system.info())
         return self._info
 
     async def image(self, name: str) -> dict[str, Any] | None:
-        """What the engine knows of an image, None where it has none. Raises RuntimeUnavailable."""
+        """`docker image inspect`; None if there is no such image. Raises RuntimeUnavailable."""
         with self.errors():
             try:
                 return await self.client.images.inspect(name)
@@ -132,15 +132,15 @@ class Engine:
                 raise
 
     async def version(self) -> str:
-        """The engine's version, asked now. Raises RuntimeUnavailable."""
+        """The engine's version, not cached. Raises RuntimeUnavailable."""
         with self.errors():
             return str((await self.client.version()).get("Version", "of unknown version"))
 
     @contextmanager
     def errors(self, *, gone: str = "") -> Iterator[None]:
-        """Turn the errors of the engine and of the way to it into ours.
+        """Translate errors of the engine and of the connection into RuntimeUnavailable.
 
-        gone: what a 404 means: SessionLost with this message; without it, a fault of the engine.
+        gone: a 404 becomes SessionLost with this message.
         """
         try:
             yield

@@ -1,4 +1,4 @@
-"""Images for boxes: any image with bash and Python, with the warden laid into it once."""
+"""Images for boxes: derived from any image with bash and Python by adding the warden."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _LABEL_BASE = "sandbox.image.base"
 _NAME_PREFIX = "sandbox-derive-"
 _LEFT_AFTER_S = 900
 _OWN_PREFIX = "sandbox-"
-"""Names no registry has: our own images are built, never pulled."""
+"""Images with this prefix are built locally, never pulled."""
 _PULL_S = 900
 FRESH_S = 1.0
-"""How long an image is taken to be what it was: many boxes at once need not look it up each."""
+"""How long a lookup is cached, so that a burst of new boxes does not repeat it."""
 _PREPARE_S = 300
 _CONFIG: dict[str, Any] = {
     "User": "0:0",
@@ -60,7 +60,7 @@ _WRONG = {
 
 
 class BoxImages:
-    """Derives images and finds those derived before, by this process or another."""
+    """Derives images for boxes. Derived images are reused across processes."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -68,10 +68,10 @@ class BoxImages:
         self._looked: dict[str, tuple[float, BoxImage]] = {}
 
     async def derived(self, base: str) -> BoxImage:
-        """The image for boxes made from base, as it was a moment ago.
+        """The derived image for base, looked up at most FRESH_S ago.
 
-        Raises RuntimeUnavailable where base is not to be had, InvalidRequest where it lacks
-        something a box needs.
+        Raises RuntimeUnavailable if base cannot be found or pulled, InvalidRequest if it lacks
+        something that a box needs.
         """
         looked_at, image = self._looked.get(base, (-FRESH_S, None))
         if image is None or time.monotonic() - looked_at > FRESH_S:
@@ -93,7 +93,7 @@ class BoxImages:
                 await self._derive(base, base_id, name)
                 found = await self._find(name)
         if found is None:
-            raise RuntimeUnavailable(f"image {name} was removed while it was made; try again")
+            raise RuntimeUnavailable(f"image {name} was removed right after its build; try again")
         return found
 
     async def _base(self, base: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class BoxImages:
             await self._pull(base)
             about = await self._engine.image(base)
         if about is None:
-            raise RuntimeUnavailable(f"image {base} was pulled and is gone again; try again")
+            raise RuntimeUnavailable(f"image {base} was removed right after its pull; try again")
         return about
 
     async def _pull(self, base: str) -> None:
@@ -165,12 +165,12 @@ class BoxImages:
             raise InvalidRequest(f"image {base} {_WRONG[code]}")
         if code != 0:
             raise InvalidRequest(
-                f"image {base} cannot be prepared for boxes: its python3 left with code {code};"
+                f"image {base} cannot be prepared for boxes: its python3 exited with code {code};"
                 f" try `docker run --rm {base} python3 -c 'import zipfile, ctypes'`"
             )
 
     async def _remove_leftovers(self) -> None:
-        """Containers of a process that was killed while it derived."""
+        """Remove containers of a process that was killed while deriving an image."""
         filters = json.dumps({"name": [f"^/{_NAME_PREFIX}"]})
         for container in await self._engine.client.containers.list(all=1, filters=filters):
             if container["Created"] < time.time() - _LEFT_AFTER_S:
@@ -178,7 +178,7 @@ class BoxImages:
                     await container.delete(force=True, v=True)
 
     async def _remove_older(self, base: str, name: str) -> None:
-        """Images derived from the same base before; those in use stay for now."""
+        """Remove images derived earlier from the same base, except those in use."""
         filters = {"label": [f"{_LABEL_BASE}={base}"]}
         for image in await self._engine.client.images.list(filters=filters):
             for tag in image.get("RepoTags") or ():
@@ -197,7 +197,7 @@ def _volumes(about: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _refuse_volumes(base: str, about: dict[str, Any]) -> None:
-    """What is under a volume cannot be prepared: it is never part of the image."""
+    """Volumes are not committed to an image, so nothing can be prepared below one."""
     for volume in _volumes(about):
         if any(f"{place}/".startswith(f"{volume.rstrip('/')}/") for place in _PREPARED):
             message = f"image {base} declares {volume} as a volume: remove that VOLUME line"
@@ -205,7 +205,7 @@ def _refuse_volumes(base: str, about: dict[str, Any]) -> None:
 
 
 def _hosts_file(about: dict[str, Any]) -> str:
-    """The file in the image's own top layer, which is a plain folder for overlay2."""
+    """The file in the image's top layer, which overlay2 keeps as a plain folder."""
     driver = about.get("GraphDriver") or {}
     layer = (driver.get("Data") or {}).get("UpperDir")
     return f"{layer}{FOLDER}/{HOSTS}" if driver.get("Name") == "overlay2" and layer else ""

@@ -1,11 +1,11 @@
-"""The short way to the warden of a container on this machine: no exec, no engine in between.
+"""Direct stream to the warden of a container on this machine, without `docker exec`.
 
-A warden listens in the network namespace of its box, where nobody else can be. A socket belongs to
-the namespace it was made in, so a thread of ours steps in, makes one and ends. Over that socket the
-warden is handed one end of a pair of sockets, as a relay hands over its stdin and stdout.
+The warden listens in the network namespace of its box. A socket belongs to the namespace it was
+created in, so a short-lived thread of ours enters it and creates one. Over that connection we pass
+the warden one end of a socket pair, as a relay passes its stdin and stdout.
 
-Takes CAP_SYS_ADMIN and the engine's own machine. Where anything about it is amiss, NoNetnsStream
-says so and the long way, an exec, is taken.
+Needs CAP_SYS_ADMIN and the engine on this machine. If it does not work, NoNetnsStream is raised
+and the caller falls back to an exec.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sandbox_warden.relay import SOCKET_NAME
 
 _CLONE_NEWNET = 0x40000000
 _PATIENCE_S = 5.0
-"""For a box that has only just been started: its warden may not listen yet."""
+"""In a box that was just started, the warden may not listen yet."""
 _AGAIN_S = 0.01
 _LOOK_EVERY = 10
-"""Whether a process that does not answer is there at all is looked up once in so many attempts."""
+"""Check on every tenth attempt whether the process still exists."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -38,7 +38,7 @@ class NoNetnsStream(Exception):
 
 
 class NetnsStream(SocketStream):
-    """A ByteStream, with the connection that tells the warden that somebody is there."""
+    """A ByteStream. The warden ends it when the connection `sign_of_life` is closed."""
 
     sign_of_life: socket.socket
 
@@ -48,10 +48,10 @@ class NetnsStream(SocketStream):
 
 
 async def open_netns_stream(pid: int, container_id: str, *, gone: str) -> NetnsStream:
-    """A stream to the warden that is process `pid` of the host.
+    """A stream to the warden, which is process `pid` of the host.
 
-    Raises NoNetnsStream, SessionLost with the message `gone`, and TimeoutError where nobody
-    listens.
+    Raises NoNetnsStream, SessionLost with the message `gone`, and TimeoutError if the warden does
+    not listen.
     """
     with _process(pid) as process:
         _check(process, container_id)
@@ -74,11 +74,11 @@ async def open_netns_stream(pid: int, container_id: str, *, gone: str) -> NetnsS
 
 @contextlib.contextmanager
 def _process(pid: int) -> Iterator[int]:
-    """A descriptor of /proc/<pid>: of this process, and of no later one with its number."""
+    """A descriptor of /proc/<pid>: unlike the pid, it cannot refer to a later process."""
     try:
         folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
-        raise NoNetnsStream(f"process {pid} is not here: {exc}") from exc
+        raise NoNetnsStream(f"no process {pid} on this machine: {exc}") from exc
     try:
         yield folder
     finally:
@@ -86,13 +86,13 @@ def _process(pid: int) -> Iterator[int]:
 
 
 def _check(process: int, container_id: str) -> None:
-    """Numbers of processes mean nothing where the engine has others than we."""
+    """Check the cgroup: if the engine runs in another pid namespace, its pids are not ours."""
     try:
         groups = _read(process, "cgroup")
     except OSError as exc:
-        raise NoNetnsStream(f"the box's process cannot be looked at: {exc}") from exc
+        raise NoNetnsStream(f"cannot read the cgroup of the box's process: {exc}") from exc
     if container_id not in groups:
-        raise NoNetnsStream("the engine counts processes otherwise")
+        raise NoNetnsStream("the engine runs in another pid namespace")
 
 
 def _read(process: int, name: str) -> str:
@@ -103,7 +103,7 @@ def _read(process: int, name: str) -> str:
 def _socket_in_network_of(process: int) -> socket.socket:
     made: list[socket.socket | OSError] = []
 
-    def step_in() -> None:
+    def enter() -> None:
         try:
             network = os.open("ns/net", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
             try:
@@ -115,13 +115,13 @@ def _socket_in_network_of(process: int) -> socket.socket:
         except OSError as exc:
             made.append(exc)
 
-    # A thread of its own: it never comes back from there.
-    thread = threading.Thread(target=step_in, name="step into a box's network")
+    # In a thread of its own, which ends in the box's namespace instead of switching back.
+    thread = threading.Thread(target=enter, name="enter a box's network namespace")
     thread.start()
     thread.join()
     (result,) = made
     if isinstance(result, OSError):
-        raise NoNetnsStream(f"the box's network cannot be entered: {result}") from result
+        raise NoNetnsStream(f"cannot enter the box's network namespace: {result}") from result
     return result
 
 
@@ -135,7 +135,7 @@ async def _connect(sock: socket.socket, process: int, gone: str) -> None:
                 if attempt % _LOOK_EVERY == 0:
                     _still_there(process, gone)
             except OSError as exc:
-                raise NoNetnsStream(f"the warden cannot be reached: {exc}") from exc
+                raise NoNetnsStream(f"cannot connect to the warden: {exc}") from exc
             await asyncio.sleep(_AGAIN_S)
 
 
@@ -151,4 +151,4 @@ def _hand_over(sign_of_life: socket.socket, theirs: socket.socket) -> None:
     try:
         sign_of_life.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
     except OSError as exc:
-        raise TimeoutError(f"the warden hung up: {exc}") from exc
+        raise TimeoutError(f"the warden closed the connection: {exc}") from exc

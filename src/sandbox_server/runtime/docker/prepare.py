@@ -1,7 +1,7 @@
-"""Runs once inside an image, as root, and makes it an image for boxes.
+"""Runs once inside an image, as root, and turns it into an image for boxes.
 
-It is copied there as it is and has to be understood by every Python 3, if only to say that the
-Python is too old. Its exit code tells image.py what is wrong with the image.
+It is copied into the image and has to parse on every Python 3, if only to report that the version
+is too old. Its exit code tells image.py what is wrong with the image.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ HOME = "/home/" + USER
 HOSTS = "hosts"
 NO_BASH, OLD_PYTHON = 70, 71
 UNCHECKED_HASH = 1
-"""Of a .pyc: valid whatever the source."""
+"""Flag in a .pyc header: do not check the source."""
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def replace_user(path: str, line: str) -> None:
-    """Put line into an account file, in place of every entry with its name or its number."""
+    """Put line into an account file, replacing entries with the same name or number."""
     name, _, number = line.split(":")[:3]
     kept = []
     if os.path.exists(path):
@@ -56,7 +56,7 @@ def replace_user(path: str, line: str) -> None:
 
 
 def give(folder: str) -> None:
-    """Make sure that a folder is there and that all of it belongs to the user."""
+    """Create a folder if needed and make the user own it and everything in it."""
     os.makedirs(folder, exist_ok=True)
     os.chown(folder, int(UID), int(UID))
     os.chmod(folder, 0o755)
@@ -66,7 +66,7 @@ def give(folder: str) -> None:
 
 
 def compile_zipapp(path: str) -> None:
-    """Compile the warden for this Python: every start would compile it again."""
+    """Compile the warden for this Python, or every start would compile it again."""
     with zipfile.ZipFile(path) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -80,11 +80,11 @@ def compile_zipapp(path: str) -> None:
 
 
 def lay_out_python() -> None:
-    """Give the warden a Python at a path of its own.
+    """Install a Python for the warden.
 
-    A program its user may not read is not dumpable from its first moment on, so no process of the
-    box can look into it or write into its memory. Where a copy cannot find its library, a link has
-    to do; the warden then hides itself a moment later.
+    A program that its user may not read is not dumpable, so no process of the box can read or
+    write the warden's memory, from its start on. If a copy cannot find its library, use a link;
+    the warden then makes itself undumpable shortly after its start.
     """
     real = os.path.realpath(sys.executable)
     os.symlink(real, os.path.join(FOLDER, "python3-readable"))

@@ -1,4 +1,4 @@
-"""The docker runtime: a container for every box, with its warden as PID 1."""
+"""The docker runtime: one container per box, with the warden as PID 1."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ log = structlog.get_logger(__name__)
 DISK_FOLDER = Path("/var/tmp")
 _REMOVED_S = 60.0
 _STALE_S = 600.0
-"""A container that was never started for so long has lost who made it."""
+"""A container that is created but not started for this long was abandoned."""
 _T = TypeVar("_T")
 
 
 class DockerBox(WardenBox):
-    """A container. Its name follows from the box's id, so it can be found without its own id."""
+    """A container, found by its name, which contains the box's id."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DockerBox(WardenBox):
         python: str,
         same_machine: bool,
     ) -> None:
-        """same_machine: whether its processes may be on this machine, with its own kernel."""
+        """same_machine: whether to try a direct stream before an exec."""
         super().__init__(box_id)
         self._engine = engine
         self._relay = config.relay_command(python)
@@ -102,8 +102,8 @@ class DockerBox(WardenBox):
 
 
 async def remove_container(engine: Engine, name: str) -> None:
-    """Kill and remove a container and its volumes; returns when it is gone. One that is gone
-    already, or on its way, is no error. Raises RuntimeUnavailable."""
+    """Kill and remove a container and its volumes; returns when it is gone. Idempotent. Raises
+    RuntimeUnavailable."""
     container = engine.client.containers.container(name)
     with engine.errors():
         try:
@@ -122,8 +122,8 @@ async def remove_container(engine: Engine, name: str) -> None:
 class DockerRuntime(Runtime):
     """Makes boxes on a Docker engine, local or remote.
 
-    engine_runtime: the engine's name of another OCI runtime, "runsc" for gVisor.
-    disk_folder: where disks of boxes are kept, as files without a name.
+    engine_runtime: an OCI runtime registered with the engine, such as "runsc" for gVisor.
+    disk_folder: holds the unlinked files behind the boxes' disks.
     """
 
     name = "docker"
@@ -149,7 +149,7 @@ class DockerRuntime(Runtime):
 
     @property
     def url(self) -> str:
-        """Where the engine is."""
+        """The engine's address."""
         return self._engine.endpoint.url
 
     @property
@@ -167,8 +167,7 @@ class DockerRuntime(Runtime):
 
     async def create(self, spec: BoxSpec) -> DockerBox:
         image = await self._images.derived(spec.image)
-        # An engine does not stop half way because its caller has left: what was begun is finished,
-        # and removed where nobody waits for it any more.
+        # Cancelling our call does not stop the engine, so let it finish and then remove the box.
         making = self._spawn(self._make(spec, image))
         try:
             return await asyncio.shield(making)
@@ -219,11 +218,11 @@ class DockerRuntime(Runtime):
                 label=config.container_name(box_id),
             )
         except OSError as exc:
-            message = f"no disk of {limits.disk_bytes} bytes can be made for a box: {exc}"
+            message = f"cannot make a disk of {limits.disk_bytes} bytes for a box: {exc}"
             raise RuntimeUnavailable(message) from exc
 
     async def _disk_obstacle(self) -> str:
-        """Why /workspace has no hard limit here, or an empty text; found out once."""
+        """Why /workspace has no size limit here; empty if it has one. Cached."""
         if self._obstacle is None:
             self._obstacle = obstacle_to_disks(
                 await self._engine.info(), unix_socket=bool(self._engine.endpoint.path)
@@ -250,7 +249,7 @@ class DockerRuntime(Runtime):
         return DockerBox(self._engine, box_id, python=python, same_machine=same_machine)
 
     async def _remove_volumes(self) -> None:
-        """Volumes whose box was removed by hand: `docker rm` leaves them where -v is not given."""
+        """Remove volumes of boxes that were removed by hand: `docker rm` without -v keeps them."""
         filters = {"label": [f"{config.LABEL_MARK}=1"]}
         with self._engine.errors(), contextlib.suppress(aiodocker.DockerError):
             await self._engine.client.volumes.prune(filters=filters)
@@ -282,5 +281,5 @@ async def _undo(making: asyncio.Task[DockerBox]) -> None:
 
 
 def _is_stale(state: str, created_at: float) -> bool:
-    """Never started and old: who made it was killed between two steps and has not come back."""
+    """Created long ago and never started: its server was killed between the two steps."""
     return state == "created" and time.time() - created_at > _STALE_S

@@ -1,7 +1,7 @@
-"""A stream of bytes to a process started by `docker exec`: its stdin and its stdout.
+"""A byte stream to a process of `docker exec`: its stdin and stdout.
 
-The engine is asked to give up HTTP on a connection of our own; from then on we send bare bytes and
-it sends frames of 8 bytes of header (stream, length) and data.
+We upgrade a dedicated connection from HTTP to raw TCP. From then on we send plain bytes, and the
+engine sends frames: an 8-byte header (stream, length), then data.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MAX_STDERR = 4096
 _ANSWER_S = 30.0
 _SWITCHING_PROTOCOLS = 101
 _GONE = (404, 409)
-"""No such container or exec; a container that does not run."""
+"""404: no such container or exec. 409: the container is not running."""
 
 
 class Demultiplexer:
-    """Takes the frames of an exec apart, whatever the pieces they arrive in."""
+    """Splits the frames of an exec into stdout and stderr."""
 
     def __init__(self) -> None:
         self.stderr = b""
@@ -34,7 +34,7 @@ class Demultiplexer:
         self._left = 0
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of stdout in data. The first few of stderr are kept aside."""
+        """The bytes of stdout in data. The first 4 KiB of stderr are kept in `stderr`."""
         out: list[bytes] = []
         position = 0
         while position < len(data):
@@ -75,25 +75,24 @@ class ExecStream(SocketStream):
                 return out
 
     async def close(self) -> None:
-        # Not wait_closed(): two who wait for it share one future, so that cancelling the first
-        # cancels the second.
+        # Not wait_closed(): concurrent callers share its future, so cancelling one cancels all.
         self._writer.transport.abort()
 
 
 def _check_first(data: bytes) -> None:
-    """An engine that cannot enter a container says so in place of the process: "OCI runtime exec
-    failed", "container is not running". A warden's first byte is the high one of a length, zero.
+    """If an engine cannot enter a container, it writes the error to stdout ("OCI runtime exec
+    failed"). A warden's first byte is the high byte of a frame length: zero.
     """
     if data[0] != 0:
-        said = " ".join(data[:_MAX_STDERR].decode("utf-8", "replace").split())
-        raise ConnectionResetError(f"the relay did not start: {said[:300]}")
+        message = " ".join(data[:_MAX_STDERR].decode("utf-8", "replace").split())
+        raise ConnectionResetError(f"the relay did not start: {message[:300]}")
 
 
 async def open_exec(engine: Engine, exec_id: str, *, gone: str) -> ExecStream:
-    """Start a prepared exec and take over its connection.
+    """Start a created exec and take over its connection.
 
-    Raises SessionLost with the message `gone` where its container does not run any more,
-    RuntimeUnavailable where the engine does not answer or refuses.
+    Raises SessionLost with the message `gone` if its container is not running any more,
+    RuntimeUnavailable if the engine does not answer or refuses.
     """
     try:
         reader, writer = await engine.endpoint.connect()

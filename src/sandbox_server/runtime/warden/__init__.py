@@ -1,4 +1,4 @@
-"""The server's side of a warden: the client, the link below it, and what it may answer."""
+"""The server's client of a warden, the link it runs over, and the checks of its answers."""
 
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 

@@ -1,4 +1,4 @@
-"""Frames of a warden, checked: every field typed and bounded before anyone relies on it."""
+"""Parsing of frames from a warden. A box is hostile, so every field is typed and bounded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class _Adapters(dict[Any, TypeAdapter[Any]]):
-    """Made when first needed, then kept."""
+    """TypeAdapters by type, built on first use."""
 
     def __missing__(self, expected: Any) -> TypeAdapter[Any]:
         return self.setdefault(expected, TypeAdapter(expected))
@@ -51,21 +51,21 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def invalid(kind: int, what: str) -> errors.RuntimeUnavailable:
-    """The error for a frame that is not as it has to be."""
+    """The error for an invalid frame."""
     name = _NAMES.get(kind, f"kind {kind}")
     return errors.RuntimeUnavailable(f"invalid {name} frame from the warden: {what}")
 
 
 def checked(expected: type[_T], frame: Frame, *, kind: int = frames.REPLY) -> _T:
-    """What a frame of that kind says. Raises the error that an ERROR frame tells, and
-    RuntimeUnavailable with the name of the first field that is wrong."""
+    """The payload of a frame of that kind. Raises the error that an ERROR frame carries, and
+    RuntimeUnavailable, naming the first invalid field."""
     if frame[0] != kind:
         raise_error(frame, expected=kind)
     return checked_payload(expected, kind, frame[2] or b"{}")
 
 
 def raise_error(frame: Frame, *, expected: int) -> NoReturn:
-    """For a frame that comes instead of the expected one: the error that it tells."""
+    """For a frame of an unexpected kind: raise the error that it carries, or RuntimeUnavailable."""
     kind, _, payload = frame
     if kind != frames.ERROR:
         raise invalid(kind, f"expected {_NAMES[expected]}")
@@ -92,7 +92,7 @@ def checked_payload(expected: type[_T], kind: int, payload: bytes) -> _T:
 
 
 def event_of(frame: Frame) -> Event:
-    """What a frame says of a command that is followed. Raises as `checked` does."""
+    """The event in a frame of a followed command. Raises as `checked` does."""
     kind, _, payload = frame
     if kind in (frames.STDOUT, frames.STDERR):
         try:
@@ -108,8 +108,7 @@ def event_of(frame: Frame) -> Event:
 
 
 class EventOrder:
-    """Checks the events of one command: it is started once, and each piece of its output begins
-    where the last has ended."""
+    """Checks the order of one command's events: one start, and output without holes or overlaps."""
 
     def __init__(self, offset: int = 0) -> None:
         self.offset = offset
@@ -119,7 +118,7 @@ class EventOrder:
         """Raises RuntimeUnavailable."""
         if isinstance(event, Started):
             if self._started:
-                raise invalid(frames.STARTED, "the command has started before")
+                raise invalid(frames.STARTED, "a second one for the same command")
             self._started = True
         elif isinstance(event, Output):
             kind = frames.STDOUT if event.stream == "stdout" else frames.STDERR
@@ -127,20 +126,20 @@ class EventOrder:
         elif isinstance(event, Gap):
             self._move(frames.GAP, event.start, event.end)
         elif event.exit_code is None:
-            raise invalid(frames.REPLY, "field `exit_code`: null, though the command has ended")
+            raise invalid(frames.REPLY, "field `exit_code`: null in the result of a command")
 
     def reconnected(self) -> None:
-        """A warden tells the start again on every link."""
+        """Expect STARTED again: a warden sends it on every link."""
         self._started = False
 
     def _move(self, kind: int, start: int, end: int) -> None:
         if start != self.offset or end <= start:
-            raise invalid(kind, f"output from {start} to {end} after {self.offset}")
+            raise invalid(kind, f"output from {start} to {end}, expected from {self.offset}")
         self.offset = end
 
 
 def _readable(body: dict[str, Any]) -> dict[str, Any]:
-    """Names that are not UTF-8 arrive as lone surrogates, which nobody further on could encode."""
+    """Replace lone surrogates (file names that are not UTF-8): they could not be encoded again."""
     return {
         key: _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else value
         for key, value in body.items()

@@ -1,4 +1,4 @@
-"""The server's side of a warden: everything that can be done in a box."""
+"""WardenClient: the BoxAgent of boxes with a warden."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox_server.runtime.agent import BoxAgent, BoxState, Said, Usage
+from sandbox_server.runtime.agent import AgentAnswer, BoxAgent, BoxState, Usage
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
@@ -16,10 +16,7 @@ from .files import FileCalls
 
 
 class WardenClient(CommandCalls, FileCalls, BoxAgent):
-    """Speaks to the warden of one box in the name of one epoch.
-
-    It keeps one link and replaces it when it breaks.
-    """
+    """Connection to the warden of one box under one epoch, over a link that reconnects."""
 
     async def usage(self) -> Usage:
         return await self._ask(Usage, frames.USAGE, {})
@@ -31,17 +28,17 @@ class WardenClient(CommandCalls, FileCalls, BoxAgent):
         return await self._ask(BoxState, frames.STATE, {"set": dict(state)})
 
     async def ping(self) -> None:
-        await self._ask(Said, frames.PING, {})
+        await self._ask(AgentAnswer, frames.PING, {})
 
 
 class WardenBox(Box):
-    """A box with a warden in it, reached by a stream of bytes."""
+    """A box with a warden, reached over a byte stream."""
 
     @abstractmethod
     async def open_stream(self) -> ByteStream:
-        """A new stream to the warden. Several may be open at once.
+        """Open a stream to the warden; several may be open at once.
 
-        Raises SessionLost where the box is gone, RuntimeUnavailable where that cannot be told.
+        Raises SessionLost if the box is gone, RuntimeUnavailable if it cannot be reached.
         """
 
     def agent(self, *, epoch: int = 1, deadman_s: float | None = None) -> WardenClient:

@@ -1,7 +1,7 @@
-"""Commands in a box: run, followed, looked at, fed and signalled.
+"""Commands in a box: run, follow, inspect, signal, send input.
 
-Commands carry an id of their own, so asking again after a break joins the command that is already
-running: nothing runs twice, nothing is lost.
+The server picks the command id, so a RUN that is repeated after a broken link joins the running
+command: nothing runs twice and no output is lost.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
 from sandbox_server.runtime.agent import (
     OUTPUT_LIMIT,
+    AgentAnswer,
     CommandResult,
     CommandSummary,
     Count,
@@ -26,7 +27,6 @@ from sandbox_server.runtime.agent import (
     KeptOutput,
     Output,
     RunOptions,
-    Said,
     Started,
 )
 from sandbox_warden import frames
@@ -36,18 +36,18 @@ from .link import Channel, Link, LinkLost
 from .reconnecting_link import ANSWER_S, Breaks, Reachable, ReconnectingLink
 
 BEYOND = 1 << 62
-"""An offset no output reaches."""
+"""An offset past any output: attach without output."""
 STDIN_PIECE = 256 * 1024
 UNREAD_S = 10.0
-"""How long input may wait for a command that does not read, before its sender is told."""
+"""How long input may wait for a command that does not read, before the call fails."""
 
 
-class StdinReceived(Said):
+class StdinReceived(AgentAnswer):
     received: Count
 
 
 class CommandCalls(ReconnectingLink):
-    """The part of BoxAgent that is about commands."""
+    """The command methods of BoxAgent."""
 
     def __init__(self, box: Reachable, *, epoch: int = 1, deadman_s: float | None = None) -> None:
         super().__init__(box, epoch=epoch, deadman_s=deadman_s)
@@ -75,7 +75,7 @@ class CommandCalls(ReconnectingLink):
                         kept.add(event)
         except TimeoutError:
             raise errors.RuntimeUnavailable(
-                f"box {self._box.id} did not tell the end of a command within {patience_s:g} s,"
+                f"box {self._box.id} did not report the end of a command within {patience_s:g} s,"
                 f" {ANSWER_S:g} s more than its timeout; try again"
             ) from None
         raise AssertionError("a followed command exits or raises")
@@ -109,8 +109,8 @@ class CommandCalls(ReconnectingLink):
         return await self._attempt(frames.ATTACH, body, read)
 
     async def ended(self, command_id: str) -> None:
-        """Wait for the end of a command, without its output. Raises RuntimeUnavailable after the
-        longest time a command may take."""
+        """Wait for the end of a command. Raises RuntimeUnavailable after the longest timeout that
+        a command can have."""
         body = {"command_id": command_id, "follow": False, "offset": BEYOND}
         try:
             async with (
@@ -131,11 +131,11 @@ class CommandCalls(ReconnectingLink):
     async def send_stdin(
         self, command_id: str, data: bytes, *, end: bool = False, offset: int | None = None
     ) -> int:
-        """Input for a command that was started with stdin_open. Returns how many bytes of input
-        it has been sent altogether, read by it or not.
+        """Send input to a command started with stdin_open. Returns the total bytes of input the
+        warden has received, whether the command has read them or not.
 
-        With an offset, what came before is not written again. Raises StdinClosed, Capacity where
-        the command does not read, RuntimeUnavailable, and InvalidRequest for a hole.
+        With an offset, a repeated call writes nothing twice. Raises StdinClosed, Capacity if the
+        command does not read, InvalidRequest if the offset leaves a hole, RuntimeUnavailable.
         """
         try:
             async with asyncio.timeout(UNREAD_S):
@@ -167,7 +167,7 @@ class CommandCalls(ReconnectingLink):
                 return received
 
     async def _send_piece(self, body: dict[str, Any], piece: bytes) -> int:
-        """Input is taken as a whole or not at all, when there is room for it."""
+        """Send one piece; the warden takes all of it, once it has room, or nothing."""
         breaks = Breaks()
         while True:
             link = await self._get_link()
@@ -185,7 +185,7 @@ class CommandCalls(ReconnectingLink):
         self, kind: int, body: dict[str, Any], options: RunOptions
     ) -> AsyncGenerator[Event]:
         order = EventOrder(int(body.get("offset", 0)))
-        told = False
+        started = False
         breaks = Breaks()
         while True:
             link = await self._get_link()
@@ -198,9 +198,9 @@ class CommandCalls(ReconnectingLink):
                         if isinstance(event, CommandResult):
                             break
                         if isinstance(event, Started):
-                            if told:
+                            if started:
                                 continue
-                            told = True
+                            started = True
                             self._feed(event, options)
                         yield event
             except LinkLost as exc:
@@ -210,8 +210,8 @@ class CommandCalls(ReconnectingLink):
             return
 
     def _feed(self, started: Started, options: RunOptions) -> None:
-        """Send the input a command was started with, for as long as it takes to read it: whoever
-        started it need not wait, and may leave."""
+        """Send a command's initial input in the background: it may be slow to read, and its caller
+        may disconnect."""
         stdin, offset = options.get("stdin"), started.stdin_received
         if stdin is None or offset > len(stdin):
             return
@@ -230,12 +230,12 @@ class CommandCalls(ReconnectingLink):
 
 def _ambiguous(what: str) -> errors.RuntimeUnavailable:
     return errors.RuntimeUnavailable(
-        f"{what}: the input may have arrived or not; send it with `offset` to repeat it safely"
+        f"{what}: the input may or may not have arrived; send it with `offset` to repeat it safely"
     )
 
 
 def _kept(output_limit: int) -> KeptOutput:
-    """A warden keeps so much, in two halves, and may hold twice as much before it trims."""
+    """A warden keeps output_limit bytes, but may hold twice as much before it trims."""
     return KeptOutput(2 * output_limit + frames.WINDOW)
 
 

@@ -27,10 +27,9 @@ from .reconnecting_link import ANSWER_S, ReconnectingLink
 MAX_PATH = 4096
 MAX_BATCH_BYTES = 1 << 20
 MAX_LIST_BYTES = 48 << 20
-"""More than a warden sends: 8 MiB of names and paths, six times as long where all of it is
-escaped."""
+"""More than a warden sends: 8 MiB of names and paths, up to six times as long when escaped."""
 LIST_S = 60.0
-"""How long a listing may take, all of it."""
+"""How long a whole listing may take."""
 _MAX_EMPTY = 1_000_000
 
 
@@ -40,19 +39,19 @@ class WardenDownload(Download):
         self._channel = channel
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The bytes as they come, but for the last: those only when all of them are what `about`
-        says. So one that was changed meanwhile never looks whole. Raises RuntimeUnavailable."""
+        """The bytes as they arrive. The last chunk is held back until size and digest match
+        `about`: a file that changed meanwhile never looks complete. Raises RuntimeUnavailable."""
         size, digest, held = 0, hashlib.sha256(), b""
         async for data in self._data():
             if held:
                 yield held
             size, held = size + len(data), data
             if self.about.size is not None and size > self.about.size:
-                raise invalid(frames.DATA, f"{size} bytes of a file of {self.about.size}")
+                raise invalid(frames.DATA, f"{size} bytes, but the file has {self.about.size}")
             if self.about.sha256 is not None:
                 digest.update(data)
         if self.about.size is not None and size < self.about.size:
-            raise invalid(frames.REPLY, f"the end after {size} bytes of {self.about.size}")
+            raise invalid(frames.REPLY, f"end of file after {size} of {self.about.size} bytes")
         if self.about.sha256 not in (None, digest.hexdigest()):
             raise errors.RuntimeUnavailable("the file changed while it was read; try again")
         if held:
@@ -72,11 +71,11 @@ class WardenDownload(Download):
                 continue
             empty += 1
             if empty > _MAX_EMPTY:
-                raise invalid(kind, f"{empty} in a row without data")
+                raise invalid(kind, f"{empty} frames without data")
 
 
 class FileCalls(ReconnectingLink):
-    """The part of BoxAgent that is about files."""
+    """The file methods of BoxAgent."""
 
     async def put(
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
@@ -115,7 +114,7 @@ class FileCalls(ReconnectingLink):
             raise self._unanswered(exc) from exc
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 1000) -> Listing:
-        """What is in a folder, by name, each folder before those in it."""
+        """The entries of a folder, sorted by name, each folder before its contents."""
         entries: list[FileEntry] = []
         async with contextlib.aclosing(self.batches(path, recursive=recursive, limit=limit)) as all:
             async for batch in all:
@@ -147,7 +146,7 @@ class FileCalls(ReconnectingLink):
 
 
 class _BatchReader:
-    """Takes a listing apart, and believes no more of it than was asked for."""
+    """Reads the batches of a listing and enforces its limits: entries, bytes and time."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -170,21 +169,21 @@ class _BatchReader:
             if len(batch) > MAX_BATCH_BYTES or self._room < 0:
                 raise invalid(
                     kind,
-                    f"more of a listing than {MAX_BATCH_BYTES} bytes at once or {MAX_LIST_BYTES}"
-                    " altogether",
+                    f"a listing of more than {MAX_BATCH_BYTES} bytes in a batch or"
+                    f" {MAX_LIST_BYTES} in all",
                 )
 
     async def _entries(self, batch: bytes) -> Batch:
         entries = checked_payload(list[FileEntry], frames.DATA, batch)
         self._limit -= len(entries)
         if not entries or self._limit < 0:
-            raise invalid(frames.DATA, "no entries, or more than were asked for")
-        await asyncio.sleep(0)  # One after the other: checking them all would hold up everybody.
+            raise invalid(frames.DATA, "a batch without entries, or more entries than requested")
+        await asyncio.sleep(0)  # Parsing batch after batch would block the event loop.
         return entries
 
 
 def _bounded(path: str) -> str:
     """Raises InvalidPath."""
     if len(path) > MAX_PATH:
-        raise errors.InvalidPath(f"a path has 1 to {MAX_PATH} bytes, not {len(path)} characters")
+        raise errors.InvalidPath(f"path too long: {len(path)} characters, at most {MAX_PATH} bytes")
     return path

@@ -1,7 +1,7 @@
-"""A link: one stream to a warden, many channels on it.
+"""A link: one stream to a warden with many channels.
 
-Whatever the warden sends is hostile input. A frame out of place, more bytes than were granted or
-answers that do not parse end the link; what was going on in it raises LinkLost.
+The warden's frames are hostile input. A malformed or unexpected frame, or more bytes than were
+granted, ends the link, and every open channel raises LinkLost.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from sandbox_warden import frames
 from sandbox_warden.frames import Frame, FrameError
 
 _SLACK = 256 * 1024
-"""Beyond the window granted: small frames (started, gap, reply) are not counted by the warden."""
+"""On top of the window: the warden does not count small frames (started, gap, reply)."""
 _MAX_FRAMES = 150_000
-"""Of a channel, waiting to be read: more than the window allows to a warden whose every frame has a
-byte of output and its offset."""
+"""Unread frames on one channel. More than fit into the window if each carries one byte of output
+and its offset."""
 _MAX_UNASKED = 64 << 20
-"""How much may come for channels that nobody has any more, until something is asked again: more
-than can be on its way when somebody leaves."""
+"""Bytes accepted for closed channels between two requests: more than can be in flight when a
+channel is closed."""
 _FRAME_COST = 64
 _SLICE = 500
-"""How many frames are taken in before others get their turn."""
+"""Frames dispatched before yielding to the event loop."""
 
 STALL_S = 10.0
-"""A warden that takes nothing for so long is given up. An engine does not always end the streams of
-a box that is gone, and whoever writes to one would wait for ever."""
+"""A warden that reads nothing for this long is given up. An engine does not always close the
+streams of a box that is gone, and a write to one would never return."""
 
 
 class LinkLost(Exception):
-    """The stream ended, or the warden broke the protocol. What was asked may have happened."""
+    """The stream ended, or the warden broke the protocol. The request may have been executed."""
 
 
 class Channel:
-    """One request on a link and the frames that come back on it, for as long as its `async with`.
+    """One request on a link and its reply frames, open inside `async with`.
 
-    Left early, the warden is told to stop sending. A command goes on.
+    Leaving with an exception sends CANCEL: the warden stops sending, a command keeps running.
     """
 
     def __init__(self, link: Link, number: int, request: bytes) -> None:
@@ -68,7 +68,7 @@ class Channel:
                 await self.send(frames.CANCEL)
 
     async def receive(self, *, silence_s: float | None = None) -> Frame:
-        """The next frame. Raises LinkLost, and TimeoutError after a silence of that long."""
+        """The next frame. Raises LinkLost, and TimeoutError after silence_s without one."""
         while not self._frames:
             if self._link.lost is not None:
                 raise LinkLost(self._link.lost)
@@ -107,7 +107,7 @@ class Channel:
 
 
 class Link:
-    """Who opens it closes it."""
+    """The server's end of a stream. Whoever creates it closes it."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -121,9 +121,9 @@ class Link:
         return f"<Link {len(self._channels)} channels{', ' + self.lost if self.lost else ''}>"
 
     def request(self, kind: int, body: dict[str, Any]) -> Channel:
-        """A request on a channel of its own, sent when the channel is entered.
+        """A channel for this request, which is sent when the channel is entered.
 
-        Raises InvalidRequest for one that no frame can hold: the warden would end the link.
+        Raises InvalidRequest if it does not fit into a frame: the warden would end the link.
         """
         self._number = self._number % 0xFFFFFFFE + 1
         self._unasked = 0
@@ -131,8 +131,8 @@ class Link:
             request = frames.encode_json(kind, self._number, body)
         except frames.TooLong as exc:
             raise InvalidRequest(
-                f"this is too large to be sent to the box: {exc.size} bytes as JSON in UTF-8, at"
-                f" most {frames.MAX_PAYLOAD}; send large data as a file, or as stdin"
+                f"request too large for the box: {exc.size} bytes as JSON in UTF-8, at most"
+                f" {frames.MAX_PAYLOAD}; send large data as a file, or as stdin"
             ) from None
         return Channel(self, self._number, request)
 
@@ -160,7 +160,7 @@ class Link:
         self._reader.cancel()
         try:
             await asyncio.gather(self._reader, return_exceptions=True)
-        finally:  # Also where whoever closes it is cancelled meanwhile.
+        finally:  # Also if the caller is cancelled meanwhile.
             await self._stream.close()
 
     async def _read(self) -> None:
@@ -190,7 +190,7 @@ class Link:
                 else "ERROR frame without `message`"
             )
         channel = self._channels.get(number)
-        if channel is not None and kind in frames.KINDS:  # Or it is of a later version.
+        if channel is not None and kind in frames.KINDS:  # A later version may have other kinds.
             channel.push(frame)
             return
         self._unasked += _FRAME_COST + len(payload)

@@ -1,4 +1,4 @@
-"""A link to one warden that is replaced when it breaks, and requests over it."""
+"""A link to one warden that reconnects, and requests over it."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from .answers import checked
 from .link import Channel, Link, LinkLost
 
 ANSWER_S = 30.0
-"""How long a warden may take for an answer that does not depend on a command."""
+"""Timeout of requests that do not wait for a command."""
 CONNECT_S = 10.0
 SILENCE_S = 5.0
-"""After so long without a word, the warden is asked whether it is still there."""
+"""After this long without a frame, check that the warden, or its box, is alive."""
 STEADY_S = 5.0
-"""A link that has lasted so long did not break at once."""
+"""A link that lasted this long resets the count of breaks."""
 PAUSE_S = 0.05
-"""The first pause after a break; each further one is twice as long."""
+"""The first pause after a break; it doubles with each further one."""
 LONGEST_PAUSE_S = 1.0
 _MAX_BREAKS = 8
 _T = TypeVar("_T")
 
 
 class Breaks:
-    """Those of the link under one call, which is begun anew after each."""
+    """Counts how often the link broke during one call, which is retried after each break."""
 
     def __init__(self) -> None:
         self._backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S, most=_MAX_BREAKS)
         self._last = time.monotonic()
 
     async def pause(self, error: LinkLost) -> None:
-        """Wait before the next attempt. Raises RuntimeUnavailable where every link breaks soon."""
+        """Wait before the next attempt. Raises RuntimeUnavailable after _MAX_BREAKS in a row."""
         now = time.monotonic()
         if now - self._last > STEADY_S:
             self._backoff.reset()
         pause_s = self._backoff.pause_s(now)
         if pause_s is None:
             raise errors.RuntimeUnavailable(
-                f"the link to the box breaks again and again: {_MAX_BREAKS} times, the last because"
-                f" {error}; try again"
+                f"the link to the box broke {_MAX_BREAKS} times in a row, the last because {error};"
+                " try again"
             ) from error
         await asyncio.sleep(pause_s)
         self._last = time.monotonic()
 
 
 class Reachable(Protocol):
-    """A box, as far as a link needs it."""
+    """The part of a box that a link needs."""
 
     id: str
 
@@ -63,7 +63,7 @@ class Reachable(Protocol):
 
 
 class ReconnectingLink:
-    """Speaks to the warden of one box in the name of one epoch."""
+    """A link to the warden of one box under one epoch, opened again when it breaks."""
 
     def __init__(self, box: Reachable, *, epoch: int = 1, deadman_s: float | None = None) -> None:
         self._box = box
@@ -77,22 +77,21 @@ class ReconnectingLink:
         return f"<{type(self).__name__} {self._box!r} epoch {self._epoch} {self._link!r}>"
 
     async def close(self) -> None:
-        """Let go of the link. The box and what runs in it live on."""
+        """Close the link. The box and its commands keep running."""
         await self._drop_link()
 
     async def connect(self) -> None:
-        """Make sure there is a link.
+        """Open the link, unless it is open.
 
-        Raises SessionLost where the box is gone, Fenced where it is somebody else's, and
-        RuntimeUnavailable where the warden cannot be reached.
+        Raises SessionLost if the box is gone, Fenced if another owner has it, RuntimeUnavailable
+        if the warden cannot be reached.
         """
         await self._get_link()
 
     async def _ask(
         self, expected: type[_T], kind: int, body: dict[str, Any], *, repeatable: bool = True
     ) -> _T:
-        """The answer to a request. Where it may be sent again, one break of the link is not an
-        error yet."""
+        """The answer to a request. A repeatable one is sent again once if the link breaks."""
 
         async def answer(link: Link, channel: Channel) -> _T:
             return checked(expected, await self._answer(link, channel))
@@ -122,8 +121,8 @@ class ReconnectingLink:
         return errors.RuntimeUnavailable(f"box {self._box.id} did not answer ({why}); try again")
 
     async def _answer(self, link: Link, channel: Channel) -> frames.Frame:
-        """The next frame, however long a busy warden takes, as long as its box lives: an engine
-        does not always end the streams of one that is gone. Raises LinkLost."""
+        """The next frame, without a timeout as long as the box is alive: an engine does not always
+        close the streams of a box that is gone. Raises LinkLost."""
         while True:
             try:
                 return await channel.receive(silence_s=SILENCE_S)
@@ -135,18 +134,18 @@ class ReconnectingLink:
         try:
             return not await self._box.is_alive()
         except errors.RuntimeUnavailable:
-            return False  # Nobody can tell: the answer may still come.
+            return False  # Unknown: the answer may still come.
 
     async def _next(self, link: Link, channel: Channel) -> frames.Frame:
-        """The next frame, however long a command is silent, as long as its warden answers."""
+        """The next frame, without a timeout as long as the warden answers. Raises LinkLost."""
         while True:
             try:
                 return await channel.receive(silence_s=SILENCE_S)
             except TimeoutError:
-                await self._make_sure(link)
+                await self._check(link)
 
-    async def _make_sure(self, link: Link) -> None:
-        """Give a link up whose warden does not answer."""
+    async def _check(self, link: Link) -> None:
+        """Close the link if the warden does not answer a ping."""
         try:
             async with asyncio.timeout(SILENCE_S), link.request(frames.PING, {}) as channel:
                 await channel.receive()
@@ -168,7 +167,7 @@ class ReconnectingLink:
             await link.close()
 
     async def _connect(self) -> Link:
-        """Open a stream and say hello, for as long as the box lives and patience lasts."""
+        """Open a stream and send HELLO; retried for CONNECT_S while the box is alive."""
         first_s, longest_s = PAUSE_S / 4, LONGEST_PAUSE_S / 2
         backoff = Backoff(first_s, longest_s, CONNECT_S, since=time.monotonic())
         while True:
@@ -189,12 +188,12 @@ class ReconnectingLink:
         try:
             return await self._box.open_stream()
         except errors.RuntimeUnavailable as exc:
-            # An engine that refuses may have a box before it that is ending: that is looked at.
+            # The engine may refuse because the box is ending; _connect() checks that.
             raise LinkLost(exc.message) from exc
 
     async def _hello(self, stream: ByteStream) -> Link:
         link = Link(stream)
-        # The first wardens know `version` alone and ask for exactly theirs.
+        # The first wardens know only `version`, and accept only their own.
         oldest, newest = frames.OLDEST_VERSION, frames.PROTOCOL_VERSION
         body: dict[str, Any] = {
             "version": oldest,
@@ -208,14 +207,14 @@ class ReconnectingLink:
                 about = checked(BoxAbout, await channel.receive())
                 if not oldest <= about.version <= newest:
                     raise errors.RuntimeUnavailable(
-                        f"the warden of box {self._box.id} speaks version {about.version}, this"
-                        f" server {oldest} to {newest}; end the session to get a new box"
+                        f"the warden of box {self._box.id} speaks protocol version {about.version},"
+                        f" this server {oldest} to {newest}; end the session to get a new box"
                     )
         except BaseException:
             await link.close()
             raise
         if self.about is not None and about.boot != self.about.boot:
             await link.close()
-            raise errors.SessionLost(f"box {self._box.id} was started anew, and its state is gone")
+            raise errors.SessionLost(f"box {self._box.id} was restarted, and its state is gone")
         self.about = about
         return link

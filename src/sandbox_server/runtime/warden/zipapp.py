@@ -1,4 +1,4 @@
-"""The warden as one file: a zipapp of the package's own sources, the same bytes each time."""
+"""The warden as one file: a reproducible zipapp of the sandbox_warden sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @cache
 def warden_zipapp() -> bytes:
-    """The zipapp. It runs with any Python from 3.8 on."""
+    """The zipapp. It runs on Python 3.8 and newer."""
     sources = {
         f"sandbox_warden/{item.name}": item.read_bytes()
         for item in files("sandbox_warden").iterdir()
@@ -31,12 +31,12 @@ def warden_zipapp() -> bytes:
 
 @cache
 def warden_version() -> str:
-    """A short name of exactly this warden."""
+    """A short hash of this warden's sources."""
     return hashlib.sha256(warden_zipapp()).hexdigest()[:12]
 
 
 def warden_arguments(spec: BoxSpec, box_id: str) -> list[str]:
-    """What the warden of a box is started with, besides what depends on the runtime."""
+    """The arguments of a warden that do not depend on the runtime."""
     return [
         f"box={box_id}",
         f"build={warden_version()}",
