@@ -13,8 +13,8 @@ from sandbox_sdk.protocol.models import Target
 from sandbox_server.fleet import Phase, RedisLease, RedisRegistry, SessionIndex, Store, Worker
 from sandbox_server.sessions.lease import Load, LoneLease
 from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.reporter import BATCH
 from sandbox_server.sessions.table import SessionTable
-from sandbox_server.sessions.teller import BATCH
 from tests.fleet.conftest import may_serve
 from tests.fleet.flaky_redis import FlakyWay, flaky_way
 from tests.fleet.redis_server import RedisServer

@@ -23,12 +23,12 @@ _INSTEAD = {
     Doubt.NOT_PARSED: "use simpler bash syntax, or several commands",
     Doubt.TOO_MUCH: "split it into several commands, or upload large data as a file",
 }
-MAX_TOLD = 1000
+MAX_SHOWN = 1000
 """Most characters shown of a command, and of all its arguments together."""
 
 
 @dataclass(frozen=True)
-class Told:
+class Excerpt:
     """A call as shown to callers. Bounded in size: text that is cut off ends in `…`"""
 
     text: str
@@ -38,7 +38,7 @@ class Told:
     argv: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, place: Place, via: tuple[str, ...] = (), argv: Sequence[str] = ()) -> Told:
+    def of(cls, place: Place, via: tuple[str, ...] = (), argv: Sequence[str] = ()) -> Excerpt:
         names = tuple(clipped(name, 100) for name in via)
         return cls(clipped(place.text), place.start, place.end, names, tuple(_shown(argv)))
 
@@ -50,7 +50,7 @@ class Rejection:
     rule: str
     reason: str
     alternative: str | None
-    told: Told
+    excerpt: Excerpt
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Policy:
             return None
         for doubt, place, why in found.doubts:
             reason = f"{why}, and this policy allows only what it can check before running"
-            return Rejection(doubt.value, reason, _INSTEAD[doubt], Told.of(place))
+            return Rejection(doubt.value, reason, _INSTEAD[doubt], Excerpt.of(place))
         return next(self._unlisted(found), None)
 
     def _denied(self, found: Analysis) -> Iterator[Rejection]:
@@ -171,23 +171,23 @@ class Policy:
 
 
 def _by_rule(rule: Rule, call: Call, argv: list[str], reason: str) -> Rejection:
-    return Rejection(rule.id, reason, rule.alternative, Told.of(call.place, call.via, argv))
+    return Rejection(rule.id, reason, rule.alternative, Excerpt.of(call.place, call.via, argv))
 
 
 def _shadowing(call: Call) -> Rejection:
     reason = "the function would replace an allowed command of the same name"
-    told = Told.of(call.place, call.via)
-    return Rejection(SHADOWED, reason, "give the function another name", told)
+    excerpt = Excerpt.of(call.place, call.via)
+    return Rejection(SHADOWED, reason, "give the function another name", excerpt)
 
 
 def _not_listed(call: Call, argv: list[str]) -> Rejection:
     name = clipped(command_name(argv[0]) or argv[0], 100)
     reason = f"this policy does not allow {name}, or not with these arguments"
-    return Rejection(NOT_LISTED, reason, None, Told.of(call.place, call.via, argv))
+    return Rejection(NOT_LISTED, reason, None, Excerpt.of(call.place, call.via, argv))
 
 
 def _shown(argv: Sequence[str]) -> Iterator[str | None]:
-    left = MAX_TOLD
+    left = MAX_SHOWN
     for field in argv:
         if left <= 0:
             yield "…"
@@ -197,5 +197,5 @@ def _shown(argv: Sequence[str]) -> Iterator[str | None]:
         left -= 1 + len(plain or "")
 
 
-def clipped(text: str, length: int = MAX_TOLD) -> str:
+def clipped(text: str, length: int = MAX_SHOWN) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -17,7 +17,7 @@ from sandbox_sdk.protocol.models import ExecuteRequest, SimpleCommand, Verdict
 from sandbox_server.policy.analysis import Analysis, Call
 from sandbox_server.policy.bash.effort import QUICK_WORK
 from sandbox_server.policy.bash.syntax import TooMuch
-from sandbox_server.policy.policy import MAX_TOLD, Policy, Rejection, Ruling, Told
+from sandbox_server.policy.policy import MAX_SHOWN, Excerpt, Policy, Rejection, Ruling
 from sandbox_server.policy.rules import Mode
 from sandbox_server.service.audit import AuditLog
 
@@ -89,7 +89,7 @@ class Gate:
             self.rejected[rejection.rule] += 1
             log.info("command.rejected", rule=rejection.rule, policy=ruling.policy, tenant=tenant,
                      thread=request.thread_id, session=request.session_id)  # fmt: skip
-            log.debug("command.rejected_text", command=request.command[:MAX_TOLD])
+            log.debug("command.rejected_text", command=request.command[:MAX_SHOWN])
             raise _rejected(ruling.policy, rejection)
         self.allowed += 1
         if ruling.mode is Mode.WHITELIST:
@@ -158,7 +158,7 @@ class Gate:
 def verdict_of(ruling: Ruling, found: Analysis) -> Verdict:
     """A ruling as a wire model, with all simple commands that were found."""
     rejection = ruling.rejection
-    calls = [Told.of(call.place, call.via, call.argvs[0]) for call in found.calls if _runs(call)]
+    calls = [Excerpt.of(call.place, call.via, call.argvs[0]) for call in found.calls if _runs(call)]
     return Verdict(
         allowed=ruling.allowed,
         policy=ruling.policy,
@@ -166,23 +166,23 @@ def verdict_of(ruling: Ruling, found: Analysis) -> Verdict:
         rule=rejection.rule if rejection else None,
         reason=rejection.reason if rejection else None,
         alternative=rejection.alternative if rejection else None,
-        command=_simple(rejection.told) if rejection else None,
+        command=_simple(rejection.excerpt) if rejection else None,
         doubts=list(ruling.doubts),
-        commands=[_simple(told) for told in calls],
+        commands=[_simple(call) for call in calls],
     )
 
 
 def _rejected(policy: str, rejection: Rejection) -> CommandRejected:
-    told = rejection.told
+    excerpt = rejection.excerpt
     instead = f"; instead: {rejection.alternative}" if rejection.alternative else ""
     return CommandRejected(
-        f"rule {rejection.rule} rejects `{told.text}`: {rejection.reason}{instead}",
+        f"rule {rejection.rule} rejects `{excerpt.text}`: {rejection.reason}{instead}",
         rule=rejection.rule,
         policy=policy,
-        command=told.text,
-        start=told.start,
-        end=told.end,
-        via=list(told.via),
+        command=excerpt.text,
+        start=excerpt.start,
+        end=excerpt.end,
+        via=list(excerpt.via),
         reason=rejection.reason,
         alternative=rejection.alternative,
     )
@@ -192,8 +192,8 @@ def _runs(call: Call) -> bool:
     return not call.defines and any(call.argvs)
 
 
-def _simple(told: Told) -> SimpleCommand:
-    return SimpleCommand.model_validate(told, from_attributes=True)
+def _simple(excerpt: Excerpt) -> SimpleCommand:
+    return SimpleCommand.model_validate(excerpt, from_attributes=True)
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import Key, LiveSession
 from sandbox_server.sessions.making import SessionMaker, SessionOptions
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
-from sandbox_server.sessions.teller import BATCH, Teller
+from sandbox_server.sessions.reporter import BATCH, Reporter
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class SessionTable:
         self._occupancy = occupancy
         self._live: dict[Key, LiveSession] = {}
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
-        self._teller = Teller(registry, lease)
+        self._reporter = Reporter(registry, lease)
 
     def __repr__(self) -> str:
         return f"<SessionTable {len(self._live)} live of {self._occupancy.capacity}>"
@@ -66,7 +66,7 @@ class SessionTable:
     @property
     def behind(self) -> bool:
         """Whether the registry is missing an update from this table."""
-        return self._teller.is_behind(self._live.values())
+        return self._reporter.is_behind(self._live.values())
 
     def sessions(self) -> list[LiveSession]:
         return list(self._live.values())
@@ -146,7 +146,7 @@ class SessionTable:
 
     async def abandon(self, record: Record) -> None:
         """Record as lost a session of an earlier process that has no box any more."""
-        await self._teller.end(replace(record, status=Status.LOST))
+        await self._reporter.end(replace(record, status=Status.LOST))
 
     async def vouch(self) -> None:
         """After a gap in the lease: keep the sessions that are still ours, end those taken over,
@@ -154,20 +154,20 @@ class SessionTable:
 
         Raises RuntimeUnavailable; what was done by then stays done.
         """
-        unvouched = [s for s in self.sessions() if not self._teller.has_vouched_for(s)]
+        unvouched = [s for s in self.sessions() if not self._reporter.has_vouched_for(s)]
         superseded: list[LiveSession] = []
         try:
             for start in range(0, len(unvouched), BATCH):
-                superseded += await self._teller.vouch(unvouched[start : start + BATCH])
+                superseded += await self._reporter.vouch(unvouched[start : start + BATCH])
         finally:
             await self._end_superseded(superseded)
-        await self._teller.tell_ends()
+        await self._reporter.report_ends()
 
     async def _is_ours(self, session: LiveSession) -> bool:
         """Whether no other worker took the session over. Raises RuntimeUnavailable if the registry
         has to be asked and does not answer."""
-        if not self._teller.has_vouched_for(session):
-            await self._end_superseded(await self._teller.vouch([session]))
+        if not self._reporter.has_vouched_for(session):
+            await self._end_superseded(await self._reporter.vouch([session]))
         return session.ended is None
 
     async def _may_end(self, session: LiveSession) -> bool:
@@ -225,7 +225,7 @@ class SessionTable:
         try:
             session = await self._maker.make(key, options, before)
             try:
-                await self._teller.begin(session.record, before=before)
+                await self._reporter.begin(session.record, before=before)
             except BaseException:  # Not in the table: nothing else would destroy the box.
                 await asyncio.shield(self._maker.discard(session.box, session.agent))
                 raise
@@ -244,7 +244,7 @@ class SessionTable:
             log.info("session.ended", thread=session.record.thread_id, reason=status.value,
                      box=session.box.id, idle_s=idle_s)  # fmt: skip
             try:
-                await self._teller.end(replace(session.record, status=status))
+                await self._reporter.end(replace(session.record, status=status))
             finally:
                 self._leave(session)
         await asyncio.shield(self._end_box(session))

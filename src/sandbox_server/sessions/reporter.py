@@ -18,7 +18,7 @@ BATCH = 200
 """Sessions vouched for per call: larger batches would block the event loop."""
 
 
-class Teller:
+class Reporter:
     """Repeats what the registry did not acknowledge, or may have lost."""
 
     def __init__(self, registry: Registry, lease: Lease) -> None:
@@ -48,7 +48,7 @@ class Teller:
             raise
 
     async def end(self, record: Record) -> None:
-        """Report the end of a session. If the registry does not answer, tell_ends() repeats it."""
+        """Report the end of a session; if the registry does not answer, report_ends() repeats it."""
         self._unreported[record.session_id] = record
         try:
             await self._registry.end(record, record.status)
@@ -72,7 +72,7 @@ class Teller:
                 superseded.append(session)
         return superseded
 
-    async def tell_ends(self) -> None:
+    async def report_ends(self) -> None:
         """Report pending ends. Raises RuntimeUnavailable if some are left."""
         for ended in list(self._unreported.values()):
             await self.end(ended)
