@@ -48,7 +48,7 @@ class Reporter:
             raise
 
     async def end(self, record: Record) -> None:
-        """Report the end of a session; if the registry does not answer, report_ends() repeats it."""
+        """Report the end of a session. If the registry is silent, report_ends() repeats it."""
         self._unreported[record.session_id] = record
         try:
             await self._registry.end(record, record.status)
