@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.operations import OPERATIONS
@@ -51,14 +52,31 @@ def create_app(
         lifespan=lifespan,
     )
     keys = keys or ApiKeys([])
-    app.router.routes.extend(_routes(Served(tenants, keys, limits)))
+    routes = _routes(Served(tenants, keys, limits))
+    app.router.routes.extend(routes)
     install_docs(app)
     install_error_handlers(app)
+    app.add_middleware(ByPath, routes=routes)
     app.add_middleware(BodyLimit, limits=limits, uploads=frozenset({UPLOAD}))
     if not keys.required:
         app.add_middleware(OriginGuard, hosts=hosts or AllowedHosts())
     app.add_middleware(RequestLog)
     return app
+
+
+class ByPath:
+    """Looks a route up by its method and path; FastAPI's own way to a route takes 0.1 ms longer.
+    What is not found there (wrong methods, /docs, a path with a prefix) goes that way."""
+
+    def __init__(self, app: ASGIApp, *, routes: Iterable[PublicRoute]) -> None:
+        self._app = app
+        self._routes = {
+            (method, route.path): route for route in routes for method in route.methods or ()
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self._routes.get((scope.get("method", ""), scope.get("path", "")))
+        await (route.app if route else self._app)(scope, receive, send)
 
 
 def _routes(served: Served) -> list[PublicRoute]:
