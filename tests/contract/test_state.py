@@ -124,7 +124,7 @@ async def test_what_cannot_be_kept_is_told(warden: WardenClient) -> None:
     result = await warden.run("cd /tmp; x=$(head -c 6000000 /dev/zero | tr '\\0' a); echo ${#x}")
     assert (result.stdout, result.exit_code) == ("6000000\n", 0)
     assert "not kept: they take 600" in result.stderr
-    assert "at most 4194304 are kept" in result.stderr
+    assert "the limit is 4194304" in result.stderr
     assert not result.state_saved
     assert await output(warden, "echo $x $PWD") == "1 /workspace\n"
 

@@ -21,7 +21,7 @@ QUIET = {"runtime": "bubblewrap", "pool_size": 0, "min_pool_size": 0, "worker_id
 async def test_a_network_that_no_box_can_have(state_dir: Path) -> None:
     """It started, said that all limits hold, and no box ever came up."""
     settings = load(**QUIET, state_dir=state_dir, network="bridge")
-    with pytest.raises(InvalidRequest, match="SANDBOX_NETWORK=bridge needs docker"):
+    with pytest.raises(InvalidRequest, match="SANDBOX_NETWORK=bridge needs the docker runtime"):
         async with open_service(settings):
             pass
 
