@@ -139,6 +139,9 @@ class Analyser:
         if isinstance(inner, Run):
             names = [text.partition("=")[0] for text in inner.assigned]
             made = Call(call.place, [inner.argv], via, assigned=names, direct=False)
+            if inner.elsewhere:
+                scope = self.record.apart(scope)
+                scope.variables.cwd, scope.variables.other_cwds = None, ()
             self._invoke(made, dataclasses.replace(scope, via=via))
             return
         self._script(inner, call, dataclasses.replace(scope, via=via, place=call.place))

@@ -10,6 +10,7 @@ from sandbox_server.policy.fields import HOLE, NAME, SPLIT, may_be_flag
 from sandbox_server.policy.inner import Inner, Run, Unread, filled
 
 _RUNS = ("-exec", "-execdir", "-ok", "-okdir")
+_IN_FOLDER = ("-execdir", "-okdir")
 _WRITES = ("-fprint", "-fprint0", "-fls", "-fprintf")
 _PRINTS_OTHERS = frozenset({*_RUNS, *_WRITES, "-printf", "-ls"})
 _NO_FILTER = frozenset({
@@ -30,6 +31,7 @@ class Search:
 
     starts: list[str] = field(default_factory=list)
     runs: list[list[str]] = field(default_factory=list)
+    """Each with its flag first."""
     writes: list[str] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
     sure: bool = True
@@ -50,9 +52,12 @@ class Search:
         word = words[index]
         if word in _RUNS:
             end = _end_of_run(words, index)
-            self.runs.append(words[index + 1 : end])
             self.flags.append(word)
+            if index + 1 < end:
+                self.runs.append(words[index:end])
             return end + 1 - index
+        if word == "-delete":
+            self.runs.append([word, "rm", "-r", "{}"])
         if word[:1] in ("-", "!", "(", ")", ","):
             self.flags.append(word)
             if word in _WRITES:
@@ -84,15 +89,14 @@ class Search:
 
 
 def unwrap_find(argv: list[str], _: str | None = None) -> Iterator[Inner]:
-    """The commands of -exec and the like; an unfiltered -delete is `rm -r`, -fprint is `tee`."""
+    """The commands of -exec and the like; -delete is judged as `rm -r`, -fprint as `tee`."""
     search = Search.of(argv[1:])
     if not search.sure:
         yield Unread("an argument of find that is only known at run time may be -exec or -delete")
-    for command in filter(None, search.runs):
+    for kind, *command in search.runs:
         for place in [*(search.starts if search.everything else []), *search.found]:
-            yield Run(filled(command, "{}", place))
-    if search.everything and "-delete" in search.flags:
-        yield from (Run(["rm", "-r", start]) for start in search.starts)
+            named = filled(command, "{}", place)
+            yield Run(named, elsewhere=kind in _IN_FOLDER and _names_others(command))
     yield from (Run(["tee", file]) for file in search.writes)
 
 
@@ -109,6 +113,11 @@ def _end_of_run(words: list[str], start: int) -> int:
         if words[index] == ";" or (words[index] == "+" and words[index - 1] == "{}"):
             return index
     return len(words)
+
+
+def _names_others(command: list[str]) -> bool:
+    """Whether it has relative paths besides what is found, or words that may be some."""
+    return any("{}" not in word and word[:1] not in ("-", "/") for word in command[1:])
 
 
 def _is_dots(start: str) -> bool:

@@ -15,6 +15,8 @@ class Run:
     argv: list[str]
     assigned: list[str] = field(default_factory=list)
     """`NAME=value` in its environment."""
+    elsewhere: bool = False
+    """In a working directory that is not known."""
 
 
 @dataclass(frozen=True)

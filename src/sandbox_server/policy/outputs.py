@@ -23,6 +23,7 @@ _PLAIN_FLAGS = {
 }
 """For programs that print a selection of their input lines: arguments that keep it so."""
 _NAMES_ONLY = re.compile("-[1aAtrSdcuUvX]+")
+_NUMERIC = re.compile(f"[-+]?[0-9.{NUMBER}]+")
 _DIRECTIVE = re.compile(r"%(?:%|[-0-9.]*([sbqdcxi]))")
 
 
@@ -59,7 +60,7 @@ def _output(argv: list[str], stdin: str | None) -> str | None:
         return f"/tmp/{NAME}\n"
     if name == "which":
         return f"/{NAME}\n"
-    if name == "seq":
+    if name == "seq" and all(_NUMERIC.fullmatch(argument) for argument in arguments):
         return f"{NUMBER}\n"
     if name == "date":
         return _date(arguments)
@@ -70,7 +71,8 @@ def _output(argv: list[str], stdin: str | None) -> str | None:
     if (NAME in stdin or NUMBER in stdin) and (plain := _PLAIN_FLAGS.get(name)):
         others = [argument for argument in arguments if not plain.fullmatch(argument)]
         patterns = 1 if "grep" in name else 0
-        return stdin if len(others) == patterns else None
+        flags = re.search("^-", stdin, re.MULTILINE)  # Without some of them others count.
+        return stdin if len(others) == patterns and not flags else None
     return None
 
 
@@ -80,7 +82,8 @@ def _date(arguments: list[str]) -> str | None:
     if len(formats) != 1 or any(SPLIT in argument for argument in arguments):
         return None
     text = re.sub("%-?[sdmYyHMSjuwNeI]", NUMBER, formats[0][1:])
-    return re.sub("%-?[A-Za-z]", NAME, text) + "\n"
+    text = re.sub("%-?[abABFTDRZpP]", NAME, text)
+    return None if "%" in text else text + "\n"
 
 
 def _listed(arguments: list[str]) -> str | None:

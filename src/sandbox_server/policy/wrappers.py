@@ -77,6 +77,10 @@ PREFIXES = {
     "xvfb-run": Prefix(valued="efnpsw"),
 }  # fmt: skip
 _NAMES_ONLY = {"command": ("-v", "-V", "-pv", "-pV"), "sudo": ("-l", "-v", "-k", "-K", "-V")}
+_MOVES = {
+    "env": ("-C", "--chdir"),
+    "sudo": ("-D", "--chdir", "-R", "--chroot"),
+}
 _OPENS_SHELL = {"sudo": ("-i", "-s", "-e", "-A", "--login", "--shell", "--edit", "--askpass")}
 
 
@@ -111,8 +115,11 @@ def _prefixed(name: str, prefix: Prefix, argv: list[str]) -> Iterable[Inner]:
         found.append(Unread(f"the arguments of {name} are only known at run time"))
     if any(option in _OPENS_SHELL.get(name, ()) for option, _ in options.found):
         found.append(Unread(f"{name} would start a shell or an editor"))
-    if rest:
-        found.append(Script(" ".join(rest)) if prefix.shell else Run(rest, assigned=assigned))
+    if rest and prefix.shell:
+        found.append(Script(" ".join(rest)))
+    elif rest:
+        moved = any(option in _MOVES.get(name, ()) for option, _ in options.found)
+        found.append(Run(rest, assigned=assigned, elsewhere=moved))
     return found
 
 
