@@ -117,9 +117,14 @@ class AsyncSandboxClient:
         env: Mapping[str, str] | None = None,
         idle_timeout_s: float | None = None,
     ) -> Session:
-        """Make the sandbox now, with settings of its own. `status` says whether it existed before.
+        """Make the sandbox now, with settings of its own: the first use makes one without them.
 
-        Only needed for the settings: the first use makes the sandbox too.
+        environment: a name out of the server's SANDBOX_ENVIRONMENTS; by default its own image.
+        env: variables of every command. idle_timeout_s: seconds after the last use at which the
+        sandbox ends; by default the server's, 1800 unless configured.
+
+        `status` says whether it existed before, and `not_applied` which of these settings such a
+        sandbox does not have: to have them, cleanup() first.
         """
         return await self._connection.make(
             environment=environment, env=env or {}, idle_timeout_s=idle_timeout_s
@@ -139,13 +144,22 @@ class AsyncSandboxClient:
         sandboxes, target = await self._connection.ready()
         return await sandboxes.cleanup(target)
 
-    async def restart(self) -> Session:
-        """End the sandbox and make an empty one for its thread, with the next generation."""
+    async def restart(self, *, env: Mapping[str, str] | None = None) -> Session:
+        """End the sandbox and make an empty one for its thread, with the next generation.
+
+        Environment and idle timeout stay as they were; variables are those given here.
+        """
         sandboxes, target = await self._connection.ready()
         before = None if target.thread_id else await sandboxes.session(target)
+        ended = CleanupResult()
         with contextlib.suppress(SessionNotFound, SessionLost):
-            await sandboxes.cleanup(target)
-        return await self._connection.make(again=before)
+            ended = await sandboxes.cleanup(target)
+        return await self._connection.make(
+            again=before,
+            environment=ended.environment,
+            env=env or {},
+            idle_timeout_s=ended.idle_timeout_s,
+        )
 
     async def health(self) -> Health:
         """The state of the server, or of the service in this process."""

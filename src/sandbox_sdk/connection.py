@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Any
 
 import anyio
@@ -16,6 +17,8 @@ from sandbox_sdk.protocol.models import (
     checked,
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
+
+log = logging.getLogger("sandbox")
 
 CLOSE_S = 15.0
 """How long close() waits for a server that does not answer."""
@@ -84,6 +87,13 @@ class Connection:
                 thread_id = (again or await sandboxes.session(self._target)).thread_id
             request = checked(CreateSessionRequest, thread_id=thread_id, **settings)
             session = await sandboxes.create_session(request)
+            if session.not_applied:
+                log.warning(
+                    "thread %s has a live session, made without this %s; cleanup() ends it, and"
+                    " the next create_session() has what it asks for",
+                    thread_id,
+                    ", ".join(session.not_applied),
+                )
             if self._target.session_id is not None:
                 self._target = Target(session_id=session.session_id)
         return session

@@ -106,8 +106,8 @@ class SandboxClient:
     def cleanup(self) -> CleanupResult:
         return self._run(self._client.cleanup)
 
-    def restart(self) -> Session:
-        return self._run(self._client.restart)
+    def restart(self, *, env: Mapping[str, str] | None = None) -> Session:
+        return self._run(lambda: self._client.restart(env=env))
 
     def health(self) -> Health:
         return self._run(self._client.health)

@@ -117,10 +117,18 @@ def test_request_id_made_here(server: Served, given: str) -> None:
 def logged(
     server: Served, path: str, event: str = "request", **options: object
 ) -> dict[str, object]:
+    """The line of one request, which is written after its answer: that of the test before may come
+    in this one."""
     with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as entries:
-        server.http.request("POST", path, **options)  # type: ignore[arg-type]
-        eventually(lambda: any(entry["event"] == "request" for entry in entries))
-    return next(dict(entry) for entry in entries if entry["event"] == event)
+        answer = server.http.request("POST", path, **options)  # type: ignore[arg-type]
+        request_id = answer.headers["x-request-id"]
+
+        def own() -> dict[str, dict[str, object]]:
+            mine = (dict(entry) for entry in entries if entry.get("request_id") == request_id)
+            return {str(entry["event"]): entry for entry in reversed(list(mine))}
+
+        eventually(lambda: "request" in own())
+    return own()[event]
 
 
 def test_one_line_a_request(server: Served) -> None:

@@ -52,6 +52,21 @@ async def test_creating_twice_gives_the_same_session(sandboxes: Sandboxes) -> No
     assert first.expires_at > first.created_at
 
 
+async def test_options_that_a_live_session_does_not_have_are_named(sandboxes: Sandboxes) -> None:
+    made = CreateSessionRequest(thread_id="opt", env={"A": "1"}, idle_timeout_s=100)
+    assert (await sandboxes.create_session(made)).not_applied == []
+    for other, named in (
+        ({}, []),
+        ({"env": {"A": "1"}, "idle_timeout_s": 100.0}, []),
+        ({"env": {"A": "2"}}, ["env"]),
+        ({"environment": "node", "idle_timeout_s": 7.0}, ["environment", "idle_timeout_s"]),
+    ):
+        again = await sandboxes.create_session(CreateSessionRequest(thread_id="opt", **other))
+        assert (again.status, again.environment, again.not_applied) == ("existing", None, named)
+    ended = await sandboxes.cleanup(thread("opt"))
+    assert (ended.environment, ended.idle_timeout_s) == (None, 100)
+
+
 async def test_without_a_thread_the_session_is_its_own(sandboxes: Sandboxes) -> None:
     session = await sandboxes.create_session(CreateSessionRequest())
     assert session.thread_id == session.session_id

@@ -29,6 +29,7 @@ from sandbox_sdk import (
 )
 from sandbox_sdk.background import background
 from sandbox_sdk.integrations.tools import SandboxTools
+from sandbox_sdk.testing import FakeBackend
 from tests.sdk.conftest import Home
 
 PATIENCE_S = 30.0
@@ -59,6 +60,19 @@ def test_a_client_with_a_thread_only_leaves() -> None:
         assert by_session.read_text("file") == "here"
         assert by_session.restart().generation == 2
         assert not by_session.exists("file")
+
+
+def test_options_of_a_live_session_are_told_and_survive_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with SandboxClient("kept", backend=FakeBackend()) as sandbox:
+        sandbox.create_session(environment="node", idle_timeout_s=60)
+        assert sandbox.create_session(environment="go").not_applied == ["environment"]
+        assert "thread kept has a live session, made without this environment" in caplog.text
+        again = sandbox.restart(env={"A": "1"})
+        assert (again.generation, again.environment) == (2, "node")
+        assert (again.expires_at - again.created_at).total_seconds() < 61
+        assert sandbox.create_session(env={"A": "1"}).not_applied == []
 
 
 def test_closing_without_with() -> None:

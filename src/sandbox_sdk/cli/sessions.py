@@ -37,7 +37,7 @@ async def _list_sessions(caller: Caller) -> None:
             span(each.idle_s),
             f"{each.expires_at.astimezone():%H:%M:%S}",
             str(each.generation),
-            each.runtime,
+            each.runtime if each.environment is None else f"{each.runtime} ({each.environment})",
             each.worker,
         )
         for each in found.sessions

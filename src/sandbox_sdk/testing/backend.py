@@ -120,11 +120,15 @@ class FakeBackend(Sandboxes):
         session, state = self._sessions.open(
             models.Target(thread_id=request.thread_id or own_id),
             env=request.env,
+            environment=request.environment,
             idle_timeout_s=request.idle_timeout_s,
         )
         if request.thread_id is None:
             session.session_id = own_id
-        return self._told(session, "existing" if state == "live" else "created")
+        if state != "live":
+            return self._told(session, "created")
+        ignored = {"not_applied": session.not_applied(request)}
+        return self._told(session, "existing").model_copy(update=ignored)
 
     async def _session(self, target: models.Target) -> models.SessionInfo:
         session = self._sessions.find(target)
@@ -148,8 +152,11 @@ class FakeBackend(Sandboxes):
         return models.SessionList(sessions=[session.summary(self._limits) for session in live])
 
     async def _cleanup(self, target: models.Target) -> models.CleanupResult:
-        self._sessions.find(target).ended = End.CLEANED
-        return models.CleanupResult()
+        session = self._sessions.find(target)
+        session.ended = End.CLEANED
+        return models.CleanupResult(
+            environment=session.environment, idle_timeout_s=session.idle_timeout_s
+        )
 
     async def _health(self, _request: models.EmptyRequest) -> models.Health:
         return models.Health(

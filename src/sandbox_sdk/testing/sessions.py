@@ -13,6 +13,7 @@ from typing import Any
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import (
     WORKSPACE,
+    CreateSessionRequest,
     ExecuteRequest,
     Limits,
     SessionState,
@@ -38,6 +39,7 @@ class FakeSession:
     generation: int
     idle_timeout_s: float
     env: Mapping[str, str]
+    environment: str | None = None
     cwd: str = WORKSPACE
     files: FakeFiles = field(default_factory=FakeFiles)
     commands: list[FakeCommand] = field(default_factory=list)
@@ -96,10 +98,20 @@ class FakeSession:
             "generation": self.generation,
             "worker": WORKER,
             "runtime": RUNTIME,
+            "environment": self.environment,
             "created_at": self.created_at,
             "expires_at": datetime.now(UTC) + left,
             "limits": limits,
         }
+
+    def not_applied(self, request: CreateSessionRequest) -> list[str]:
+        """The options of a request that this session does not have."""
+        differ = {
+            "environment": request.environment not in (None, self.environment),
+            "env": bool(request.env) and request.env != self.env,
+            "idle_timeout_s": request.idle_timeout_s not in (None, self.idle_timeout_s),
+        }
+        return [name for name, differs in differ.items() if differs]
 
     def summary(self, limits: Limits) -> SessionSummary:
         state = "busy" if self.running else "idle"
@@ -137,6 +149,7 @@ class FakeSessions:
         target: Target,
         *,
         env: Mapping[str, str] | None = None,
+        environment: str | None = None,
         idle_timeout_s: float | None = None,
     ) -> tuple[FakeSession, SessionState]:
         """By thread_id a session is made where there is none, by session_id it has to exist."""
@@ -156,6 +169,7 @@ class FakeSessions:
             generation=1 if before is None else before.generation + 1,
             idle_timeout_s=idle_timeout_s or self._idle_timeout_s,
             env=env or {},
+            environment=environment,
         )
         self._all.append(session)
         again = before is not None and before.ended in (End.LOST, End.EXPIRED)

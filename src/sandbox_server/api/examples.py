@@ -18,6 +18,7 @@ SESSION: dict[str, Any] = {
     "workspace": "/workspace",
     "worker": "worker-1",
     "runtime": "docker",
+    "environment": None,
     "created_at": "2025-01-01T12:00:00Z",
     "expires_at": "2025-01-01T12:30:00Z",
     "limits": {
@@ -31,6 +32,7 @@ SESSION: dict[str, Any] = {
         "network": "none",
         "not_enforced": {},
     },
+    "not_applied": [],
 }
 
 SESSION_INFO: dict[str, Any] = {
@@ -133,6 +135,7 @@ SESSION_LIST: dict[str, Any] = {
             "generation": 1,
             "worker": "worker-1",
             "runtime": "docker",
+            "environment": None,
             "created_at": "2025-01-01T12:00:00Z",
             "idle_s": 12.5,
             "expires_at": "2025-01-01T12:30:00Z",
@@ -165,7 +168,11 @@ LIST_RESULT: dict[str, Any] = {
     "truncated": False,
 }
 
-CLEANUP_RESULT: dict[str, Any] = {"status": "cleaned up"}
+CLEANUP_RESULT: dict[str, Any] = {
+    "status": "cleaned up",
+    "environment": None,
+    "idle_timeout_s": 1800.0,
+}
 
 HEALTH: dict[str, Any] = {
     "status": "healthy",

@@ -114,6 +114,7 @@ def _session_fields(session: LiveSession, facts: ServiceFacts, now: float) -> di
         "generation": record.generation,
         "worker": facts.worker_id,
         "runtime": facts.runtime,
+        "environment": session.environment,
         "created_at": at(record.created_at),
         "expires_at": datetime.now(UTC) + timedelta(seconds=max(left_s, 0)),
     }

@@ -45,7 +45,10 @@ class SessionHandlers:
             tenant, request.thread_id or own_id or "", wanted
         )
         status: Literal["created", "existing"] = "existing" if state == "live" else "created"
-        return answers.session_answer(session, self._facts, status=status, now=time.monotonic())
+        answer = answers.session_answer(session, self._facts, status=status, now=time.monotonic())
+        if state == "live" and (ignored := wanted.not_applied(session)):
+            return answer.model_copy(update={"not_applied": ignored})
+        return answer
 
     async def _session(self, tenant: str, target: Target) -> SessionInfo:
         session = await self._access.table.find(tenant, target)
@@ -60,5 +63,6 @@ class SessionHandlers:
         return SessionList(sessions=[answers.session_summary(s, self._facts, now=now) for s in own])
 
     async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
-        await self._access.table.cleanup(await self._access.table.find(tenant, target))
-        return CleanupResult()
+        session = await self._access.table.find(tenant, target)
+        await self._access.table.cleanup(session)
+        return CleanupResult(environment=session.environment, idle_timeout_s=session.idle_timeout_s)

@@ -152,6 +152,7 @@ class Adoption:
             idle_timeout_s=state["idle_timeout_s"],
             last_used=now,
             environment=state["environment"],
+            env_digest=state.get("env_digest", ""),
             met=becomes.met,
         )
         if reported is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -32,6 +34,8 @@ class LiveSession:
     """On the monotonic clock."""
     environment: str | None = None
     """The environment the caller chose, if any."""
+    env_digest: str = ""
+    """Of the variables it was made with: their values may be secret."""
     cwd: str | None = None
     """The working directory after the last command, as far as this process knows."""
     met: bool = True
@@ -118,10 +122,23 @@ class LiveSession:
         return self.idle_s(now) > self.idle_timeout_s
 
 
-def state_of(record: Record, *, idle_timeout_s: float, environment: str | None) -> dict[str, Any]:
+def state_of(
+    record: Record, *, idle_timeout_s: float, environment: str | None, env_digest: str = ""
+) -> dict[str, Any]:
     """The session's state, stored in ledger and box for a later process."""
-    kept = {name: getattr(record, name) for name in (*_IDENTITY, "created_at")}
-    return {**kept, "idle_timeout_s": idle_timeout_s, "environment": environment}
+    return {
+        **{name: getattr(record, name) for name in (*_IDENTITY, "created_at")},
+        "idle_timeout_s": idle_timeout_s,
+        "environment": environment,
+        "env_digest": env_digest,
+    }
+
+
+def digest(env: Mapping[str, str] | None) -> str:
+    """Equal for equal variables; empty for none."""
+    if not env:
+        return ""
+    return hashlib.sha256(json.dumps(env, sort_keys=True).encode()).hexdigest()
 
 
 def identity(state: Mapping[str, Any]) -> tuple[Any, ...]:

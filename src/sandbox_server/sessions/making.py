@@ -17,7 +17,7 @@ from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
-from sandbox_server.sessions.live import Key, LiveSession, state_of
+from sandbox_server.sessions.live import Key, LiveSession, digest, state_of
 from sandbox_server.sessions.registry import Record, Status
 
 
@@ -38,6 +38,15 @@ class SessionOptions:
     env: Mapping[str, str] | None = None
     idle_timeout_s: float | None = None
     session_id: str | None = None
+
+    def not_applied(self, session: LiveSession) -> list[str]:
+        """The options that a live session does not have."""
+        differ = {
+            "environment": self.environment not in (None, session.environment),
+            "env": bool(self.env) and digest(self.env) != session.env_digest,
+            "idle_timeout_s": self.idle_timeout_s not in (None, session.idle_timeout_s),
+        }
+        return [name for name, differs in differ.items() if differs]
 
 
 class SessionMaker:
@@ -66,7 +75,13 @@ class SessionMaker:
             epoch=self._lease.epoch,
         )
         idle_timeout_s = options.idle_timeout_s or self._idle_timeout_s
-        state = state_of(record, idle_timeout_s=idle_timeout_s, environment=options.environment)
+        env_digest = digest(options.env)
+        state = state_of(
+            record,
+            idle_timeout_s=idle_timeout_s,
+            environment=options.environment,
+            env_digest=env_digest,
+        )
         box, agent = await self._source.claim(options.environment, state)
         if options.env:
             exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
@@ -82,6 +97,7 @@ class SessionMaker:
             idle_timeout_s,
             time.monotonic(),
             environment=options.environment,
+            env_digest=env_digest,
             cwd=WORKSPACE,
         )
 

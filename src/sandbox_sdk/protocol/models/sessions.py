@@ -24,9 +24,13 @@ MAX_IDLE_TIMEOUT_S = 86400.0
 
 class CreateSessionRequest(Request):
     thread_id: ThreadId | None = Field(None, examples=["conv-42"])
-    environment: str | None = Field(None, max_length=200, description="The image of the box.")
+    environment: str | None = Field(
+        None, max_length=200, description="A name out of the server's SANDBOX_ENVIRONMENTS."
+    )
     env: Env = Field(default_factory=dict, description="Variables of every command.")
-    idle_timeout_s: float | None = Field(None, gt=0, le=MAX_IDLE_TIMEOUT_S)
+    idle_timeout_s: float | None = Field(
+        None, gt=0, le=MAX_IDLE_TIMEOUT_S, description="Left out: the server's idle timeout."
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -60,9 +64,15 @@ class Session(Model):
     workspace: str = WORKSPACE
     worker: str
     runtime: str
+    environment: str | None = Field(None, description="Null: the server's default one.")
     created_at: datetime
     expires_at: datetime
     limits: Limits
+    not_applied: list[str] = Field(
+        default_factory=list,
+        description="Fields of this request that differ from what the live session was made with. "
+        "To have them, end the session first.",
+    )
 
 
 class RunningCommand(Model):
@@ -86,6 +96,7 @@ class SessionSummary(Model):
     generation: int
     worker: str
     runtime: str
+    environment: str | None = None
     created_at: datetime
     idle_s: float
     expires_at: datetime
@@ -111,6 +122,8 @@ class SessionInfo(Session):
 
 class CleanupResult(Model):
     status: Literal["cleaned up"] = "cleaned up"
+    environment: str | None = Field(None, description="Of the session that has ended.")
+    idle_timeout_s: float | None = Field(None, description="Of the session that has ended.")
 
 
 class Health(Model):
