@@ -17,10 +17,10 @@ SERVES := .venv/.serves
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve image test check chaos hostile soak bench clean
+.PHONY: help setup serve image test docs docs-check check chaos hostile soak bench clean
 
 help: ## list these targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything in it (the other targets do so by themselves)
 
@@ -42,12 +42,19 @@ image: $(SERVES) ## build the image of Docker boxes
 test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
 	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
+docs: $(STAMP) ## write the pages that are made from the code
+	@$(BIN)/python scripts/signatures.py
+	@$(BIN)/python scripts/cli_reference.py
+
+docs-check: $(STAMP) ## every setting, option, route, error and flag is documented, and nothing that is not there
+	@$(BIN)/python -m pytest tests/docs -q $(PYTEST_ARGS)
+
 check: $(STAMP) ## format, lint, types, import rules and the fast tests
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m pytest tests/unit -q -n $(JOBS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/docs -q -n $(JOBS) $(PYTEST_ARGS)
 
 chaos: $(STAMP) ## kill servers and their Redis in the middle of their work; N=100 rounds instead of 20
 	@CHAOS_ROUNDS=$(N) scripts/engine.sh run $(BIN)/python -m pytest tests/chaos -n 0 $(PYTEST_ARGS)

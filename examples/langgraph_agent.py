@@ -3,7 +3,7 @@
 It runs without a model: a script plays the part. Put a chat model in its place, and the rest stays.
 
     pip install 'agent-sandbox[server,langchain]'
-    python examples/langgraph_agent.py
+    python langgraph_agent.py
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
@@ -20,30 +19,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 
 from sandbox_sdk.integrations.langchain import sandbox_tools
 from sandbox_sdk.integrations.tools import SandboxTools
-
-
-class ScriptedModel(BaseChatModel):
-    """Says what its script says: in each turn, its calls one after the other, and then "done"."""
-
-    turns: list[list[dict[str, Any]]]
-    """For every turn the calls to make, as {"name": …, "args": …}."""
-
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    def bind_tools(self, *_: Any, **__: Any) -> ScriptedModel:
-        return self
-
-    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        turn = sum(isinstance(message, HumanMessage) for message in messages) - 1
-        asked = max(n for n, message in enumerate(messages) if isinstance(message, HumanMessage))
-        step = sum(isinstance(message, AIMessage) for message in messages[asked:])
-        answer = AIMessage("done")
-        if step < len(self.turns[turn]):
-            call = {**self.turns[turn][step], "id": f"call_{turn}_{step}", "type": "tool_call"}
-            answer = AIMessage("", tool_calls=[call])
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+from sandbox_sdk.testing.langchain import ScriptedModel
 
 
 def build(

@@ -10,10 +10,10 @@ from deepagents import create_deep_agent
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_tests.integration_tests import SandboxIntegrationTests
 
-from examples.langgraph_agent import ScriptedModel
 from sandbox_sdk import LocalBackend
 from sandbox_sdk.integrations.deepagents import SandboxBackend
 from sandbox_sdk.integrations.tools import SandboxTools
+from sandbox_sdk.testing.langchain import ScriptedModel
 from tests.contract.conftest import RUNTIMES
 from tests.contract.stand import Stand, served
 

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from examples.langgraph_agent import ScriptedModel, build, converse
+from examples.langgraph_agent import build, converse
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.errors import RuntimeUnavailable
 from sandbox_sdk.integrations.langchain import (
@@ -26,6 +26,7 @@ from sandbox_sdk.integrations.langchain import (
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.protocol.models import ExecuteResult
 from sandbox_sdk.testing import FakeBackend
+from sandbox_sdk.testing.langchain import ScriptedModel
 from tests.contract.conftest import RUNTIMES
 from tests.contract.stand import Stand, served
 from tests.server_process import running

@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-EXTRAS = ("agents", "anthropic", "deepagents", "langchain", "langgraph", "mcp", "mcp_types")
+EXTRAS = (
+    "agents", "anthropic", "deepagents", "langchain", "langchain_core", "langgraph", "mcp",
+    "mcp_types",
+)  # fmt: skip
 
 BLOCKED = f"""
 import sys
@@ -46,3 +49,20 @@ def test_what_is_missing_is_told() -> None:
     done = run("from sandbox_sdk.cli import main\nmain(['mcp'])")
     assert done.returncode == 125
     assert "pip install 'agent-sandbox[mcp]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("integrations.langchain", "langchain"),
+        ("integrations.deepagents", "deepagents"),
+        ("integrations.openai_agents", "openai-agents"),
+        ("integrations.anthropic", "anthropic"),
+        ("integrations.mcp", "mcp"),
+        ("testing.langchain", "langchain"),
+    ],
+)
+def test_an_integration_names_its_extra(module: str, extra: str) -> None:
+    done = run(f"import sandbox_sdk.{module}")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith(f": pip install 'agent-sandbox[{extra}]'")

@@ -13,18 +13,21 @@ import shlex
 from collections.abc import Generator, Mapping
 from typing import Annotated, Any, Literal
 
-from anthropic.lib.tools import (
-    BetaAsyncBuiltinFunctionTool,
-    BetaBuiltinFunctionTool,
-    ToolError,
-)
-from anthropic.types.beta import BetaToolBash20250124Param, BetaToolTextEditor20250728Param
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from sandbox_sdk.errors import InvalidPath
+from sandbox_sdk.extras import needs
 from sandbox_sdk.integrations.operations import Reply
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, problems
+
+with needs("anthropic"):
+    from anthropic.lib.tools import (
+        BetaAsyncBuiltinFunctionTool,
+        BetaBuiltinFunctionTool,
+        ToolError,
+    )
+    from anthropic.types.beta import BetaToolBash20250124Param, BetaToolTextEditor20250728Param
 
 BASH: BetaToolBash20250124Param = {"type": "bash_20250124", "name": "bash"}
 EDITOR: BetaToolTextEditor20250728Param = {

@@ -18,22 +18,25 @@ from collections.abc import Awaitable, Callable
 from posixpath import basename, isabs
 from typing import Any
 
-from deepagents.backends.protocol import (
-    ExecuteOffloadResult,
-    ExecuteResponse,
-    FileDownloadResponse,
-    FileUploadResponse,
-)
-from deepagents.backends.sandbox import BaseSandbox
-from langgraph.config import get_config
-
 from sandbox_sdk.errors import FileMissing, Forbidden, InvalidPath, SandboxError
-from sandbox_sdk.integrations.langchain import thread_of
+from sandbox_sdk.extras import needs
 from sandbox_sdk.integrations.operations import Operations, Reply
 from sandbox_sdk.integrations.presenting import explain
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, ExecuteResult
+
+with needs("deepagents"):
+    from deepagents.backends.protocol import (
+        ExecuteOffloadResult,
+        ExecuteResponse,
+        FileDownloadResponse,
+        FileUploadResponse,
+    )
+    from deepagents.backends.sandbox import BaseSandbox
+    from langgraph.config import get_config
+
+    from sandbox_sdk.integrations.langchain import thread_of
 
 __all__ = ["SandboxBackend"]
 

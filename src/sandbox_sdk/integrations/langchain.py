@@ -18,17 +18,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
-from langchain_core.messages import SystemMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool
-from langgraph.config import get_config
-from langgraph.prebuilt import ToolRuntime
-from langgraph.runtime import Runtime
-
+from sandbox_sdk.extras import needs
 from sandbox_sdk.integrations.arguments import ALL, USUAL, Bash
 from sandbox_sdk.integrations.operations import Reply
 from sandbox_sdk.integrations.tools import SandboxTools
+
+with needs("langchain"):
+    from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+    from langchain_core.messages import SystemMessage, ToolMessage
+    from langchain_core.runnables import RunnableConfig
+    from langchain_core.tools import BaseTool, StructuredTool
+    from langgraph.config import get_config
+    from langgraph.prebuilt import ToolRuntime
+    from langgraph.runtime import Runtime
 
 __all__ = ["SandboxMiddleware", "bash_tool", "file_tools", "sandbox_tools", "thread_of"]
 

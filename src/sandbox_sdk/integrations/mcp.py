@@ -13,20 +13,22 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
-import mcp_types as types
-from mcp.server import Server, ServerRequestContext
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
-from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
-from starlette.datastructures import Headers
-from starlette.types import Receive, Scope, Send
-
+from sandbox_sdk.extras import needs
 from sandbox_sdk.integrations.arguments import ALL
 from sandbox_sdk.integrations.tools import AsyncSandboxTools, Reply
 from sandbox_sdk.protocol.sandboxes import Tenants
+
+with needs("mcp"):
+    import mcp_types as types
+    from mcp.server import Server, ServerRequestContext
+    from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+    from mcp.server.auth.provider import AccessToken
+    from mcp.server.stdio import stdio_server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+    from mcp.server.transport_security import TransportSecuritySettings
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+    from starlette.datastructures import Headers
+    from starlette.types import Receive, Scope, Send
 
 THREAD_HEADER = "x-sandbox-thread"
 SESSION_HEADER = "mcp-session-id"

@@ -15,15 +15,18 @@ Any other agent gets a shell in it:
     Agent(name="coder", tools=[ShellTool(executor=SandboxShell("conv-42"))])
 """
 
-from sandbox_sdk.integrations.openai_agents.client import (
-    ThreadSandboxClient,
-    ThreadSandboxClientOptions,
-)
-from sandbox_sdk.integrations.openai_agents.session import (
-    ThreadSandboxSession,
-    ThreadSandboxSessionState,
-)
-from sandbox_sdk.integrations.openai_agents.shell import SandboxShell
+from sandbox_sdk.extras import needs
+
+with needs("openai-agents"):
+    from sandbox_sdk.integrations.openai_agents.client import (
+        ThreadSandboxClient,
+        ThreadSandboxClientOptions,
+    )
+    from sandbox_sdk.integrations.openai_agents.session import (
+        ThreadSandboxSession,
+        ThreadSandboxSessionState,
+    )
+    from sandbox_sdk.integrations.openai_agents.shell import SandboxShell
 
 __all__ = [
     "SandboxShell",

@@ -1,18 +1,23 @@
-"""Runs the examples of a document, in their order, against a real server.
+"""Does what a document says: runs its examples in their order, in the current folder.
 
     ```python     all of a document in one namespace; an exception is a failure
-    ```bash       each a script of its own in one folder; variables that are exported carry over
+    ```bash       each a script of its own; variables that are exported carry over
     ```console    lines after `$ ` are run, and `> ` goes on with one; the lines below are what it
                   prints, where ... stands for anything
 
-The usual address of a server, port 8000 of this machine, becomes the one of the test. A block after
-the comment <!-- not run: why --> is left alone; any other language is no example.
+    reader.py DOCUMENT [LANGUAGE…]
+
+The usual address of a server, port 8000 of this machine, becomes the one in READER_URL. A block
+after the comment <!-- not run: why --> is left alone; any other language is no example. Prints how
+many examples there were. It is run by a Python that has nothing but the product.
 """
 
 import doctest
 import os
 import re
 import subprocess
+import sys
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,46 +53,20 @@ def blocks(path: Path, *, languages: tuple[str, ...] = LANGUAGES) -> list[Block]
     return found
 
 
-def run_blocks(
-    path: Path,
-    *,
-    url: str,
-    folder: Path,
-    env: dict[str, str],
-    languages: tuple[str, ...] = LANGUAGES,
-) -> int:
-    """Run the examples of a document in folder; how many there were.
-
-    Those in Python run in this process and see its environment. Raises AssertionError, with the
-    place in the document, for what does not do what it says.
-    """
-    reader = Reader(url, folder, dict(env))
-    found = blocks(path, languages=languages)
-    for block in found:
-        getattr(reader, block.language)(block)
-    return len(found)
-
-
 @dataclass
 class Reader:
     """Somebody who tries out what the document says, from top to bottom."""
 
     url: str
-    folder: Path
-    env: dict[str, str]
     names: dict[str, Any] = field(default_factory=dict)
 
     def python(self, block: Block) -> None:
         # Behind empty lines, so that a traceback has the line numbers of the document.
         source = "\n" * (block.line - 1) + self._here(block.text)
-        before = Path.cwd()
-        os.chdir(self.folder)
         try:
             exec(compile(source, str(block.path), "exec"), self.names)
         except Exception as exc:
             raise AssertionError(f"{block}: {exc!r}") from exc
-        finally:
-            os.chdir(before)
 
     def bash(self, block: Block) -> None:
         code, output = self._bash(self._here(block.text))
@@ -104,11 +83,9 @@ class Reader:
             )
 
     def _bash(self, script: str) -> tuple[int, str]:
-        kept = self.folder / ".env"
+        kept = Path(".env").absolute()
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", f"trap 'env -0 > {kept}' EXIT\n{script}"],
-            env=self.env,
-            cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -117,7 +94,7 @@ class Reader:
             check=False,
         )
         pairs = kept.read_text().split("\0")
-        self.env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        os.environ.update(dict(pair.split("=", 1) for pair in pairs if "=" in pair))
         kept.unlink()
         return done.returncode, done.stdout
 
@@ -142,3 +119,20 @@ def _dialogue(text: str) -> list[tuple[str, str]]:
             command, told = found[-1]
             found[-1] = (command, told + line)
     return found
+
+
+def main() -> None:
+    path, *languages = sys.argv[1:]
+    reader = Reader(os.environ.get("READER_URL", ""))
+    found = blocks(Path(path), languages=tuple(languages) or LANGUAGES)
+    for block in found:
+        try:
+            getattr(reader, block.language)(block)
+        except AssertionError:
+            traceback.print_exc()
+            sys.exit(1)
+    print(f"{len(found)} examples")
+
+
+if __name__ == "__main__":
+    main()
