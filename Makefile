@@ -4,6 +4,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 # Tests wait more than they compute: a box starting, a command sleeping, a timeout.
 JOBS ?= 4
+# Of `make serve`; by itself 8000.
+PORT ?=
 # Rounds of `make chaos`.
 N ?= 20
 # Of `make soak`.
@@ -24,17 +26,17 @@ help: ## list these targets
 
 setup: $(STAMP) ## make .venv with everything in it (the other targets do so by themselves)
 
-$(STAMP): pyproject.toml constraints.txt scripts/venv.sh
+$(STAMP): pyproject.toml constraints.txt scripts/venv.sh scripts/progress.sh
 	@PYTHON=$(PYTHON) scripts/venv.sh dev
 	@touch $@ $(SERVES)
 
 # Who only wants a server does not wait for the tools of contributors.
-$(SERVES): pyproject.toml constraints.txt scripts/venv.sh
+$(SERVES): pyproject.toml constraints.txt scripts/venv.sh scripts/progress.sh
 	@PYTHON=$(PYTHON) scripts/venv.sh server
 	@touch $@
 
-serve: $(SERVES) ## run the server
-	@$(BIN)/sandbox serve
+serve: $(SERVES) ## run the server; PORT=9000
+	@$(BIN)/sandbox serve $(if $(PORT),--port $(PORT))
 
 image: $(SERVES) ## build the image of Docker boxes
 	@$(BIN)/sandbox image build

@@ -19,15 +19,16 @@ base=debian:bookworm-slim
 image=sandbox-secure:latest
 image_label=agent-sandbox.dockerfile.sha256
 export PATH=$PATH:/usr/sbin:/sbin
+. "$root/scripts/progress.sh"
 
 say() { echo "engine: $*" >&2; }
 
-# step LOG TEXT CMD…: run quietly; when it fails, show the end of what it said.
+# step LOG TEXT CMD…: run, showing that it goes on; when it fails, show the end of what it said.
 step() {
     local log=$cache/$1 text=$2
     shift 2
     say "$text"
-    "$@" >"$log" 2>&1 && return
+    with_progress "$log" "$@" && return
     say "failed: $text; the end of $log:"
     tail -n 20 "$log" >&2
     return 1
@@ -185,7 +186,7 @@ bootstrap_base() {
 make_base() {
     docker image inspect "$base" >/dev/null 2>&1 && return
     say "pulling $base …"
-    timeout 20 docker pull -q "$base" >"$cache/pull.log" 2>&1 && return
+    with_progress "$cache/pull.log" timeout 20 docker pull -q "$base" && return
     need debootstrap=debootstrap || return
     have debootstrap && [ "$(id -u)" = 0 ] || return
     step base.log "no registry answers: making $base with debootstrap (once) …" bootstrap_base

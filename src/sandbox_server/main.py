@@ -18,25 +18,23 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from sandbox_sdk.protocol import models
-from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import mcp
 from sandbox_server.api.app import create_app
-from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.server import bound, serve_app, url_of
-from sandbox_server.policy.rulefile import PolicyError
+from sandbox_server.checks import api_keys, check_settings, open_runtime, read_gate
 from sandbox_server.runtime.base import Enforcement, Runtime
-from sandbox_server.runtime.registry import choose
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate
-from sandbox_server.sessions.lease import Lease, LoneLease, alone
+from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
-from sandbox_server.unused import refuse_impossible, unknown, unused
+from sandbox_server.unused import unknown, unused
 from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
@@ -59,7 +57,8 @@ class Left:
 
 async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable if it cannot start."""
-    _keys(settings)  # Fails for invalid keys before any box is made.
+    await check_settings(settings)
+    log_unused(settings)
     limits = replace(
         _api_limits(settings), connections=min(ApiLimits.connections, _allow_many_files() // 4)
     )
@@ -85,6 +84,21 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
     return left
 
 
+async def end_sessions(settings: Settings) -> int:
+    """End the sessions that a stopped standalone server of this name has left; how many there were.
+
+    Raises RuntimeUnavailable, also if that server still runs.
+    """
+    none_warm = {"pool_size": 0, "min_pool_size": 0, "destroy_on_exit": True}
+    try:
+        async with open_service(settings.model_copy(update=none_warm)) as service:
+            return (await service.health()).active_sessions
+    except AlreadyRunning:
+        raise RuntimeUnavailable(
+            f"the server {settings.name()} runs: end its sessions with `sandbox rm --all`"
+        ) from None
+
+
 async def _left(tenants: Tenants, settings: Settings) -> Left:
     if settings.destroy_on_exit or not isinstance(tenants, SandboxService):
         return Left()
@@ -95,7 +109,7 @@ async def _left(tenants: Tenants, settings: Settings) -> Left:
 
 def make_app(tenants: Tenants, settings: Settings) -> FastAPI:
     """The HTTP app: the API, and the tools over MCP if that is installed."""
-    keys, limits = _keys(settings), _api_limits(settings)
+    keys, limits = api_keys(settings), _api_limits(settings)
     hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
     if settings.role == "worker" or not mcp.is_installed():
         return create_app(tenants, keys=keys, limits=limits, hosts=hosts)
@@ -143,10 +157,7 @@ def open_gate(settings: Settings) -> Iterator[Gate]:
         audit = None
         if settings.audit_log is not None:
             audit = stack.enter_context(AuditLog(settings.audit_log))
-        try:
-            gate = Gate.read(settings.policy, settings.policies, audit=audit)
-        except PolicyError as exc:
-            raise InvalidRequest(str(exc)) from None
+        gate = read_gate(settings, audit=audit)
         stack.callback(gate.close)
         yield gate
         log.info("policy.verdicts", allowed=gate.allowed, rejected=dict(gate.rejected))
@@ -157,13 +168,10 @@ async def _open_service(
     settings: Settings, gate: Gate, *, url: str, stop: asyncio.Event | None
 ) -> AsyncIterator[SandboxService]:
     state = settings.state_folder()
-    runtime, why = await choose(settings.runtime, settings.runtime_options())
-    async with runtime:
-        refuse_impossible(settings, runtime=runtime.name, why=why)
-        _log_unused(settings, runtime=runtime.name)
-        enforcement = await runtime.enforcement()
+    async with open_runtime(settings) as chosen:
+        runtime, why = chosen.runtime, chosen.why
         log.info("runtime.chosen", runtime=runtime.name, why=why)
-        for limit, lack in enforcement.missing().items():
+        for limit, lack in chosen.enforcement.missing().items():
             log.warning("limit.not_enforced", limit=limit, why=lack)
         if settings.role == "worker":
             from sandbox_server.fleet.opening import worker_standing
@@ -191,7 +199,7 @@ async def _open_service(
                     worker_id=settings.name(),
                     runtime=runtime.name,
                     why=why,
-                    limits=_limits(settings, enforcement),
+                    limits=_limits(settings, chosen.enforcement),
                 )
                 yield SandboxService(worker.table, facts, health=worker.health, gate=gate)
 
@@ -203,8 +211,8 @@ def _environments(settings: Settings, runtime: Runtime) -> dict[str, str]:
     return {n: image for n, image in settings.environments.items() if n in settings.policies}
 
 
-def _log_unused(settings: Settings, *, runtime: str = "") -> None:
-    for setting, why in {**unused(settings, runtime=runtime), **unknown(os.environ)}.items():
+def log_unused(settings: Settings) -> None:
+    for setting, why in {**unused(settings), **unknown(os.environ)}.items():
         log.warning("setting.unused", setting=setting, why=why)
 
 
@@ -226,7 +234,6 @@ async def _alone(settings: Settings, state: Path) -> AsyncIterator[Standing]:
 def _open_routing(settings: Settings) -> contextlib.AbstractAsyncContextManager[Tenants]:
     from sandbox_server.fleet.opening import open_routing
 
-    _log_unused(settings)
     return open_routing(settings)
 
 
@@ -242,18 +249,6 @@ def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
         network=settings.network,
         not_enforced=enforcement.missing(),
     )
-
-
-def _keys(settings: Settings) -> ApiKeys:
-    """Raises InvalidRequest; its message never contains a key."""
-    try:
-        return ApiKeys.parse(
-            settings.api_keys.get_secret_value(),
-            fleet_key=settings.fleet_key.get_secret_value(),
-            of_worker=settings.role == "worker",
-        )
-    except ValueError as exc:
-        raise InvalidRequest(f"SANDBOX_API_KEYS: {exc}") from None
 
 
 def _allow_many_files() -> int:

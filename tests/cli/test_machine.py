@@ -17,7 +17,7 @@ from tests.contract.conftest import RUNTIMES
 pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
 
 CLIENT = ("run", "shell", "ps", "cp", "logs", "rm", "kill", "health")
-NAMES = (*CLIENT, "serve", "doctor", "config", "image")
+NAMES = (*CLIENT, "serve", "init", "doctor", "config", "image")
 
 
 def test_health(sandbox: Program) -> None:
@@ -145,6 +145,123 @@ def test_config_hides_secrets(sandbox: Program) -> None:
     wrong = sandbox("config", env={"SANDBOX_PORT": "many"})
     assert wrong.returncode == 125
     assert wrong.stderr.startswith("sandbox: SANDBOX_PORT: ")
+
+
+def test_config_says_what_settings_mean(alone: Program) -> None:
+    env = {"SANDBOX_IDLE_TIMEOUT": "2h", "SANDBOX_MEMORY": "1g", "SANDBOX_LEASE": "5s"}
+    for args in (["config"], ["serve", "--print-config"]):
+        done = alone(*args, env=env)
+        rows = {line.split()[0]: line.split(None, 3)[1:] for line in done.stdout.splitlines()}
+        assert rows["SANDBOX_IDLE_TIMEOUT"] == [
+            "2h", "environment", "How long after its last use a session ends.",
+        ]  # fmt: skip
+        assert rows["SANDBOX_DISK_LIMIT"][:2] == ["1g", "default"]
+        assert done.stderr.splitlines() == [
+            "sandbox: SANDBOX_LEASE: this server is standalone; to join a fleet, set SANDBOX_ROLE"
+            " to worker or coordinator",
+            "sandbox: SANDBOX_MEMORY: unknown setting; did you mean SANDBOX_MEMORY_LIMIT?",
+        ]
+    told = json.loads(alone("config", "--json", env=env).stdout)
+    assert told["server"]["idle_timeout"] == 7200
+    assert "idle_timeout" in told["set"]
+    assert set(told["warnings"]) == {"SANDBOX_LEASE", "SANDBOX_MEMORY"}
+
+
+def test_print_config_refuses_what_serve_refuses(alone: Program) -> None:
+    for env, word in (
+        ({"SANDBOX_POLICY": "/no/rules.yaml"}, "cannot be read"),
+        ({"SANDBOX_NETWORK": "bridge"}, "needs the docker runtime"),
+        ({"SANDBOX_IDLE_TIMEOUT": "soon"}, "for example SANDBOX_IDLE_TIMEOUT=30m"),
+    ):
+        done = alone("serve", "--print-config", env=env)
+        assert (done.stdout, done.returncode) == ("", 125), env
+        assert word in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert alone("serve", "--port", "0", env=env).stderr == done.stderr
+
+
+def test_a_typing_error_is_told_by_all(alone: Program) -> None:
+    typo, told = {"SANDBOX_POOLSIZE": "1"}, "SANDBOX_POOLSIZE: unknown setting; did you mean"
+    ran = alone("run", "echo hi", env=typo)
+    assert (ran.stdout, ran.returncode) == ("hi\n", 0)
+    assert ran.stderr == f"sandbox: {told} SANDBOX_POOL_SIZE?\n"
+    assert f"warning  settings           {told}" in alone("doctor", env=typo).stdout
+
+
+def test_init(alone: Program) -> None:
+    done = alone("init", "etc")
+    assert (done.returncode, done.stderr) == (0, "")
+    settings, unit = alone.folder / "etc/sandbox.env", alone.folder / "etc/agent-sandbox.service"
+    assert f"sandbox serve --settings {settings}" in done.stdout
+    assert f"sudo systemctl enable --now {unit}" in done.stdout
+    assert settings.stat().st_mode & 0o777 == 0o600
+    assert f'EnvironmentFile={settings}\nExecStart="{SANDBOX}" serve\n' in unit.read_text()
+    settings.write_text("SANDBOX_MAX_SESSIONS=7\n")
+    again = alone("init", "etc")
+    assert (again.stdout, again.returncode) == ("", 125)
+    assert again.stderr == f"sandbox: {settings} is there already; --force replaces it\n"
+    shown = alone("serve", "--settings", str(settings), "--print-config", "--json")
+    assert json.loads(shown.stdout)["max_sessions"] == 7
+    assert alone("init", "etc", "--force", "--json").returncode == 0
+    assert "# SANDBOX_MAX_SESSIONS=200\n" in settings.read_text()
+    told = alone.json("init", "fleet", "--role", "worker")
+    assert told["unit"].endswith("/fleet/agent-sandbox-worker.service")
+    assert "\nSANDBOX_ROLE=worker\n" in (alone.folder / "fleet/worker.env").read_text()
+
+
+def test_what_a_stopped_server_leaves_and_its_end(alone: Program) -> None:
+    """The last line says how to end it, and that works when pasted."""
+    last = _serve_once(alone, "run", "--thread", "kept", "echo x > file")
+    assert "the box of 1 session stays for the next start" in last
+    end = last.rpartition("to end it now: ")[2]
+    for told in ("1 session ended\n", "0 sessions ended\n"):
+        done = subprocess.run(
+            ["bash", "-c", end], env=alone.env, cwd=alone.folder, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.stdout, done.stderr, done.returncode) == (told, "", 0)
+    assert _serve_once(alone, "rm", "--all") == "  stopped; no session and no box stays\n"
+
+
+def _serve_once(alone: Program, *args: str) -> str:
+    """Start a server, call it once, and stop it: the last line of the server."""
+    command = [SANDBOX, "serve", "--port", "0", "--runtime", "bubblewrap"]
+    server = subprocess.Popen(
+        command, env=alone.env, cwd=alone.folder, stderr=subprocess.PIPE, text=True
+    )
+    assert server.stderr is not None
+    said = ""
+    while "Sandboxes at " not in said:
+        said = server.stderr.readline()
+    url = said.split()[2].rstrip(",")
+    called = alone(*args, "--url", url)
+    running = alone("serve", "--port", "0", "--end-sessions")
+    server.send_signal(signal.SIGINT)
+    *_, last = server.stderr
+    assert (server.wait(60), called.returncode, called.stderr) == (0, 0, "")
+    assert "end its sessions with `sandbox rm --all`" in running.stderr
+    server.stderr.close()
+    return last
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion(shell: str, alone: Program) -> None:
+    """The script is what `sandbox --show-completion` prints in that shell."""
+    script = alone(env={"_SANDBOX_COMPLETE": f"source_{shell}"})
+    assert (script.returncode, script.stderr) == (0, "")
+    assert f"_SANDBOX_COMPLETE=complete_{shell}" in script.stdout
+    if shell == "bash":
+        words = (
+            f"{script.stdout}\nCOMP_WORDS=(sandbox pol); COMP_CWORD=1\n"
+            '_sandbox_completion sandbox; echo "${COMPREPLY[*]}"'
+        )
+        done = subprocess.run(
+            ["bash", "-c", words], env=alone.env, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "policy\n"
+    else:
+        env = {"_SANDBOX_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "sandbox pol"}
+        assert '"policy":' in alone(env=env).stdout
 
 
 def test_doctor(alone: Program, sandbox: Program) -> None:

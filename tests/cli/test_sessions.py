@@ -99,6 +99,15 @@ def test_rm(sandbox: Program) -> None:
     }
 
 
+def test_rm_all(alone: Program) -> None:
+    """In-process, where no server has to be running."""
+    alone.output("run", "--thread", "all-1", "true")
+    assert alone.json("rm", "--all") == {
+        "threads": [{"thread_id": "all-1", "status": "cleaned up"}]
+    }
+    assert "name the threads to end, or pass --all" in alone("rm").stderr
+
+
 def test_what_is_not_there(sandbox: Program, thread: str) -> None:
     sandbox.output("run", "-t", thread, "true")
     for args in (

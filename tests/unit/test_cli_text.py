@@ -115,6 +115,12 @@ def test_text_for_a_terminal(text: str, shown: str) -> None:
 
 def test_the_last_words_of_a_server() -> None:
     until = datetime(2026, 1, 2, 15, 4).astimezone()
-    assert "the box of 1 session stays for the next start, until 15:04" in farewell(Left(1, until))
-    assert "the boxes of 2 sessions stay" in farewell(Left(2, until))
-    assert "--destroy-on-exit" in farewell(Left(2, until))
+    again = "sandbox serve --port 9000"
+    one = farewell(Left(1, until), "standalone", again)
+    assert "the box of 1 session stays for the next start, until 15:04" in one
+    assert one.endswith("to end it now: sandbox serve --port 9000 --end-sessions")
+    two = farewell(Left(2, until), "worker", again)
+    assert "the boxes of 2 sessions stay" in two
+    assert two.endswith("to end them now: sandbox serve --port 9000 --destroy-on-exit, and stop it")
+    assert farewell(Left(), "standalone", again) == "  stopped; no session and no box stays"
+    assert farewell(Left(), "coordinator", again) == "  stopped; sessions go on at their workers"

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from sandbox_sdk import LocalBackend
+from sandbox_sdk.backends.local import LocalSettings
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import main as main_module
-from sandbox_server.settings import Settings, load
+from sandbox_server.local.host import local_settings
+from sandbox_server.settings import IN_PROCESS, Settings, entries, load
+from sandbox_server.settings.file import read_into_environment
 
 SECRET = "acme:key-of-acme"
 
@@ -20,7 +24,7 @@ SECRET = "acme:key-of-acme"
 @pytest.fixture(autouse=True)
 def no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith("SANDBOX_") or name in ("PORT", "POOL_SIZE", "WORKER_ID"):
+        if name.startswith(("SANDBOX_", "REDIS_")) or name in ("PORT", "POOL_SIZE", "WORKER_ID"):
             monkeypatch.delenv(name)
 
 
@@ -63,13 +67,136 @@ def test_the_prefixed_name_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load(port=9002).port == 9002
 
 
+DURATIONS = [entry.name for entry in entries() if entry.about.unit == "duration"]
+SIZES = [entry.name for entry in entries() if entry.about.unit == "size"]
+
+
+@pytest.mark.parametrize("name", DURATIONS)
+def test_every_duration_has_units(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert getattr(load(**{name: "1m"}), name) == getattr(load(**{name: 60}), name) == 60
+    monkeypatch.setenv(f"SANDBOX_{name.upper()}", "1500ms")
+    assert getattr(load(), name) == 1.5
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_size_has_units(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert getattr(load(**{name: "1m"}), name) == getattr(load(**{name: 1 << 20}), name) == 1 << 20
+    monkeypatch.setenv(f"SANDBOX_{name.upper()}", "64KiB")
+    assert getattr(load(), name) == 64 << 10
+
+
+def test_all_that_are_durations_and_sizes() -> None:
+    fields = Settings.model_fields
+    assert {name for name in fields if fields[name].annotation is float} == {
+        *DURATIONS,
+        "cpu_limit",
+    }
+    assert {name for name in fields if name.endswith("_limit") or name == "max_upload"} == {
+        *SIZES, "cpu_limit", "pids_limit",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("1024", 1024), ("64k", 64 << 10), ("1.5g", 3 << 29), ("512MiB", 512 << 20), ("1GB", 1 << 30)],
+    ("given", "expected"),
+    [
+        ({"pool_size": 0}, (0, 0, 20)),
+        ({"pool_size": 1}, (1, 1, 20)),
+        ({"pool_size": 25}, (2, 25, 25)),
+        ({"min_pool_size": 10}, (10, 10, 20)),
+        ({"max_pool_size": 3}, (2, 3, 3)),
+        ({"max_pool_size": 0}, (0, 0, 0)),
+        ({"min_pool_size": 30}, (30, 30, 30)),
+        ({"min_pool_size": 7, "max_pool_size": 9}, (7, 7, 9)),
+        ({"pool_size": 1, "max_pool_size": 1}, (1, 1, 1)),
+    ],
 )
-def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, size: int) -> None:
-    monkeypatch.setenv("SANDBOX_DISK_LIMIT", text)
-    assert load().disk_limit == size
+def test_pool_sizes_follow_the_one_that_was_set(
+    given: dict[str, int], expected: tuple[int, int, int]
+) -> None:
+    pool = load(**given).pool()
+    assert (pool.min_size, pool.size, pool.max_size) == expected
+
+
+def test_pool_sizes_that_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOX_MIN_POOL_SIZE", "6")
+    monkeypatch.setenv("POOL_SIZE", "3")
+    with pytest.raises(InvalidRequest) as raised:
+        load()
+    assert "SANDBOX_MIN_POOL_SIZE=6, POOL_SIZE=3; change one of them" in raised.value.message
+    assert "MAX" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("SANDBOX_IDLE_TIMEOUT", "2x",
+         "SANDBOX_IDLE_TIMEOUT: '2x' is not a duration: write 90s, 30m, 2h or 1d, or seconds;"
+         " for example SANDBOX_IDLE_TIMEOUT=30m"),
+        ("SANDBOX_COMMAND_TIMEOUT", "2h",
+         "SANDBOX_COMMAND_TIMEOUT: Input should be less than or equal to 3600, not '2h'; for"
+         " example SANDBOX_COMMAND_TIMEOUT=30s"),
+        ("MEMORY_LIMIT", "much",
+         "MEMORY_LIMIT: 'much' is not a size: write 512m or 2g, or bytes; for example"
+         " MEMORY_LIMIT=512m"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_with_a_right_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, line: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidRequest) as raised:
+        load()
+    assert raised.value.message == line
+
+
+def test_in_code_it_is_an_argument() -> None:
+    with pytest.raises(InvalidRequest, match=r"^idle_timeout: '2x' .* example idle_timeout='30m'$"):
+        load(idle_timeout="2x")
+    with pytest.raises(InvalidRequest, match=r"unknown setting 'memory'; did you mean memory_lim"):
+        load(memory="1g")
+
+
+def test_a_secret_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        load(fleet_key=["hush"])
+    assert "hush" not in str(raised.value)
+
+
+def test_arguments_of_local_backend_are_the_settings_of_programs() -> None:
+    of_programs = {entry.name for entry in entries() if IN_PROCESS in entry.about.roles}
+    assert set(LocalSettings.__annotations__) == of_programs
+
+
+def test_a_keyword_that_is_no_setting() -> None:
+    with pytest.raises(TypeError, match=r"no setting 'memory'; did you mean memory_limit\?"):
+        LocalBackend(memory="1g")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"no setting 'port'$"):
+        LocalBackend(port=1)  # type: ignore[call-arg]
+
+
+def test_a_program_is_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It would have joined the fleet, or asked for keys, where it shares a server's settings."""
+    monkeypatch.setenv("SANDBOX_ROLE", "worker")
+    monkeypatch.setenv("SANDBOX_HOST", "0.0.0.0")
+    assert local_settings(state_dir=tmp_path).role == "standalone"
+
+
+def test_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ, "SANDBOX_PORT": "1"})
+    file = tmp_path / "x.env"
+    file.write_text(
+        "# a comment\nSANDBOX_PORT=2\nPOOL_SIZE=3\n"
+        'SANDBOX_ENVIRONMENTS=\'{"node": "node:20"}\'\nSANDBOX_POLICY="open"\n'
+    )
+    read_into_environment(file)
+    found = load()
+    assert (found.port, found.pool_size, found.policy) == (1, 3, "open")
+    assert found.environments == {"node": "node:20"}
+    file.write_text("SANDBOX_PORT=2\nsomething else\n")
+    with pytest.raises(InvalidRequest, match=r"x\.env, line 2: write NAME=value"):
+        read_into_environment(file)
+    with pytest.raises(InvalidRequest, match="No such file"):
+        read_into_environment(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +214,12 @@ def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, size: int) -> None:
         ("SANDBOX_NETWORK", "host", "SANDBOX_NETWORK: "),
         ("SANDBOX_ENVIRONMENTS", "python=x", "SANDBOX_ENVIRONMENTS: "),
         ("SANDBOX_WORKER_ID", "../x", "SANDBOX_WORKER_ID: "),
-        ("SANDBOX_POOL_SIZE", "1", "MIN_POOL_SIZE <= POOL_SIZE <= MAX_POOL_SIZE"),
+        ("SANDBOX_OUTPUT_LIMIT", "10g", "SANDBOX_OUTPUT_LIMIT: "),
+        ("SANDBOX_IDLE_TIMEOUT", "1e9d", "SANDBOX_IDLE_TIMEOUT: "),
+        ("SANDBOX_ALLOWED_HOSTS", "a.example, http://b.example:80", "'http://b.example:80' is not"),
+        ("SANDBOX_ADVERTISE", "worker-1:5000", "write http://host:port"),
+        ("WORKERS", "http://a,b", "'b' is not a URL"),
+        ("SANDBOX_POLICIES", '{"node": "strict"}', "'node' is not in SANDBOX_ENVIRONMENTS"),
         ("SANDBOX_HOST", "0.0.0.0", "SANDBOX_API_KEYS=tenant:key"),
         ("SANDBOX_ROLE", "worker", "a worker needs SANDBOX_REDIS_URL"),
         ("SANDBOX_ROLE", "captain", "SANDBOX_ROLE: "),

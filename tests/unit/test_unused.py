@@ -1,16 +1,20 @@
-"""Settings that mean nothing where they are given."""
+"""Settings that mean nothing where they are given: refused, or told."""
 
 import os
+from collections.abc import Callable
 
 import pytest
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
+from sandbox_server.runtime.base import Enforcement, Runtime
+from sandbox_server.runtime.bubblewrap.runtime import BubblewrapRuntime
+from sandbox_server.runtime.docker.runtime import DockerRuntime
 from sandbox_server.runtime.registry import RuntimeOptions, choose
-from sandbox_server.settings import Settings, load
-from sandbox_server.unused import _BOXES, _COORDINATOR, _FLEET, refuse_impossible, unknown, unused
+from sandbox_server.settings import IN_PROCESS, Settings, entries, load
+from sandbox_server.unused import refuse_without_effect, unknown, unused
 
-EVERYWHERE = {"role", "host", "port", "worker_id", "api_keys", "allowed_hosts", "insecure",
-              "max_upload", "drain_timeout", "log_format", "log_level"}  # fmt: skip
+NOWHERE = "unix:///no/engine.sock"
+FLEET = {"role": "worker", "redis_host": "r"}
 
 
 @pytest.fixture(autouse=True)
@@ -20,59 +24,119 @@ def no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def test_every_setting_has_its_place() -> None:
-    assert EVERYWHERE | _FLEET | _COORDINATOR | {"advertise"} | _BOXES == set(Settings.model_fields)
+def docker() -> Runtime:
+    return DockerRuntime(NOWHERE)
+
+
+def gvisor() -> Runtime:
+    return DockerRuntime(NOWHERE, engine_runtime="runsc")
+
+
+def refuse(settings: Settings, runtime: Runtime, **lacking: object) -> None:
+    enforcement = Enforcement(**lacking)  # type: ignore[arg-type]
+    refuse_without_effect(settings, runtime, why=f"{runtime.name}, why", enforcement=enforcement)
 
 
 def test_nothing_given_nothing_said() -> None:
-    assert unused(load(), runtime="bubblewrap") == {}
+    assert unused(load()) == {}
+    refuse(load(), BubblewrapRuntime(), cpu="not limited", absent=frozenset({"cpu"}))
 
 
-@pytest.mark.parametrize("name", ["REDIS_HOST", "REDIS_URL", "SANDBOX_REDIS_URL", "WORKERS"])
+def test_every_setting_concerns_somebody() -> None:
+    for entry in entries():
+        assert entry.about.roles, entry.name
+        assert entry.meaning.endswith("."), entry.name
+        assert entry.default or entry.about.example, entry.name
+
+
+@pytest.mark.parametrize("name", ["REDIS_HOST", "REDIS_URL", "SANDBOX_REDIS_URL"])
 def test_a_fleet_without_a_role(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "redis://r")
-    (told,) = unused(load(), runtime="docker").items()
+    (told,) = unused(load()).items()
     assert told[0] == name
     assert "SANDBOX_ROLE" in told[1]
 
 
 @pytest.mark.parametrize(
-    ("given", "runtime", "told"),
+    ("given", "told"),
     [
-        ({"image": "x", "environments": {"a": "b"}, "docker_runtime": "runsc"}, "bubblewrap",
-         {"SANDBOX_IMAGE", "SANDBOX_ENVIRONMENTS", "SANDBOX_DOCKER_RUNTIME"}),
-        ({"image": "x", "environments": {"a": "b"}, "docker_runtime": "runsc"}, "docker", set()),
-        ({"fleet_key": "k", "lease": 5, "advertise": "http://w"}, "docker",
-         {"SANDBOX_FLEET_KEY", "SANDBOX_LEASE", "SANDBOX_ADVERTISE"}),
-        ({"role": "worker", "redis_host": "r", "workers": "http://a", "patience": 3}, "docker",
-         {"SANDBOX_WORKERS", "SANDBOX_PATIENCE"}),
-        ({"role": "worker", "redis_host": "r", "redis_url": "redis://r"}, "docker",
-         {"SANDBOX_REDIS_HOST"}),
-        ({"role": "coordinator", "redis_host": "r", "pool_size": 3, "network": "bridge",
-          "advertise": "http://w", "workers": "http://a"}, "",
-         {"SANDBOX_POOL_SIZE", "SANDBOX_NETWORK", "SANDBOX_ADVERTISE"}),
-        ({"api_keys": "a:b", "allowed_hosts": "x"}, "docker", {"SANDBOX_ALLOWED_HOSTS"}),
-        ({"redis_port": 1234}, "docker", {"SANDBOX_REDIS_PORT"}),
+        ({"fleet_key": "k", "lease": 5}, {"fleet_key", "lease"}),
+        ({"advertise": "http://w", "workers": "http://a"}, {"advertise", "workers"}),
+        ({**FLEET, "workers": "http://a", "patience": 3}, {"workers", "patience"}),
+        ({**FLEET, "redis_url": "redis://r"}, {"redis_host"}),
+        ({**FLEET, "role": "coordinator", "pool_size": 3, "network": "bridge",
+          "advertise": "http://w", "workers": "http://a"}, {"pool_size", "network", "advertise"}),
+        ({"api_keys": "a:b", "allowed_hosts": "x"}, {"allowed_hosts"}),
+        ({"redis_port": 1234}, {"redis_port"}),
+        ({"image": "x"}, set()),
     ],
 )  # fmt: skip
-def test_what_means_nothing_here(given: dict[str, object], runtime: str, told: set[str]) -> None:
-    assert set(unused(load(**given), runtime=runtime)) == told
+def test_what_belongs_to_another_role(given: dict[str, object], told: set[str]) -> None:
+    assert set(unused(load(**given))) == told
+
+
+def test_what_a_program_passes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOX_PORT", "1234")
+    monkeypatch.setenv("SANDBOX_HOST", "::1")
+    monkeypatch.setenv("HOST", "a variable of somebody else")
+    monkeypatch.setenv("SANDBOX_POOL_SIZE", "1")
+    assert unused(load(insecure=True), role=IN_PROCESS) == {
+        "SANDBOX_HOST": "only a server uses it",
+        "SANDBOX_PORT": "only a server uses it",
+    }
 
 
 def test_slips_of_the_pen() -> None:
-    environ = {"SANDBOX_POOLSIZE": "1", "SANDBOX_POOL_SIZE": "1", "SANDBOX_URL": "x", "POOL": "1"}
-    assert set(unknown(environ)) == {"SANDBOX_POOLSIZE"}
+    environ = {"SANDBOX_POOLSIZE": "1", "SANDBOX_POOL_SIZE": "1", "SANDBOX_URL": "x", "POOL": "1",
+               "SANDBOX_MEMORY": "1g", "SANDBOX_APIKEY": "k", "SANDBOX_XYZ": ""}  # fmt: skip
+    assert unknown(environ) == {
+        "SANDBOX_APIKEY": "unknown setting; did you mean SANDBOX_API_KEY?",
+        "SANDBOX_MEMORY": "unknown setting; did you mean SANDBOX_MEMORY_LIMIT?",
+        "SANDBOX_POOLSIZE": "unknown setting; did you mean SANDBOX_POOL_SIZE?",
+        "SANDBOX_XYZ": "unknown setting; `sandbox config` lists them",
+    }
 
 
-def test_a_network_needs_docker() -> None:
-    bridge = load(network="bridge")
-    refuse_impossible(bridge, runtime="docker", why="")
-    refuse_impossible(load(), runtime="bubblewrap", why="")
-    with pytest.raises(InvalidRequest, match=r"SANDBOX_RUNTIME=docker .* SANDBOX_NETWORK=none"):
-        refuse_impossible(bridge, runtime="bubblewrap", why="bubblewrap, as configured")
+POLICY = {"a": "strict"}
 
 
-NOWHERE = "unix:///no/engine.sock"
+@pytest.mark.parametrize(
+    ("given", "make", "told"),
+    [
+        ({"network": "bridge"}, docker, ""),
+        ({"network": "bridge"}, gvisor, "network=bridge: boxes on gVisor have no network"),
+        ({"network": "bridge"}, BubblewrapRuntime,
+         r"SANDBOX_RUNTIME=docker .* network=none; the runtime is bubblewrap, why"),
+        ({"network": "none"}, BubblewrapRuntime, ""),
+        ({"image": "x"}, docker, ""),
+        ({"image": "x"}, BubblewrapRuntime,
+         r"image needs the docker runtime: start a Docker engine .*, or unset it"),
+        ({"docker_runtime": "runsc"}, BubblewrapRuntime, "docker_runtime needs the docker runtime"),
+        ({"docker_runtime": ""}, BubblewrapRuntime, ""),
+        ({"environments": {"a": "b"}}, BubblewrapRuntime, "environments needs the docker runtime"),
+        ({"environments": {"a": "b"}, "policies": POLICY}, BubblewrapRuntime, ""),
+        ({"environments": {"a": "b", "c": "d"}, "policies": POLICY}, BubblewrapRuntime,
+         "environments needs the docker runtime"),
+    ],
+)  # fmt: skip
+async def test_what_means_nothing_on_a_runtime(
+    given: dict[str, object], make: Callable[[], Runtime], told: str
+) -> None:
+    async with make() as runtime:
+        if not told:
+            refuse(load(**given), runtime)
+            return
+        with pytest.raises(InvalidRequest, match=told):
+            refuse(load(**given), runtime)
+
+
+async def test_a_limit_that_nothing_enforces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SANDBOX_CPU_LIMIT", "2")
+    lack = {"cpu": "not limited: no control group", "memory": "per process only"}
+    told = "SANDBOX_CPU_LIMIT has no effect here: not limited: no control group; unset it"
+    with pytest.raises(InvalidRequest, match=told):
+        refuse(load(), BubblewrapRuntime(), **lack, absent=frozenset({"cpu"}))
+    refuse(load(memory_limit="1g"), BubblewrapRuntime(), memory="per process only")
 
 
 async def test_a_sandboxed_runtime_is_not_replaced_by_less() -> None:

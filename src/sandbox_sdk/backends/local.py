@@ -8,31 +8,37 @@ from typing import Literal, Protocol, Self, TypedDict, Unpack
 from sandbox_sdk import plugins
 from sandbox_sdk.backends.crossing import Crossing
 from sandbox_sdk.background import background
+from sandbox_sdk.nearest import did_you_mean
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 
 class LocalSettings(TypedDict, total=False):
-    """Settings of a local service; those left out come from SANDBOX_… in the environment."""
+    """Settings of a local service; those left out come from SANDBOX_… in the environment. Sizes are
+    bytes or "512m", durations seconds or "30m". docs/configuration.md explains each."""
 
     runtime: str
-    docker_runtime: str
-    state_dir: str | Path
     image: str
     environments: dict[str, str]
-    pool_size: int
-    min_pool_size: int
-    max_pool_size: int
-    max_sessions: int
-    idle_timeout: float
-    command_timeout: float
+    docker_runtime: str
     memory_limit: int | str
     cpu_limit: float
     pids_limit: int
     disk_limit: int | str
     network: Literal["none", "bridge"]
+    idle_timeout: float | str
+    command_timeout: float | str
+    max_sessions: int
     output_limit: int | str
     max_upload: int | str
+    policy: str
+    policies: dict[str, str]
+    audit_log: str | Path
+    state_dir: str | Path
+    destroy_on_exit: bool
+    pool_size: int
+    min_pool_size: int
+    max_pool_size: int
 
 
 class LocalService(Protocol):
@@ -55,10 +61,14 @@ class LocalBackend(Crossing):
     user: one of them runs it, and when that one ends, another takes over. The sandbox of a thread
     outlives the process, until its idle timeout: a program that is run again finds its files.
 
-    Raises RuntimeUnavailable if this machine can make no box, or the server part is not installed.
+    Raises RuntimeUnavailable if this machine can make no box, or the server part is not installed;
+    InvalidRequest for a setting that is wrong, or that cannot have any effect here.
     """
 
     def __init__(self, **settings: Unpack[LocalSettings]) -> None:
+        for name in settings.keys() - LocalSettings.__annotations__.keys():
+            near = did_you_mean(name, LocalSettings.__annotations__)
+            raise TypeError(f"LocalBackend has no setting {name!r}{near and f'; {near}'}")
         self._background = background()
         self._settings = settings
         self._shared: LocalService | None = None

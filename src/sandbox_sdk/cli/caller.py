@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import sys
+import warnings
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,6 +42,8 @@ class Caller:
             from sandbox_sdk.backends.remote import RemoteBackend
 
             return RemoteBackend(self.url, api_key=self.api_key)
+        # About settings: a line of ours, without the place in our code.
+        warnings.showwarning = lambda message, *_: self.complain(str(message))
         return LocalBackend()
 
     def run(self, work: Coroutine[Any, Any, int | None]) -> NoReturn:
@@ -85,9 +88,11 @@ class Caller:
             table.add_column(head, overflow="fold")
         for row in rows:
             table.add_row(*(Text(escaped(cell)) for cell in row))
-        console = Console(highlight=False)
-        # A pipe has no width: nothing is folded there.
-        console.print(table, width=None if console.is_terminal else 10_000)
+        # A pipe has no width: nothing is folded there, and nothing is filled up with spaces.
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+        with console.capture() as shown:
+            console.print(table)
+        print("\n".join(line.rstrip() for line in shown.get().splitlines()), flush=True)
 
 
 def error_body(error: SandboxError | OSError) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from sandbox_sdk.units import seconds
 
 Url = Annotated[
     str | None,
@@ -21,6 +24,23 @@ Thread = Annotated[str, typer.Argument(metavar="T", help="A thread_id.")]
 EnvPairs = Annotated[
     list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable; repeatable.")
 ]
+
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        metavar="FILE",
+        help="A file of settings, as `sandbox init` writes it; the environment goes before it.",
+    ),
+]
+
+
+def duration(text: str | float) -> float:
+    """Seconds, of an option. Raises BadParameter."""
+    try:
+        return seconds(str(text))
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc)) from None
 
 
 def env_of(pairs: list[str] | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ import typer
 
 from sandbox_sdk.cli.caller import INTERRUPTED, Caller
 from sandbox_sdk.cli.follow import run_command, shown_as
-from sandbox_sdk.cli.options import ApiKey, EnvPairs, Json, Url, env_of
+from sandbox_sdk.cli.options import ApiKey, EnvPairs, Json, Url, duration, env_of
 from sandbox_sdk.options import CommandOptions
 
 
@@ -31,7 +31,11 @@ def run(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Seconds until it is ended; 30 unless the server is set up otherwise."),
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="When it is ended: 90s, 5m, or seconds; 30 unless the server is set up otherwise.",
+        ),
     ] = None,
     env: EnvPairs = None,
     cwd: Annotated[str | None, typer.Option(help="Where to run it.")] = None,

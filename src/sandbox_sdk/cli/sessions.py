@@ -77,18 +77,24 @@ def span(seconds: float) -> str:
 
 
 def rm(
-    threads: Annotated[list[str], typer.Argument(metavar="T...", help="Thread_ids.")],
+    threads: Annotated[list[str] | None, typer.Argument(metavar="T...", help="Thread_ids.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All that `sandbox ps` lists.")] = False,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """End the sessions of threads, with their files. One that fails does not keep the others."""
+    if every == bool(threads):
+        raise typer.BadParameter("name the threads to end, or pass --all", param_hint="T...")
     caller = Caller(url=url, api_key=api_key, json=as_json)
     caller.run(_rm(caller, threads))
 
 
-async def _rm(caller: Caller, threads: list[str]) -> int:
+async def _rm(caller: Caller, threads: list[str] | None) -> int:
     outcomes: list[dict[str, Any]] = []
+    if threads is None:
+        async with caller.sandboxes() as sandboxes:
+            threads = [each.thread_id for each in (await sandboxes.sessions()).sessions]
     for thread in threads:
         try:
             async with caller.client(thread) as sandbox:

@@ -19,7 +19,7 @@ from sandbox_sdk.background import background
 from sandbox_sdk.cli.caller import INTERRUPTED, SANDBOX_FAILED, Caller
 from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.follow import run_command, shown_as
-from sandbox_sdk.cli.options import ApiKey, Json, Url
+from sandbox_sdk.cli.options import ApiKey, Json, Url, duration
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.events import ExitEvent
@@ -38,7 +38,14 @@ def shell(
         str | None,
         typer.Option("--thread", "-t", help="Whose sandbox; without it, one that ends with this."),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds until a command is ended.")] = 3600.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            parser=duration,
+            metavar="DURATION",
+            help="When a command is ended: 5m, or seconds.",
+        ),
+    ] = 3600.0,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: Json = False,

@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -81,15 +81,25 @@ class _Server(uvicorn.Server):
             await stop_tasks(callback)
 
 
+def resolved(host: str, port: int) -> tuple[int, Any]:
+    """The family and address to listen on. Raises RuntimeUnavailable."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as exc:
+        why = getattr(exc, "strerror", None) or "not a host name"
+        raise RuntimeUnavailable(f"cannot listen on {host}: {why}") from exc
+    return family, address
+
+
 def bound(host: str, port: int) -> socket.socket:
     """A bound socket. It refuses connections until the server listens. Raises
     RuntimeUnavailable."""
+    family, address = resolved(host, port)
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
         # IPPROTO_TCP explicitly: asyncio sets TCP_NODELAY only on such sockets.
-        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as exc:
         raise RuntimeUnavailable(f"cannot listen on {host}: {exc.strerror}") from exc
     try:

@@ -2,43 +2,92 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import ApiKey, Json, Url
+from sandbox_sdk.cli.options import ApiKey, Json, SettingsFile, Url
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.variables import VARIABLES
+
+if TYPE_CHECKING:
+    from sandbox_server.settings import Settings
+
+_HEADS = ("SETTING", "VALUE", "SET BY", "MEANING")
 
 
-def config(url: Url = None, api_key: ApiKey = None, as_json: Json = False) -> None:
+def config(
+    url: Url = None, api_key: ApiKey = None, settings: SettingsFile = None, as_json: Json = False
+) -> None:
     """Show what is in force: for clients, and for a server started from here. Keys are hidden."""
     caller = Caller(url=url, api_key=api_key, json=as_json)
-    client = {
-        "url": url or "none: boxes are made by this process",
-        "api_key": "set" if api_key else "none",
-    }
     try:
-        server = _server()
+        loaded = _loaded(settings)
     except SandboxError as exc:
         caller.fail(exc)
+    warnings = warnings_about(loaded) if loaded else {}
     if as_json:
-        caller.tell({"client": {**client, "url": url}, "server": server})
+        client = {"url": url, "api_key": "set" if api_key else "none"}
+        server = loaded.in_force() if loaded else None
+        is_set = sorted(loaded.model_fields_set) if loaded else []
+        caller.tell({"client": client, "server": server, "set": is_set, "warnings": warnings})
         return
-    print_settings(caller, {f"client {name}": value for name, value in client.items()})
-    print_settings(caller, server or {"server": "not installed: pip install agent-sandbox[server]"})
+    rows = [*_client_rows(url, api_key), *(_rows(loaded) if loaded else ())]
+    caller.table(_HEADS, rows)
+    if loaded is None:
+        caller.complain("no server is installed here: pip install 'agent-sandbox[server]'")
+    for name, why in warnings.items():
+        caller.complain(f"{name}: {why}")
 
 
-def print_settings(caller: Caller, settings: dict[str, Any]) -> None:
+def print_settings(caller: Caller, settings: Settings) -> None:
+    """For `serve --print-config`."""
     if caller.json:
-        caller.tell(settings)
-        return
-    for name, value in settings.items():
-        print(f"{name} = {escaped(str(value))}")
+        caller.tell(settings.in_force())
+    else:
+        caller.table(_HEADS, _rows(settings))
+    for name, why in warnings_about(settings).items():
+        caller.complain(f"{name}: {why}")
 
 
-def _server() -> dict[str, Any] | None:
+def warnings_about(settings: Settings) -> dict[str, str]:
+    """Variables that are unknown, or mean nothing in this role, and why."""
+    from sandbox_server.unused import unknown, unused
+
+    return {**unused(settings), **unknown(os.environ)}
+
+
+def _loaded(file: Any) -> Settings | None:
+    """Raises InvalidRequest. None where the server is not installed."""
     try:
         from sandbox_server.settings import load
+        from sandbox_server.settings.file import read_into_environment
     except ModuleNotFoundError:
         return None
-    return load().in_force()
+    if file is not None:
+        read_into_environment(file)
+    return load()
+
+
+def _client_rows(url: str | None, api_key: str | None) -> list[tuple[str, str, str, str]]:
+    thread = os.environ.get("SANDBOX_THREAD")
+    values = {"SANDBOX_URL": url, "SANDBOX_API_KEY": "**********" if api_key else None,
+              "SANDBOX_THREAD": thread}  # fmt: skip
+    return [
+        (name, values[name] or "(none)", "environment" if values[name] else "default", meaning)
+        for name, meaning in VARIABLES.items()
+    ]
+
+
+def _rows(settings: Settings) -> list[tuple[str, str, str, str]]:
+    from sandbox_server.settings import entries
+
+    rows = []
+    for entry in entries():
+        name, by = entry.variable, "default"
+        if entry.name in settings.model_fields_set:
+            name = settings.variable(entry.name)
+            name, by = (entry.variable, "option") if name == entry.name else (name, "environment")
+        value = entry.text(getattr(settings, entry.name))
+        rows.append((name, value or f"({entry.about.otherwise or 'none'})", by, entry.meaning))
+    return rows

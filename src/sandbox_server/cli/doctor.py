@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.options import ApiKey, Json, Url
-from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
+from sandbox_server.cli.config import warnings_about
 from sandbox_server.doctor.findings import Finding, State
+
+if TYPE_CHECKING:
+    from sandbox_server.settings import Settings
 
 
 def doctor(
@@ -70,10 +74,33 @@ async def _findings(caller: Caller) -> AsyncGenerator[Finding]:
     except ModuleNotFoundError as exc:
         yield _not_installed(exc, State.OPTIONAL if caller.url else State.MISSING)
     else:
-        async for each in examine(load(), makes_boxes=not caller.url):
+        settings = load()
+        async for each in _settings(settings, makes_boxes=not caller.url):
+            yield each
+        async for each in examine(settings, makes_boxes=not caller.url):
             yield each
     if caller.url:
         yield await _server(caller, caller.url)
+
+
+async def _settings(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Finding]:
+    from sandbox_server.checks import check_start
+
+    name, wrong = "settings", warnings_about(settings)
+    for variable, why in wrong.items():
+        yield Finding(name=name, state=State.WARNING, told=f"{variable}: {why}")
+    if makes_boxes:
+        try:
+            await check_start(settings)
+        except InvalidRequest as exc:
+            yield Finding(name=name, state=State.MISSING, told="a server would not start",
+                          fix=exc.message)  # fmt: skip
+            return
+        except SandboxError:
+            pass  # The checks of the runtimes tell it, each with its fix.
+    if not wrong:
+        told = f"{len(settings.model_fields_set)} set; `sandbox config` shows all"
+        yield Finding(name=name, state=State.OK, told=told)
 
 
 async def _server(caller: Caller, url: str) -> Finding:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.options import Json
-from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_sdk.cli.options import Json, SettingsFile
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_server.cli.config import print_settings
 
 if TYPE_CHECKING:
@@ -48,42 +49,82 @@ def serve(
         bool | None,
         typer.Option("--destroy-on-exit", help="End all boxes when the server ends."),
     ] = None,
+    settings_file: SettingsFile = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the settings and stop.")
+        bool, typer.Option("--print-config", help="Check the settings, print them and stop.")
+    ] = False,
+    end_sessions: Annotated[
+        bool,
+        typer.Option("--end-sessions", help="End what a stopped server has left, and stop."),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the server.
 
-    Every other setting is a variable SANDBOX_…; `sandbox config` lists them. Log and greeting go
-    to stderr. With --json, one line on stdout has the url as soon as the server listens.
+    Every other setting is a variable SANDBOX_…: `sandbox config` lists them, `sandbox init` writes
+    a file of them. Log and greeting go to stderr. With --json, one line on stdout has the url as
+    soon as the server listens.
     """
     caller = Caller(json=as_json)
+    given = {"role": role, "host": host, "port": port, "runtime": runtime}
+    flags = {"insecure": insecure, "destroy_on_exit": destroy_on_exit}
     try:
-        from sandbox_server.settings import load
-
-        settings = load(
-            role=role,
-            host=host,
-            port=port,
-            runtime=runtime,
-            insecure=insecure,
-            destroy_on_exit=destroy_on_exit,
-        )
+        settings = _load(settings_file, {**given, **flags})
     except SandboxError as exc:
         caller.fail(exc)
     except ModuleNotFoundError as exc:
         lacks = f"a server needs `pip install 'agent-sandbox[server]'` ({exc})"
         caller.fail(RuntimeUnavailable(lacks))
-    if print_config:
-        print_settings(caller, settings.in_force())
-        return
     from sandbox_server import main  # noqa: F401 - slow to import, so before the event loop runs
 
-    caller.run(_serve(caller, settings))
+    if print_config:
+        caller.run(_print_config(caller, settings))
+    options = {"settings": settings_file, **given}
+    again = f"{_program('sandbox')} serve" + "".join(
+        f" --{name} {shlex.quote(str(value))}"
+        for name, value in options.items()
+        if value is not None
+    )
+    caller.run(_end_sessions(caller, settings) if end_sessions else _serve(caller, settings, again))
 
 
-async def _serve(caller: Caller, settings: Settings) -> None:
+def _load(file: Path | None, given: dict[str, Any]) -> Settings:
+    """Raises InvalidRequest, and ModuleNotFoundError where the server is not installed."""
+    from sandbox_server.settings import load
+    from sandbox_server.settings.file import read_into_environment
+
+    if file is not None:
+        read_into_environment(file)
+    return load(**given)
+
+
+async def _print_config(caller: Caller, settings: Settings) -> None:
+    """Settings with which the server would not start are refused as it would."""
+    from sandbox_server.checks import check_start
+
+    await check_start(settings)
+    print_settings(caller, settings)
+
+
+async def _end_sessions(caller: Caller, settings: Settings) -> None:
+    from sandbox_server import logs
+    from sandbox_server.main import end_sessions
+
+    if settings.role != "standalone":
+        raise InvalidRequest(
+            "--end-sessions is for a standalone server: start a worker with --destroy-on-exit and"
+            " stop it again; a coordinator has no sessions"
+        )
+    logs.configure(form=settings.log_format, level="warning")
+    ended = await end_sessions(settings)
+    if caller.json:
+        caller.tell({"ended": ended})
+    else:
+        print("1 session ended" if ended == 1 else f"{ended} sessions ended")
+
+
+async def _serve(caller: Caller, settings: Settings, again: str) -> None:
+    """again: the command that started this server."""
     from sandbox_server import logs
     from sandbox_server.main import serve
     from sandbox_server.service import SandboxService
@@ -102,19 +143,22 @@ async def _serve(caller: Caller, settings: Settings) -> None:
             await _warming(tenants, settings.pool_size)
 
     left = await serve(settings, on_listening=greet)
-    if left.sessions and not caller.json and settings.log_format != "json":
-        print(farewell(left), file=sys.stderr, flush=True)
+    if not caller.json and settings.log_format != "json":
+        print(farewell(left, settings.role, again), file=sys.stderr, flush=True)
 
 
-def farewell(left: Left) -> str:
-    """Which boxes keep running, and how to end them."""
-    assert left.until is not None
-    boxes = "the box of 1 session stays" if left.sessions == 1 else (
-        f"the boxes of {left.sessions} sessions stay"
-    )  # fmt: skip
+def farewell(left: Left, role: str, again: str) -> str:
+    """Which boxes keep running, and how to end them. again: the command that started the server."""
+    if role == "coordinator":
+        return "  stopped; sessions go on at their workers"
+    if left.until is None:
+        return "  stopped; no session and no box stays"
+    one = left.sessions == 1
+    boxes = "the box of 1 session stays" if one else f"the boxes of {left.sessions} sessions stay"
+    end = "--end-sessions" if role == "standalone" else "--destroy-on-exit, and stop it"
     return (
         f"  {boxes} for the next start, until {left.until.astimezone():%H:%M} at the latest;"
-        " to end them now, start with --destroy-on-exit and stop again"
+        f" to end {'it' if one else 'them'} now: {again} {end}"
     )
 
 

@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 
 _ANSWER_S = 2.0
 _RETRIES = 3
@@ -50,9 +50,17 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, namespace: str = "sandbox") -> Store:
-        """`redis://`, `rediss://`, `redis+sentinel://host:port,host:port/service/db` and
-        `redis+cluster://host:port`. Raises ValueError for anything else."""
-        client, *sentinels = _clients(url)
+        """`redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service/db` and
+        `redis+cluster://host:port`. Raises InvalidRequest for anything else."""
+        try:
+            client, *sentinels = _clients(url)
+        except (ValueError, RedisError):
+            # Without its message, which may contain a part of the password.
+            raise InvalidRequest(
+                "SANDBOX_REDIS_URL is not a URL of Redis: write redis://:password@host:6379/0, or"
+                " begin with rediss://, unix://, redis+sentinel:// or redis+cluster://; special"
+                " characters of a password are written as %23"
+            ) from None
         return cls(client, sentinels=sentinels, namespace=namespace)
 
     async def close(self) -> None:
@@ -283,10 +291,7 @@ def _clients(url: str) -> list[Redis]:
         return [cast("Redis", cluster)]
     if parts.scheme == "redis+sentinel":
         return _through_sentinels(parts, options)
-    raise ValueError(
-        "REDIS_URL must begin with redis://, rediss://, unix://, redis+sentinel:// or"
-        " redis+cluster://"
-    )
+    raise ValueError("unknown scheme")
 
 
 def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> list[Redis]:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import structlog
 import uvicorn
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
@@ -29,7 +30,10 @@ from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.main import open_service
 from sandbox_server.private import private_listener
 from sandbox_server.sessions.lease import alone
-from sandbox_server.settings import Settings, load
+from sandbox_server.settings import IN_PROCESS, Settings, load
+from sandbox_server.unused import unused
+
+log = structlog.get_logger()
 
 _POOL = {"pool_size": 1, "min_pool_size": 0, "max_pool_size": 2}
 """Smaller than a server's: most programs use one or two sandboxes."""
@@ -44,7 +48,8 @@ def local_settings(**overrides: Any) -> Settings:
     It depends on the user and on every setting that affects boxes, so programs that want the same
     boxes share them, and a program that is run again finds its sandboxes.
     """
-    settings = load(**overrides)
+    # Whatever the environment says about servers, this is none: it listens to nobody.
+    settings = load(**{**overrides, "role": "standalone", "insecure": True})
     pool = {} if _POOL.keys() & settings.model_fields_set else _POOL
     return settings.model_copy(update={**pool, "worker_id": _name(settings)})
 
@@ -62,6 +67,9 @@ async def open_local(settings: Settings) -> AsyncIterator[Sandboxes]:
     """
     with alone(settings.state_folder(), f"{settings.name()}.host"):
         logs.hand_to_logging()
+        for setting, why in unused(settings, role=IN_PROCESS).items():
+            # Not a warning: an environment that a server shares with programs is fine.
+            log.info("setting.unused", setting=setting, why=why)
         async with (
             open_service(settings) as service,
             _reachable(service, settings),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from sandbox_server.local.host import local_settings, open_local, socket_path
 from sandbox_server.private import short_path
 from sandbox_server.sessions.lease import AlreadyRunning
 from sandbox_server.settings import Settings
+from sandbox_server.unused import unknown
 
 log = logging.getLogger("sandbox")
 
@@ -108,6 +110,8 @@ _open: dict[tuple[int, str], SharedService] = {}
 def local_service(**given: Any) -> SharedService:
     """This process's service with these settings. Raises InvalidRequest."""
     settings = local_settings(**given)
+    for setting, why in unknown(os.environ).items():
+        warnings.warn(f"{setting}: {why}", stacklevel=2)
     key = (os.getpid(), settings.name())
     if key not in _open:
         shared = _open[key] = SharedService(settings)

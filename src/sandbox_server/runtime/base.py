@@ -72,9 +72,11 @@ class Enforcement:
     disk: str = ""
     inodes: str = ""
     syscalls: str = ""
+    absent: frozenset[str] = frozenset()
+    """Those of the missing that are not enforced in any way, not even a weaker one."""
 
     def missing(self) -> dict[str, str]:
-        return {name: why for name, why in vars(self).items() if why}
+        return {name: why for name, why in vars(self).items() if why and name != "absent"}
 
 
 class Box(ABC):
@@ -105,6 +107,11 @@ class Runtime(ABC):
     name: str
     has_images: bool = True
     """Whether boxes are made from images. If not, they use the host's programs."""
+
+    @property
+    def networks(self) -> frozenset[Network]:
+        """The networks that a box can have."""
+        return frozenset({"none", "bridge"})
 
     @property
     def build(self) -> str:

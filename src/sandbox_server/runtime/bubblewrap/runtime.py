@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_server.private import state_folder
-from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Network, Runtime
 from sandbox_server.runtime.bubblewrap import host, keeper
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.setup import Setup
@@ -72,6 +72,10 @@ class BubblewrapRuntime(Runtime):
     def __repr__(self) -> str:
         way = "not yet tried" if self._setup is None else self._setup.namespace or "plain"
         return f"<BubblewrapRuntime {self._state.path}, {way}>"
+
+    @property
+    def networks(self) -> frozenset[Network]:
+        return frozenset({"none"})
 
     @property
     def build(self) -> str:

@@ -61,6 +61,7 @@ class Setup:
         counted = f"/workspace is kept in memory and counts as memory: {self.no_disk}"
         loose = f"only the kernel's own limit for a tmpfs: {self.no_namespace}"
         pids = "pids" in limited or self.nproc_per_namespace
+        enforced = {"cpu": "cpu" in limited, "pids": pids}
         return Enforcement(
             memory="" if "memory" in limited else data,
             cpu="" if "cpu" in limited else f"not limited: {_NO_GROUP}",
@@ -68,6 +69,7 @@ class Setup:
             disk=counted if self.no_disk and "memory" in limited else "",
             inodes="" if self.namespace else loose,
             syscalls=self.no_seccomp,
+            absent=frozenset(name for name, is_limited in enforced.items() if not is_limited),
         )
 
     def plan(self, spec: BoxSpec, *, box_id: str, uid: int | None, disk: str) -> Plan:

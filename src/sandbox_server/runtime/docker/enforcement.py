@@ -25,13 +25,17 @@ def enforcement(info: Mapping[str, object], *, no_disk: str, gvisor: bool) -> En
         "memory": _lacks(info, "MemoryLimit", "memory"),
         "cpu": _lacks(info, "CpuCfsQuota", "CPU quota"),
         "pids": _lacks(info, "PidsLimit", "pids"),
-        "disk": f"/workspace is a plain volume without a limit: {no_disk}" if no_disk else "",
+        "disk": f"only the size of each file, /workspace is a plain volume: {no_disk}"
+        if no_disk
+        else "",
         "inodes": f"/workspace has no inode limit: {no_disk}" if no_disk else "",
         "syscalls": "" if _has_option(info, "seccomp") else "the engine runs without seccomp",
     }
+    absent = {name for name in ("memory", "cpu", "pids") if lacking[name]}
     if gvisor:
+        absent.add("pids")
         lacking |= {name: lacking[name] or why for name, why in _GVISOR.items()}
-    return Enforcement(**lacking)
+    return Enforcement(**lacking, absent=frozenset(absent))
 
 
 def obstacle_to_disks(info: Mapping[str, object], *, unix_socket: bool) -> str:

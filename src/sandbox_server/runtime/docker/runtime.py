@@ -18,7 +18,7 @@ from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
 from sandbox_server.runtime import loop_disk
-from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Limits, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Limits, Network, Runtime
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
@@ -157,6 +157,10 @@ class DockerRuntime(Runtime):
         """Whether boxes run on gVisor's kernel instead of the host's."""
         name = self._engine_runtime or ""
         return "runsc" in name or "gvisor" in name
+
+    @property
+    def networks(self) -> frozenset[Network]:
+        return frozenset({"none"}) if self.gvisor else super().networks
 
     async def about(self) -> str:
         return f"{await self._engine.version()} at {self.url}"

@@ -1,0 +1,93 @@
+"""What keeps a server from starting because of its settings, found without opening a port or making
+a box. `serve`, `serve --print-config` and `sandbox doctor` ask here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.server import resolved
+from sandbox_server.policy.rulefile import PolicyError
+from sandbox_server.runtime.base import Enforcement, Runtime
+from sandbox_server.runtime.registry import choose
+from sandbox_server.service.audit import AuditLog
+from sandbox_server.service.gate import Gate
+from sandbox_server.settings import Settings
+from sandbox_server.unused import refuse_without_effect
+
+
+@dataclass(frozen=True)
+class ChosenRuntime:
+    runtime: Runtime
+    why: str
+    enforcement: Enforcement
+
+
+async def check_start(settings: Settings) -> None:
+    """Raises what `serve` would, as InvalidRequest or RuntimeUnavailable."""
+    await check_settings(settings)
+    if settings.role != "coordinator":
+        async with open_runtime(settings):
+            pass
+
+
+async def check_settings(settings: Settings) -> None:
+    """What does not depend on the runtime. Raises InvalidRequest, RuntimeUnavailable."""
+    api_keys(settings)
+    resolved(settings.host, settings.listening_port())
+    if settings.role != "standalone":
+        from sandbox_server.fleet import Store  # Slow to import, and only for a fleet.
+
+        await Store.open(settings.redis()).close()
+    if settings.role != "coordinator":
+        read_gate(settings).close()
+        _writable(settings.variable("state_dir"), settings.state_folder(), folder=True)
+        if settings.audit_log is not None:
+            _writable(settings.variable("audit_log"), settings.audit_log, folder=False)
+
+
+@contextlib.asynccontextmanager
+async def open_runtime(settings: Settings) -> AsyncIterator[ChosenRuntime]:
+    """The runtime of these settings. Raises InvalidRequest if they cannot be used with it,
+    RuntimeUnavailable if it does not work here."""
+    runtime, why = await choose(settings.runtime, settings.runtime_options())
+    async with runtime:
+        enforcement = await runtime.enforcement()
+        refuse_without_effect(settings, runtime, why=why, enforcement=enforcement)
+        yield ChosenRuntime(runtime, why, enforcement)
+
+
+def api_keys(settings: Settings) -> ApiKeys:
+    """Raises InvalidRequest; its message never contains a key."""
+    try:
+        return ApiKeys.parse(
+            settings.api_keys.get_secret_value(),
+            fleet_key=settings.fleet_key.get_secret_value(),
+            of_worker=settings.role == "worker",
+        )
+    except ValueError as exc:
+        raise InvalidRequest(f"{settings.variable('api_keys')}: {exc}") from None
+
+
+def read_gate(settings: Settings, *, audit: AuditLog | None = None) -> Gate:
+    """Raises InvalidRequest for a rule file that is missing or wrong."""
+    try:
+        return Gate.read(settings.policy, settings.policies, audit=audit)
+    except PolicyError as exc:
+        raise InvalidRequest(str(exc)) from None
+
+
+def _writable(name: str, path: Path, *, folder: bool) -> None:
+    """Whether it can be written, or made. Nothing is made yet: it could get the wrong owner."""
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    as_wished = there.is_dir() if folder or there != path else not there.is_dir()
+    if not (as_wished and os.access(there, os.W_OK)):
+        kind = "folder" if folder else "file"
+        raise InvalidRequest(
+            f"{name}: {path} is not a {kind} that this user can write to; name another"
+        )

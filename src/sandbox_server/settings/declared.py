@@ -1,0 +1,252 @@
+"""Every setting: its name, type, default and meaning, and whom it concerns."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import SecretStr
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, MAX_TIMEOUT_S
+from sandbox_server.runtime.base import Network
+from sandbox_server.runtime.registry import AUTO
+from sandbox_server.settings.fields import (
+    ALL,
+    FLEET,
+    MAKES_BOXES,
+    PREFIX,
+    SERVERS,
+    Listed,
+    Role,
+    Seconds,
+    Size,
+    setting,
+)
+from sandbox_warden.requests import MAX_OUTPUT_LIMIT, MIN_OUTPUT_LIMIT
+
+_box = partial(setting, topic="Boxes", roles=MAKES_BOXES)
+_session = partial(setting, topic="Sessions and commands", roles=MAKES_BOXES)
+_pool = partial(setting, topic="The pool", roles=MAKES_BOXES, ge=0)
+_server = partial(setting, topic="The server", roles=SERVERS)
+_fleet = partial(setting, topic="A fleet", roles=FLEET)
+
+
+class DeclaredSettings(BaseSettings):
+    """Fields alone; `Settings` checks them and says what follows from them."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="ignore", populate_by_name=True
+    )
+
+    runtime: str = _box(
+        AUTO,
+        "What makes boxes: docker, bubblewrap, or auto for docker where an engine answers and"
+        " bubblewrap elsewhere.",
+    )
+    image: str = _box(
+        "sandbox-secure:latest",
+        "The image of a box. It needs bash and python3.",
+        runtimes=("docker",),
+        min_length=1,
+    )
+    environments: dict[str, str] = _box(
+        dict,
+        "Images that callers can choose by name. Where boxes have no image, a name stands for its"
+        " policy alone.",
+        runtimes=("docker",),
+        unit="JSON object",
+        example='{"node": "node:20"}',
+    )
+    docker_runtime: str | None = _box(
+        None,
+        "The engine's runtime that boxes run on, such as runsc for gVisor.",
+        runtimes=("docker",),
+        otherwise="the engine's own",
+        example="runsc",
+    )
+    memory_limit: Size = _box(
+        512 << 20, "Memory of a box.", unit="size", plain="MEMORY_LIMIT"
+    )  # fmt: skip
+    cpu_limit: float = _box(
+        0.5, "CPU time of a box.", unit="cores", gt=0, allow_inf_nan=False
+    )  # fmt: skip
+    pids_limit: int = _box(256, "Processes and threads in a box.", unit="number", ge=16)
+    disk_limit: Size = _box(1 << 30, "Disk of a box, which is its /workspace.", unit="size")
+    network: Network = _box(
+        "none", "bridge gives boxes the network of the engine.", runtimes=("docker",)
+    )
+
+    idle_timeout: Seconds = _session(
+        1800.0, "How long after its last use a session ends.", unit="duration", gt=0
+    )
+    command_timeout: Seconds = _session(
+        COMMAND_TIMEOUT_S,
+        "After what time a command is ended whose call does not say; 1h at most.",
+        unit="duration",
+        gt=0,
+        le=MAX_TIMEOUT_S,
+    )
+    max_sessions: int = _session(
+        200, "Sessions at the same time; more are told to wait.", unit="number", ge=1
+    )
+    output_limit: Size = _session(
+        1 << 20,
+        "What is kept of a command's output; 4k to 64m.",
+        unit="size",
+        ge=MIN_OUTPUT_LIMIT,
+        le=MAX_OUTPUT_LIMIT,
+    )
+    max_upload: Size = setting(
+        100 << 20,
+        "The largest file that can be uploaded.",
+        topic="Sessions and commands",
+        roles=ALL,
+        unit="size",
+    )
+    policy: str = _session(
+        "default",
+        "What commands may run: a built-in set (default, strict, open) or the path of a rule file.",
+    )
+    policies: dict[str, str] = _session(
+        dict,
+        "Policies of environments that override the policy, by name.",
+        unit="JSON object",
+        example='{"node": "strict"}',
+    )
+    audit_log: Path | None = _session(
+        None,
+        "A file for every verdict of the policy with the text of its command.",
+        unit="path",
+        otherwise="none is written",
+        example="/var/log/sandbox-audit.log",
+    )
+    state_dir: Path | None = _session(
+        None,
+        "The folder for what must survive a restart.",
+        unit="path",
+        otherwise="/var/lib/sandbox for root, else ~/.local/state/sandbox",
+        example="/var/lib/sandbox",
+    )
+    destroy_on_exit: bool = _session(
+        False, "End all sessions when the server or program stops, instead of keeping them."
+    )
+
+    pool_size: int = _pool(
+        5, "Boxes kept ready before anybody asks.", unit="number", plain="POOL_SIZE"
+    )
+    min_pool_size: int = _pool(
+        2, "Boxes kept ready after ten minutes without use.", unit="number", plain="MIN_POOL_SIZE"
+    )
+    max_pool_size: int = _pool(
+        20, "Boxes kept ready in the busiest time.", unit="number", plain="MAX_POOL_SIZE"
+    )
+
+    role: Role = _server(
+        "standalone", "All in one, or a part of a fleet: worker or coordinator."
+    )  # fmt: skip
+    host: str = _server("127.0.0.1", "The address to listen on.")
+    port: int | None = _server(
+        None,
+        "The port to listen on; 0 picks a free one.",
+        otherwise="8000, of a worker 5000",
+        example="8000",
+        plain="PORT",
+        ge=0,
+        le=65535,
+    )
+    worker_id: str = _server(
+        "",
+        "The name that boxes and sessions belong to. The next server of this name takes them over.",
+        otherwise="host name and port",
+        example="worker-1",
+        plain="WORKER_ID",
+        pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,63})?$",
+    )
+    api_keys: Annotated[SecretStr, NoDecode] = _server(
+        SecretStr(""),
+        "The keys of callers, each with the tenant it belongs to: tenant:key, with commas between"
+        " them. Needed on every address but loopback.",
+        otherwise="callers need none",
+        example="acme:key1,globex:key2",
+    )
+    allowed_hosts: Listed = _server(
+        (),
+        "Further host names that a server without keys answers to, with commas between them; * for"
+        " any.",
+        otherwise="localhost, this machine's name and the address it listens on",
+        example="sandbox.internal",
+    )
+    insecure: bool = _server(False, "Listen on other addresses than loopback without keys.")
+    drain_timeout: Seconds = _server(
+        20.0, "How long open calls may take to end when the server stops.", unit="duration"
+    )
+    log_format: Literal["auto", "json", "console"] = _server(
+        "auto", "json, console for people, or auto: console on a terminal."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = _server(
+        "info", "What is logged: debug, info, warning or error."
+    )
+
+    redis_url: SecretStr | None = _fleet(
+        None,
+        "The Redis of the fleet: redis://, rediss://, unix://, redis+sentinel:// or"
+        " redis+cluster://.",
+        otherwise="SANDBOX_REDIS_HOST and SANDBOX_REDIS_PORT",
+        example="redis://redis.example.com:6379/0",
+        plain="REDIS_URL",
+    )
+    redis_host: str | None = _fleet(
+        None,
+        "The host of Redis, where there is no URL.",
+        otherwise="SANDBOX_REDIS_URL",
+        example="redis.example.com",
+        plain="REDIS_HOST",
+    )
+    redis_port: int = _fleet(6379, "The port of Redis.", plain="REDIS_PORT", ge=1, le=65535)
+    redis_namespace: str = _fleet(
+        "sandbox",
+        "Fleets with different ones can share a Redis.",
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+    )
+    fleet_key: SecretStr = _fleet(
+        SecretStr(""),
+        "The key that coordinators show to workers; the same everywhere.",
+        otherwise="workers need none",
+        example="a-long-random-text",
+    )
+    lease: Seconds = _fleet(
+        10.0,
+        "How long a worker may serve without renewing its lease; the same everywhere.",
+        unit="duration",
+        ge=0.3,
+        le=3600,
+    )
+    grace: Seconds = _fleet(
+        20.0,
+        "How long a worker may be away, beyond its lease, before its sessions are given up; the"
+        " same everywhere.",
+        unit="duration",
+    )
+    advertise: str = _fleet(
+        "",
+        "The URL at which coordinators reach this worker.",
+        roles=("worker",),
+        otherwise="where it listens",
+        example="http://10.0.0.21:5000",
+    )
+    workers: Listed = _fleet(
+        (),
+        "The only workers a coordinator turns to: URLs with commas between them.",
+        roles=("coordinator",),
+        otherwise="all that register",
+        example="http://10.0.0.21:5000,http://10.0.0.22:5000",
+        plain="WORKERS",
+    )
+    patience: Seconds = _fleet(
+        30.0,
+        "How long a coordinator keeps a call that no worker can serve; not below lease and grace.",
+        roles=("coordinator",),
+        unit="duration",
+    )

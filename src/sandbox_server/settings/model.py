@@ -1,0 +1,197 @@
+"""The settings: read once from the environment, validated, then frozen.
+
+Every name has the prefix SANDBOX_; the plain names of earlier versions (POOL_SIZE, PORT, WORKER_ID
+and so on) are accepted too.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import PrivateAttr, field_validator, model_validator
+
+from sandbox_server import __version__
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.private import state_folder
+from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.registry import RuntimeOptions, unknown
+from sandbox_server.settings.declared import DeclaredSettings
+from sandbox_server.settings.fields import PREFIX
+
+DEADMAN_MARGIN_S = 300.0
+_HOST_NAME = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+
+
+class Settings(DeclaredSettings):
+    _in_code: frozenset[str] = PrivateAttr(frozenset())
+    """Settings given as arguments: by a program, or as options of the command line."""
+
+    @model_validator(mode="after")
+    def _pool_order(self) -> Settings:
+        """Sizes that were not set follow those that were."""
+        size, least, most = _pool_sizes(self)
+        if not least <= size <= most:
+            names = ("min_pool_size", "pool_size", "max_pool_size")
+            values = ", ".join(
+                f"{variable_of(name)}={getattr(self, name)}"
+                for name in names
+                if name in self.model_fields_set
+            )
+            raise ValueError(
+                f"the least, usual and most number of warm boxes contradict each other: {values};"
+                " change one of them"
+            )
+        # Not through model_fields_set: they still count as not set.
+        vars(self).update(pool_size=size, min_pool_size=least, max_pool_size=most)
+        return self
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> Settings:
+        worker = self.role == "worker"
+        keys = self.fleet_key if worker else self.api_keys
+        if not (self.insecure or keys.get_secret_value() or _is_loopback(self.host)):
+            name = "SANDBOX_FLEET_KEY=…" if worker else "SANDBOX_API_KEYS=tenant:key,…"
+            raise ValueError(
+                f"listening on {self.host} without keys: set {name} or pass --insecure"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fleet_has_redis(self) -> Settings:
+        if self.role != "standalone" and not self.redis():
+            raise ValueError(f"a {self.role} needs SANDBOX_REDIS_URL=redis://…")
+        return self
+
+    @model_validator(mode="after")
+    def _policies_of_environments(self) -> Settings:
+        if strange := sorted(self.policies.keys() - self.environments.keys()):
+            raise ValueError(
+                f"SANDBOX_POLICIES: {strange[0]!r} is not in SANDBOX_ENVIRONMENTS: add it there"
+                " with an image, or remove its policy"
+            )
+        return self
+
+    @field_validator("runtime")
+    @classmethod
+    def _known_runtime(cls, name: str) -> str:
+        if why := unknown(name):
+            raise ValueError(why)
+        return name
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _host_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not (_HOST_NAME.fullmatch(name) or _is_address(name)):
+                raise ValueError(f"{name!r} is not a host name: leave out scheme, port and path")
+        return names
+
+    @field_validator("advertise", "workers")
+    @classmethod
+    def _urls(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        for url in (value,) if isinstance(value, str) else value:
+            if url and not _is_http_url(url):
+                raise ValueError(f"{url!r} is not a URL: write http://host:port")
+        return value
+
+    def variable(self, name: str) -> str:
+        """The name by which somebody has set a setting, or would."""
+        if name in self._in_code:
+            return name
+        return variable_of(name)
+
+    def runtime_options(self) -> RuntimeOptions:
+        return RuntimeOptions(state_dir=self.state_folder(), engine_runtime=self.docker_runtime)
+
+    def limits(self) -> Limits:
+        return Limits(
+            memory_bytes=self.memory_limit,
+            cpus=self.cpu_limit,
+            pids=self.pids_limit,
+            disk_bytes=self.disk_limit,
+        )
+
+    def box_spec(self, owner: str) -> BoxSpec:
+        return BoxSpec(
+            owner=owner,
+            image=self.image,
+            limits=self.limits(),
+            network=self.network,
+            deadman_s=self.idle_timeout + DEADMAN_MARGIN_S,
+        )
+
+    def pool(self) -> PoolSettings:
+        return PoolSettings(
+            size=self.pool_size, min_size=self.min_pool_size, max_size=self.max_pool_size
+        )
+
+    def state_folder(self) -> Path:
+        """For files that must survive a restart."""
+        return self.state_dir or state_folder()
+
+    def redis(self) -> str:
+        """URL of the fleet's registry; may be empty."""
+        if self.redis_url is not None:
+            return self.redis_url.get_secret_value()
+        return f"redis://{self.redis_host}:{self.redis_port}/0" if self.redis_host else ""
+
+    def listening_port(self) -> int:
+        if self.port is not None:
+            return self.port
+        return 5000 if self.role == "worker" else 8000
+
+    def name(self) -> str:
+        return self.worker_id or f"{socket.gethostname()}-{self.listening_port()}"
+
+    def in_force(self) -> dict[str, Any]:
+        """All settings as JSON values, with keys hidden."""
+        return {"version": __version__, **dict(sorted(self.model_dump(mode="json").items()))}
+
+
+def variable_of(name: str) -> str:
+    """The variable of a setting: as it is in the environment, with or without the prefix."""
+    plain, prefixed = name.upper(), f"{PREFIX}{name.upper()}"
+    field = DeclaredSettings.model_fields.get(name)
+    has_plain = field is not None and field.validation_alias is not None
+    return plain if has_plain and plain in os.environ and prefixed not in os.environ else prefixed
+
+
+def _pool_sizes(given: Settings) -> tuple[int, int, int]:
+    """Size, least and most. What was not set is moved to fit what was."""
+    is_set = given.model_fields_set
+    size, least, most = given.pool_size, given.min_pool_size, given.max_pool_size
+    if "pool_size" not in is_set:
+        size = max(size, least) if "min_pool_size" in is_set else size
+        size = min(size, most) if "max_pool_size" in is_set else size
+    least = least if "min_pool_size" in is_set else min(least, size)
+    most = most if "max_pool_size" in is_set else max(most, size)
+    return size, least, most
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
