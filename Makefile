@@ -47,6 +47,7 @@ test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST
 docs: $(STAMP) ## write the pages that are made from the code
 	@$(BIN)/python scripts/signatures.py
 	@$(BIN)/python scripts/cli_reference.py
+	@$(BIN)/python scripts/configuration.py
 
 docs-check: $(STAMP) ## every setting, option, route, error and flag is documented, and nothing that is not there
 	@$(BIN)/python -m pytest tests/docs -q $(PYTEST_ARGS)
