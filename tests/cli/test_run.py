@@ -77,6 +77,11 @@ def test_options(sandbox: Program) -> None:
     assert "timeout" in done.stderr
 
 
+def test_the_usual_timeout_holds_with_input_too(alone: Program) -> None:
+    done = alone("run", "echo soon; sleep 1000", stdin="x", env={"SANDBOX_COMMAND_TIMEOUT": "0.5"})
+    assert (done.stdout, done.returncode) == ("soon\n", 124)
+
+
 def test_files(sandbox: Program) -> None:
     (sandbox.folder / "a.txt").write_text("one\n")
     (sandbox.folder / "b:c.txt").write_text("two\n")

@@ -79,12 +79,7 @@ async def run_command(
     returned as usual. What can be read from input_fd is passed on to it.
     """
     beside: list[asyncio.Task[None]] = []
-    if input_fd is None:
-        events = sandbox.stream(command, **options)
-    else:
-        process = await sandbox.start(command, stdin_open=True, **options)
-        events = process.stream()
-        beside.append(asyncio.create_task(_pass_on(input_fd, process)))
+    events = sandbox.stream(command, stdin_open=input_fd is not None, **options)
     try:
         async with contextlib.aclosing(events):
             async for event in events:
@@ -92,6 +87,9 @@ async def run_command(
                 if isinstance(event, StartEvent):
                     killing = _kill(sandbox, event.command_id, interrupted)
                     beside.append(asyncio.create_task(killing))
+                    if input_fd is not None:
+                        feeding = _pass_on(input_fd, sandbox, event.command_id)
+                        beside.append(asyncio.create_task(feeding))
                 if isinstance(event, ExitEvent):
                     return event
     finally:
@@ -109,7 +107,7 @@ async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Even
         _note(f"the command could not be killed: {exc.message}")
 
 
-async def _pass_on(input_fd: int, process: AsyncProcess) -> None:
+async def _pass_on(input_fd: int, sandbox: AsyncSandboxClient, command_id: str) -> None:
     """Send what is read, as it is read, until the input or the command ends.
 
     A daemon thread reads: a pipe may stay silent for ever after the command has ended.
@@ -128,6 +126,7 @@ async def _pass_on(input_fd: int, process: AsyncProcess) -> None:
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     with contextlib.suppress(SandboxError):  # It has ended, or takes no more.
+        process = await sandbox.process(command_id)
         while data := await pieces.get():
             await _send(process, data)
             room.release()

@@ -92,7 +92,6 @@ EXECUTE_BODIES: dict[str, Any] = {
             "command": "python3 -i",
             "background": True,
             "stdin_open": True,
-            "timeout": 600,
         },
     },
     "dry run": {

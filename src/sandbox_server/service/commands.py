@@ -10,6 +10,7 @@ from typing import TypedDict
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
+    MAX_TIMEOUT_S,
     WORKSPACE,
     CheckRequest,
     CommandInfo,
@@ -50,7 +51,7 @@ class CommandHandlers:
 
     async def _execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
         session, state, request = await self._admitted(tenant, request)
-        async with self._access.using(session, for_s=self._timeout_s(request)):
+        async with self._access.using(session, for_s=self._timeout_s(request) or MAX_TIMEOUT_S):
             if request.background:
                 return await self._start(session, state, request)
             result = await session.agent.run(request.command, **self._options(request))
@@ -72,7 +73,7 @@ class CommandHandlers:
     async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
         events = session.agent.stream(request.command, **self._options(request))
-        for_s = self._timeout_s(request)
+        for_s = self._timeout_s(request) or MAX_TIMEOUT_S
         async for event in self._events(session, state, events, for_s=for_s):
             yield event
 
@@ -162,7 +163,10 @@ class CommandHandlers:
             "output_limit": self._facts.limits.output_limit_bytes,
         }
 
-    def _timeout_s(self, request: ExecuteRequest) -> float:
+    def _timeout_s(self, request: ExecuteRequest) -> float | None:
+        """None for no limit: nobody waits for a command in the background."""
+        if request.timeout is None and request.background:
+            return None
         return request.timeout or self._facts.limits.command_timeout_s
 
 

@@ -62,7 +62,7 @@ class Processes:
         terminal: bool,
         cwd: str,
         env: Mapping[str, str],
-        timeout: float,
+        timeout: float | None,
         wait_s: float | None,
         max_tokens: int | None,
     ) -> PtyExecUpdate:

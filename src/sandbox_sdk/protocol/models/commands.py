@@ -28,13 +28,18 @@ class ExecuteRequest(Target):
         None,
         gt=0,
         le=MAX_TIMEOUT_S,
-        description="Seconds. Left out: the server's command_timeout_s, which is 30 by default.",
+        description="Seconds. Left out: the server's command_timeout_s, which is 30 by default; "
+        "for a command in the background, none.",
     )
     cwd: str | None = Field(None, min_length=1, max_length=4096)
     env: Env = Field(default_factory=dict, description="Variables of this command alone.")
     stdin: str | None = None
     stdin_open: bool = Field(False, description="stdin stays open for more, until its eof is sent.")
-    background: bool = Field(False, description="Answer at once; ask for the result later.")
+    background: bool = Field(
+        False,
+        description="Answer at once; ask for the result later. It runs until it ends, is killed or "
+        "the session ends, and while it runs the session does not expire.",
+    )
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
     dry_run: bool = Field(False, description="Do not run it: tell what the policy says of it.")
 
