@@ -223,8 +223,21 @@ async def test_exactly_once(sandboxes: Sandboxes) -> None:
         *(run(sandboxes, "once", command, idempotency_key="k") for _ in range(5))
     )
     assert {result.output for result in results} == {"1\n"}
+    assert sorted(result.replayed for result in results) == [False, True, True, True, True]
+    assert not (await sandboxes.result(thread("once"), results[0].command_id)).replayed
     with pytest.raises(errors.IdempotencyMismatch):
         await run(sandboxes, "once", "other", idempotency_key="k")
+
+
+async def test_a_stream_that_is_asked_for_again_says_so(sandboxes: Sandboxes) -> None:
+    request = ExecuteRequest(thread_id="s", command="echo one; echo two", idempotency_key="k")
+    told = []
+    for _ in range(2):
+        start, *_, end = await collect(sandboxes.stream(request))
+        assert isinstance(start, StartEvent)
+        assert isinstance(end, ExitEvent)
+        told.append((start.replayed, end.replayed))
+    assert told == [(False, False), (True, True)]
 
 
 async def test_overlap(sandboxes: Sandboxes) -> None:

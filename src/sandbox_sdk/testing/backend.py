@@ -165,10 +165,10 @@ class FakeBackend(Sandboxes):
 
     async def _execute(self, request: models.ExecuteRequest) -> models.ExecuteResult:
         session, state = self._sessions.open(request)
-        command = self._started(session, request)
+        command, replayed = self._started(session, request)
         if not request.background:
             await _ended(session, command)
-        return _result(session, state, command)
+        return _result(session, state, command, replayed=replayed)
 
     async def _check(self, _request: models.CheckRequest) -> models.Verdict:
         """Everything is allowed here."""
@@ -178,17 +178,19 @@ class FakeBackend(Sandboxes):
         self, request: models.ExecuteRequest | models.FollowRequest
     ) -> AsyncGenerator[CommandEvent]:
         state: models.SessionState = "live"
+        offset, replayed = 0, False
         if isinstance(request, models.ExecuteRequest):
             session, state = self._sessions.open(request)
-            command, offset = self._started(session, request), 0
+            command, replayed = self._started(session, request)
         else:
             session = self._sessions.find(request)
             command, offset = session.find(request.command_id), request.offset
-        yield StartEvent(command_id=command.command_id, **_life(session, state))
+        about = {"replayed": replayed, **_life(session, state)}
+        yield StartEvent(command_id=command.command_id, **about)
         for event in command.events(offset):
             yield event
         await _ended(session, command)
-        yield ExitEvent(**command.facts(), **_life(session, state))
+        yield ExitEvent(**command.facts(), **about)
 
     async def _result(self, request: models.CommandTarget) -> models.ExecuteResult:
         session = self._sessions.find(request)
@@ -207,10 +209,13 @@ class FakeBackend(Sandboxes):
         command = self._sessions.find(request).find(request.command_id)
         return command.take(request.data_bytes(), eof=request.eof, offset=request.offset)
 
-    def _started(self, session: FakeSession, request: models.ExecuteRequest) -> FakeCommand:
+    def _started(
+        self, session: FakeSession, request: models.ExecuteRequest
+    ) -> tuple[FakeCommand, bool]:
+        """The command, and whether an earlier call started it."""
         session.use()
         if (before := session.joined(request)) is not None:
-            return before
+            return before, True
         self.ran.append(request.command)
         call = FakeCall(
             command=request.command,
@@ -227,7 +232,7 @@ class FakeBackend(Sandboxes):
             request, answer, call.cwd, stdin=call.stdin.encode(), stdin_open=request.stdin_open
         )
         session.commands.append(command)
-        return command
+        return command, False
 
     # Files
 
@@ -302,12 +307,17 @@ def _life(session: FakeSession, state: models.SessionState) -> dict[str, Any]:
 
 
 def _result(
-    session: FakeSession, state: models.SessionState, command: FakeCommand
+    session: FakeSession,
+    state: models.SessionState,
+    command: FakeCommand,
+    *,
+    replayed: bool = False,
 ) -> models.ExecuteResult:
     return models.ExecuteResult(
         output=command.answer.output + command.answer.stderr,
         stdout=command.answer.output,
         stderr=command.answer.stderr,
+        replayed=replayed,
         **command.facts(),
         **_life(session, state),
     )

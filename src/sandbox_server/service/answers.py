@@ -41,6 +41,8 @@ class EventAnswers:
     def __init__(
         self, session: LiveSession, state: SessionState, *, output_limit: int, offset: int = 0
     ) -> None:
+        self.replayed = False
+        """Whether an earlier call started the command."""
         self._session = session_life(session, state)
         self._output_limit = output_limit
         self._offset = offset
@@ -52,7 +54,7 @@ class EventAnswers:
 
     def of(self, event: agent.Event) -> Iterator[CommandEvent]:
         if isinstance(event, agent.Started):
-            yield StartEvent(command_id=event.command_id, **self._session)
+            yield StartEvent(command_id=event.command_id, replayed=self.replayed, **self._session)
         elif isinstance(event, agent.Output):
             yield from self._output(event)
         elif isinstance(event, agent.Gap):
@@ -85,11 +87,16 @@ class EventAnswers:
             if rest and self._offset < size:
                 yield OutputEvent(event=name, data=rest, offset=size, next_offset=size)
         fields = result.model_dump(exclude={"state_saved"})
-        yield ExitEvent(**fields, truncated=size > self._output_limit, **self._session)
+        truncated = size > self._output_limit
+        yield ExitEvent(**fields, truncated=truncated, replayed=self.replayed, **self._session)
 
 
 def execute_result(
-    result: agent.CommandResult, session: LiveSession, state: SessionState
+    result: agent.CommandResult,
+    session: LiveSession,
+    state: SessionState,
+    *,
+    replayed: bool = False,
 ) -> models.ExecuteResult:
     return models.ExecuteResult(
         **result.model_dump(exclude={"state_saved"}),
@@ -97,6 +104,7 @@ def execute_result(
         stdout=result.stdout,
         stderr=result.stderr,
         truncated=result.truncated,
+        replayed=replayed,
         **session_life(session, state),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal as signals
+import uuid
 from collections.abc import AsyncGenerator
 from typing import TypedDict
 
@@ -27,7 +28,7 @@ from sandbox_sdk.protocol.models import (
     Verdict,
 )
 from sandbox_sdk.protocol.sandboxes import to_run
-from sandbox_server.runtime.agent import CommandResult, Event, RunOptions
+from sandbox_server.runtime.agent import CommandResult, Event, RunOptions, Started
 from sandbox_server.service import answers
 from sandbox_server.service.access import Handlers, SessionAccess
 from sandbox_server.service.answers import LOOKBACK, EventAnswers, ServiceFacts
@@ -54,27 +55,32 @@ class CommandHandlers:
         async with self._access.using(session, for_s=self._timeout_s(request) or MAX_TIMEOUT_S):
             if request.background:
                 return await self._start(session, state, request)
-            result = await session.agent.run(request.command, **self._options(request))
+            options = self._options(request)
+            result = await session.agent.run(request.command, **options)
             session.cwd = result.cwd
-        return answers.execute_result(result, session, state)
+        replayed = _is_replayed(options, result.command_id)
+        return answers.execute_result(result, session, state, replayed=replayed)
 
     async def _start(
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
-        command_id = await session.agent.start(request.command, **self._options(request))
+        options = self._options(request)
+        command_id = await session.agent.start(request.command, **options)
         session.watch(command_id, for_s=self._timeout_s(request))
         about = session.agent.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
             duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
-            cwd=about.cwd if about else WORKSPACE, **answers.session_life(session, state),
+            cwd=about.cwd if about else WORKSPACE, replayed=_is_replayed(options, command_id),
+            **answers.session_life(session, state),
         )  # fmt: skip
 
     async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
-        events = session.agent.stream(request.command, **self._options(request))
+        options = self._options(request)
+        events = session.agent.stream(request.command, **options)
         for_s = self._timeout_s(request) or MAX_TIMEOUT_S
-        async for event in self._events(session, state, events, for_s=for_s):
+        async for event in self._events(session, state, events, options=options, for_s=for_s):
             yield event
 
     async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
@@ -109,6 +115,7 @@ class CommandHandlers:
         state: SessionState,
         events: AsyncGenerator[Event],
         *,
+        options: RunOptions | None = None,
         offset: int = 0,
         for_s: float = 0.0,
     ) -> AsyncGenerator[CommandEvent]:
@@ -116,6 +123,8 @@ class CommandHandlers:
         answers_for = EventAnswers(session, state, output_limit=limit, offset=offset)
         async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
+                if isinstance(event, Started) and options is not None:
+                    answers_for.replayed = _is_replayed(options, event.command_id)
                 if isinstance(event, CommandResult):
                     session.cwd = event.cwd
                 for answer in answers_for.of(event):
@@ -160,6 +169,7 @@ class CommandHandlers:
             "stdin": None if request.stdin is None else request.stdin.encode(),
             "stdin_open": request.stdin_open,
             "key": request.idempotency_key,
+            "command_id": uuid.uuid4().hex,
             "output_limit": self._facts.limits.output_limit_bytes,
         }
 
@@ -168,6 +178,11 @@ class CommandHandlers:
         if request.timeout is None and request.background:
             return None
         return request.timeout or self._facts.limits.command_timeout_s
+
+
+def _is_replayed(options: RunOptions, command_id: str) -> bool:
+    """Whether the key led to a command of an earlier call: it has the id of that one."""
+    return options["key"] is not None and options["command_id"] != command_id
 
 
 class _PolicyContext(TypedDict):

@@ -17,6 +17,15 @@ COMMAND_TIMEOUT_S = 30.0
 """What a command may take where neither the call nor its server's settings say so."""
 MAX_TIMEOUT_S = 3600.0
 
+HINT = (
+    "Where a command failed for want of something: what this sandbox does not have, and what to do "
+    "instead."
+)
+REPLAYED = (
+    "Whether an earlier call with this idempotency_key started the command, and this one only "
+    "got its result. Retries that the SDK or a coordinator makes by itself do not count."
+)
+
 SignalName = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"]
 
 
@@ -139,6 +148,8 @@ class ExecuteResult(Model):
     cwd: str
     signal: str | None = None
     reason: str | None = None
+    hint: str | None = Field(None, description=HINT)
+    replayed: bool = Field(False, description=REPLAYED)
     session_id: str
     generation: int
     session_state: SessionState
