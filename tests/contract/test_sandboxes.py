@@ -240,6 +240,23 @@ async def test_a_stream_that_is_asked_for_again_says_so(sandboxes: Sandboxes) ->
     assert told == [(False, False), (True, True)]
 
 
+@pytest.mark.bash
+async def test_a_wall_is_explained_whatever_way_it_is_asked(sandboxes: Sandboxes) -> None:
+    command = "echo out; echo 'bash: line 1: sudo: command not found' >&2; exit 127"
+    result = await run(sandboxes, "w", command)
+    assert result.hint is not None
+    assert result.hint.startswith("nobody is root")
+    told = [(await sandboxes.result(thread("w"), result.command_id)).hint]
+    for events in (
+        sandboxes.stream(ExecuteRequest(thread_id="w", command=command)),
+        sandboxes.follow(thread("w"), result.command_id),
+        sandboxes.follow(thread("w"), result.command_id, offset=result.output_bytes),
+    ):
+        told += [event.hint for event in await collect(events) if isinstance(event, ExitEvent)]
+    assert told == [result.hint] * 4
+    assert (await run(sandboxes, "w", f"({command}) || true")).hint is None
+
+
 async def test_overlap(sandboxes: Sandboxes) -> None:
     results = await asyncio.gather(
         *(run(sandboxes, "o", f"sleep 0.2; echo {i}") for i in range(10))

@@ -43,10 +43,17 @@ def _show_text(event: CommandEvent) -> None:
         _note(f"{event.next_offset - event.offset} bytes of output are no longer kept")
     elif isinstance(event, StartEvent) and event.session_state == "recreated":
         _note("the box of this thread was lost with its files; this is a new one")
-    elif isinstance(event, ExitEvent) and event.timed_out:
-        _note("the command ran into its --timeout and was ended")
-    elif isinstance(event, ExitEvent) and event.reason == "oom":
-        _note("the command ran out of memory and was ended")
+    elif isinstance(event, ExitEvent):
+        if event.timed_out:
+            _note("the command ran into its --timeout and was ended")
+        elif event.reason == "oom":
+            _note("the command ran out of memory and was ended")
+        show_hint(event.hint)
+
+
+def show_hint(hint: str | None) -> None:
+    if hint:
+        write(f"hint: {escaped(hint)}\n", to="stderr")
 
 
 def _show_json(event: CommandEvent) -> None:

@@ -156,7 +156,7 @@ class Operations:
                     process = await self.sandbox.process(event.command_id)
                     result = await process.result()
                     # Only the events say what became of this call: a new box, a replay.
-                    told = event.model_dump(include={"session_state", "replayed"})
+                    told = event.model_dump(include={"session_state", "replayed", "hint"})
                     yield await self._reply(call, result.model_copy(update=told))
 
     async def _restart(self, tool_call_id: str | None) -> Reply:

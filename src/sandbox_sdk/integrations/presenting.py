@@ -100,6 +100,8 @@ def present(
             f"[the command wrote {result.output_bytes:,} bytes, more than is kept: the middle is"
             " lost. Run it again with `> file 2>&1` to have all of it]"
         )
+    if result.hint:
+        parts.append(f"[hint: {result.hint}]")
     parts.append(_ending(result))
     return "\n".join(parts)
 

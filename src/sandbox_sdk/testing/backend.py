@@ -95,13 +95,19 @@ class FakeBackend(Sandboxes):
         output: str = "",
         stderr: str = "",
         exit_code: int = 0,
+        hint: str | None = None,
         takes_s: float = 0.0,
         writes: Mapping[str, str | bytes] | None = None,
     ) -> None:
         """Set the answer to commands that begin with these words, or in which the pattern is found;
         the latest that fits counts. A function is called for every such command."""
         answer = FakeAnswer(
-            output=output, stderr=stderr, exit_code=exit_code, takes_s=takes_s, writes=writes or {}
+            output=output,
+            stderr=stderr,
+            exit_code=exit_code,
+            hint=hint,
+            takes_s=takes_s,
+            writes=writes or {},
         )
         self._script.insert(0, (command, answering or (lambda _: answer)))
 

@@ -80,6 +80,7 @@ class FakeCommand:
             "output_bytes": self.output_bytes,
             "cwd": self.cwd,
             "signal": self.killed,
+            "hint": None if self.running else self.answer.hint,
         }
 
     def info(self) -> CommandInfo:

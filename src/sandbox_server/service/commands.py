@@ -6,6 +6,7 @@ import contextlib
 import signal as signals
 import uuid
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import TypedDict
 
 from sandbox_sdk.protocol import operations as op
@@ -31,8 +32,9 @@ from sandbox_sdk.protocol.sandboxes import to_run
 from sandbox_server.runtime.agent import CommandResult, Event, RunOptions, Started
 from sandbox_server.service import answers
 from sandbox_server.service.access import Handlers, SessionAccess
-from sandbox_server.service.answers import LOOKBACK, EventAnswers, ServiceFacts
+from sandbox_server.service.answers import LOOKBACK, EventAnswers, Hints, ServiceFacts
 from sandbox_server.service.gate import Gate
+from sandbox_server.service.hints import TAIL, hint_for
 from sandbox_server.sessions.live import LiveSession
 
 
@@ -58,8 +60,13 @@ class CommandHandlers:
             options = self._options(request)
             result = await session.agent.run(request.command, **options)
             session.cwd = result.cwd
-        replayed = _is_replayed(options, result.command_id)
-        return answers.execute_result(result, session, state, replayed=replayed)
+        return answers.execute_result(
+            result,
+            session,
+            state,
+            replayed=_is_replayed(options, result.command_id),
+            hint=self._hints(request.command)(result, result.tail(TAIL)),
+        )
 
     async def _start(
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
@@ -80,7 +87,8 @@ class CommandHandlers:
         options = self._options(request)
         events = session.agent.stream(request.command, **options)
         for_s = self._timeout_s(request) or MAX_TIMEOUT_S
-        async for event in self._events(session, state, events, options=options, for_s=for_s):
+        about = self._about(session, state, command=request.command)
+        async for event in self._events(session, about, events, options=options, for_s=for_s):
             yield event
 
     async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
@@ -106,21 +114,19 @@ class CommandHandlers:
         session.agent.require("replay", "following a command that was started before")
         start = max(request.offset - LOOKBACK, 0)
         events = session.agent.attach(request.command_id, offset=start)
-        async for event in self._events(session, "live", events, offset=request.offset):
+        about = self._about(session, "live", offset=request.offset)
+        async for event in self._events(session, about, events):
             yield event
 
     async def _events(
         self,
         session: LiveSession,
-        state: SessionState,
+        answers_for: EventAnswers,
         events: AsyncGenerator[Event],
         *,
         options: RunOptions | None = None,
-        offset: int = 0,
         for_s: float = 0.0,
     ) -> AsyncGenerator[CommandEvent]:
-        limit = self._facts.limits.output_limit_bytes
-        answers_for = EventAnswers(session, state, output_limit=limit, offset=offset)
         async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
                 if isinstance(event, Started) and options is not None:
@@ -130,12 +136,29 @@ class CommandHandlers:
                 for answer in answers_for.of(event):
                     yield answer
 
+    def _about(
+        self,
+        session: LiveSession,
+        state: SessionState,
+        *,
+        command: str | None = None,
+        offset: int = 0,
+    ) -> EventAnswers:
+        limit = self._facts.limits.output_limit_bytes
+        hints = self._hints(command)
+        return EventAnswers(session, state, output_limit=limit, offset=offset, hints=hints)
+
+    def _hints(self, command: str | None) -> Hints:
+        """command: None where this call did not start it, so that its source is not known."""
+        return partial(hint_for, limits=self._facts.limits, command=command)
+
     async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
         session = await self._access.table.find(tenant, request)
         async with self._access.reporting_loss(session):
             limit = self._facts.limits.output_limit_bytes
             found = await session.agent.result(request.command_id, output_limit=limit)
-        return answers.execute_result(found, session, "live")
+        hint = self._hints(None)(found, found.tail(TAIL))
+        return answers.execute_result(found, session, "live", hint=hint)
 
     async def _commands(self, tenant: str, target: Target) -> CommandList:
         session = await self._access.table.find(tenant, target)
