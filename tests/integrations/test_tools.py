@@ -182,9 +182,9 @@ async def test_edits(tools: AsyncSandboxTools) -> None:
     assert "is 2 times in /workspace/a file" in many.text
     assert "not in" in (await call(tools, "edit_file", path="a file", old="q", new="x")).text
     across = {"path": "a file", "old": "b\na", "new": "b\n$HOME 'é'"}
-    for _ in range(2):
+    for note in ("", REPLAYED + "\n"):
         reply = await call(tools, "edit_file", id="call_3", **across)
-        assert reply.text == "Replaced 1 in /workspace/a file"
+        assert reply.text == f"{note}Replaced 1 in /workspace/a file"
     now = await call(tools, "bash", command="cat -A '/workspace/a file'; stat -c %a /workspace/a*")
     assert now.text.splitlines()[:3] == ["a b^M$", "$HOME 'M-CM-)' c^M$", "750"]
     assert now.text.endswith("[exit code 0]")
@@ -224,6 +224,9 @@ async def test_output_comes_as_it_is_written(tools: AsyncSandboxTools) -> None:
 
 async def test_the_system_prompt_is_of_the_limits(tools: AsyncSandboxTools) -> None:
     assert "512 MiB of memory" in await tools.system_prompt("t")
+    prompt, schemas = await tools.begin("t", ["bash", "read_file"])
+    assert prompt == await tools.system_prompt("t")
+    assert [schema["function"]["name"] for schema in schemas] == ["bash", "read_file"]
 
 
 async def test_cleanup_ends_a_sandbox_or_does_nothing(
@@ -261,6 +264,10 @@ def test_the_synchronous_face() -> None:
         assert pieces == ["hello"]
         assert str(reply) == "hello\n[exit code 0]"
         assert "sandbox" in tools.system_prompt("t")
+        assert tools.begin("t") == asyncio.run(tools.abegin("t"))
+        fake.on("fetch", stderr="no host", exit_code=6, hint="there is no network")
+        reply = tools.dispatch("bash", {"command": "fetch"}, thread_id="t")
+        assert reply.text == "no host\n[hint: there is no network]\n[exit code 6]"
         tools.cleanup("t")
 
 
