@@ -86,6 +86,8 @@ async def test_a_conversation_keeps_its_sandbox_from_run_to_run(stand: Stand) ->
     (ran,) = await ours.turn(exec_command("python3 answer.py; exit 3"))
     assert "Process exited with code 3" in ran
     assert ran.endswith("Output:\n42\n")
+    (hinted,) = await ours.turn(exec_command("sudo ls"))
+    assert "[hint: nobody is root in this sandbox" in hinted
 
 
 async def test_files_are_patched_and_a_manifest_is_laid_once(stand: Stand) -> None:
