@@ -11,13 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from sandbox_sdk.integrations.langchain import sandbox_tools
+from sandbox_sdk.integrations.langchain import sandbox_tools, thread_of
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.testing.langchain import ScriptedModel
 
@@ -29,8 +30,9 @@ def build(
     available = sandbox_tools(tools)
     thinking = model.bind_tools(available)
 
-    async def think(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await thinking.ainvoke(state["messages"])]}
+    async def think(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        about = SystemMessage(await tools.asystem_prompt(thread_of(config)))
+        return {"messages": [await thinking.ainvoke([about, *state["messages"]])]}
 
     graph = StateGraph(MessagesState)
     graph.add_node("model", think)

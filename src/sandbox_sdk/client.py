@@ -23,7 +23,6 @@ from sandbox_sdk.protocol.errors import (
 )
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
-    MAX_TIMEOUT_S,
     WORKSPACE,
     CleanupResult,
     CommandList,
@@ -186,25 +185,28 @@ class AsyncSandboxClient:
         return await sandboxes.check(command_request(target, command))
 
     async def stream(
-        self, command: str, **options: Unpack[CommandOptions]
+        self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
     ) -> AsyncGenerator[CommandEvent]:
         """Run a command and yield what happens: its start, its output as it comes, its exit.
 
-        Leaving early does not end it.
+        Leaving early does not end it. With stdin_open it takes input while it runs, from the
+        process() of its command_id.
         """
         sandboxes, target = await self._connection.ready()
-        async with aclosing(
-            sandboxes.stream(command_request(target, command, **options))
-        ) as events:
+        request = command_request(target, command, **options, stdin_open=stdin_open)
+        async with aclosing(sandboxes.stream(request)) as events:
             async for event in events:
                 yield event
 
     async def start(
         self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
     ) -> AsyncProcess:
-        """Run a command in the background. With stdin_open it takes input while it runs."""
+        """Run a command in the background. With stdin_open it takes input while it runs.
+
+        Unless a timeout is given it runs until it ends, is killed, or its session ends; while it
+        runs, the session does not expire.
+        """
         sandboxes, target = await self._connection.ready()
-        options.setdefault("timeout", MAX_TIMEOUT_S)
         request = command_request(
             target, command, **options, background=True, stdin_open=stdin_open
         )

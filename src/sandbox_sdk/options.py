@@ -11,8 +11,8 @@ class CommandOptions(TypedDict, total=False):
 
     timeout: float | None
     """Seconds after which the command and everything it has started is ended, at most 3600. None,
-    the default, is the server's command_timeout, which is 30 unless configured. Without this
-    option, start() allows 3600."""
+    the default, is the server's command_timeout, which is 30 unless configured. A command of
+    start() has none unless given."""
     cwd: str
     """Where to run it, instead of the directory that the last command ended in."""
     env: Mapping[str, str]

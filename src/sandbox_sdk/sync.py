@@ -120,9 +120,13 @@ class SandboxClient:
     def check(self, command: str) -> Verdict:
         return self._run(lambda: self._client.check(command))
 
-    def stream(self, command: str, **options: Unpack[CommandOptions]) -> Generator[CommandEvent]:
+    def stream(
+        self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
+    ) -> Generator[CommandEvent]:
         self._close_at_exit()
-        return self._background.iterate(lambda: self._client.stream(command, **options))
+        return self._background.iterate(
+            lambda: self._client.stream(command, stdin_open=stdin_open, **options)
+        )
 
     def start(
         self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]

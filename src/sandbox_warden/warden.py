@@ -72,9 +72,10 @@ class Warden:
                 report()  # The others still have to be reaped.
 
     def _watch_owner(self) -> None:
-        """The dead-man's switch. Waits for running commands, which have their own time limits."""
+        """The dead-man's switch. Waits for running commands that have a time limit; one without
+        would keep the box for ever."""
         self._loop.after(min(_DEADMAN_TICK_S, self._deadman_s / 4), self._watch_owner)
-        if not self._commands.running:
+        if not any(command.timer is not None for command in self._commands.running):
             heard = max(self._heard_at, self._commands.finished_at)
             if time.monotonic() - heard > self._deadman_s:
                 os._exit(0)

@@ -77,6 +77,21 @@ def test_options(sandbox: Program) -> None:
     assert "timeout" in done.stderr
 
 
+def test_a_hint_comes_after_the_output(sandbox: Program, thread: str) -> None:
+    done = sandbox("run", "-t", thread, "sudo ls")
+    said, hint = done.stderr.splitlines()
+    assert "sudo: command not found" in said
+    assert hint.startswith("hint: nobody is root in this sandbox")
+    assert sandbox("logs", thread).stderr == done.stderr
+    events = sandbox("run", "-t", thread, "--json", "sudo ls").stdout.splitlines()
+    assert json.loads(events[-1])["hint"] == hint.removeprefix("hint: ")
+
+
+def test_the_usual_timeout_holds_with_input_too(alone: Program) -> None:
+    done = alone("run", "echo soon; sleep 1000", stdin="x", env={"SANDBOX_COMMAND_TIMEOUT": "0.5"})
+    assert (done.stdout, done.returncode) == ("soon\n", 124)
+
+
 def test_files(sandbox: Program) -> None:
     (sandbox.folder / "a.txt").write_text("one\n")
     (sandbox.folder / "b:c.txt").write_text("two\n")

@@ -80,7 +80,8 @@ class ThroughClient(Sandboxes):
 
     async def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
         if isinstance(request, ExecuteRequest):
-            stream = self.client(request).stream(request.command)
+            options = request.model_dump(include={"idempotency_key"}, exclude_unset=True)
+            stream = self.client(request).stream(request.command, **options)
         else:
             process = await self._process(request)
             stream = process.stream(offset=request.offset)

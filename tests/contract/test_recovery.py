@@ -190,6 +190,7 @@ async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None
     box = await make_box(deadman_s=5, owner="deadman" + OWN)
     client = WardenClient(box)
     await client.run("sleep 1000 &")
+    await client.start("sleep 1000", timeout_s=None)  # Would keep it for ever.
     await client.close()
     for _ in range(400):
         if not await box.is_alive():

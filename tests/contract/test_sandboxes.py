@@ -238,8 +238,38 @@ async def test_exactly_once(sandboxes: Sandboxes) -> None:
         *(run(sandboxes, "once", command, idempotency_key="k") for _ in range(5))
     )
     assert {result.output for result in results} == {"1\n"}
+    assert sorted(result.replayed for result in results) == [False, True, True, True, True]
+    assert not (await sandboxes.result(thread("once"), results[0].command_id)).replayed
     with pytest.raises(errors.IdempotencyMismatch):
         await run(sandboxes, "once", "other", idempotency_key="k")
+
+
+async def test_a_stream_that_is_asked_for_again_says_so(sandboxes: Sandboxes) -> None:
+    request = ExecuteRequest(thread_id="s", command="echo one; echo two", idempotency_key="k")
+    told = []
+    for _ in range(2):
+        start, *_, end = await collect(sandboxes.stream(request))
+        assert isinstance(start, StartEvent)
+        assert isinstance(end, ExitEvent)
+        told.append((start.replayed, end.replayed))
+    assert told == [(False, False), (True, True)]
+
+
+@pytest.mark.bash
+async def test_a_wall_is_explained_whatever_way_it_is_asked(sandboxes: Sandboxes) -> None:
+    command = "echo out; echo 'bash: line 1: sudo: command not found' >&2; exit 127"
+    result = await run(sandboxes, "w", command)
+    assert result.hint is not None
+    assert result.hint.startswith("nobody is root")
+    told = [(await sandboxes.result(thread("w"), result.command_id)).hint]
+    for events in (
+        sandboxes.stream(ExecuteRequest(thread_id="w", command=command)),
+        sandboxes.follow(thread("w"), result.command_id),
+        sandboxes.follow(thread("w"), result.command_id, offset=result.output_bytes),
+    ):
+        told += [event.hint for event in await collect(events) if isinstance(event, ExitEvent)]
+    assert told == [result.hint] * 4
+    assert (await run(sandboxes, "w", f"({command}) || true")).hint is None
 
 
 async def test_overlap(sandboxes: Sandboxes) -> None:

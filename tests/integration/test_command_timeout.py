@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sandbox_sdk import LocalBackend, RemoteBackend, Sandboxes
+from sandbox_sdk import AsyncSandboxClient, ExitEvent, LocalBackend, RemoteBackend, Sandboxes
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_sdk.testing import FakeBackend
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.service import SandboxService, ServiceFacts
 from tests.contract.conftest import RUNTIMES, make_runtime, state_dir
@@ -50,13 +52,40 @@ async def test_in_process_and_over_http(limited: SandboxService) -> None:
             async for event in remote.stream(ExecuteRequest(thread_id="t", command="sleep 60"))
         ]
         assert events[-1].timed_out  # type: ignore[union-attr]
-        process = await remote.execute(
-            ExecuteRequest(thread_id="t", command="sleep 60", background=True)
-        )
-        target = Target(thread_id="t")
-        async for event in remote.follow(target, process.command_id):
-            last = event
-        assert last.timed_out  # type: ignore[union-attr]
+
+
+async def ends_as(sandboxes: Sandboxes, command: str, **options: Any) -> tuple[bool, int]:
+    """How a background command ends: timed_out and exit code."""
+    request = ExecuteRequest(thread_id="t", command=command, background=True, **options)
+    started = await sandboxes.execute(request)
+    async for event in sandboxes.follow(Target(thread_id="t"), started.command_id):
+        last = event
+    assert isinstance(last, ExitEvent)
+    return last.timed_out, last.exit_code
+
+
+@pytest.mark.parametrize("limited", [SHORT_S], indirect=True)
+async def test_a_background_command_has_none_unless_it_is_given(limited: SandboxService) -> None:
+    local = limited.of(SOLE_TENANT)
+    async with served(limited) as url, RemoteBackend(url) as remote:
+        for sandboxes in (local, remote):
+            assert await ends_as(sandboxes, "sleep 1; exit 3") == (False, 3)
+            assert await ends_as(sandboxes, "sleep 60", timeout=SHORT_S) == (True, 124)
+        async with AsyncSandboxClient("t", backend=remote) as client:
+            process = await client.start("sleep 1; exit 4")
+            assert (await process.wait()).exit_code == 4
+
+
+async def test_the_fake_has_none_for_the_background_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sandbox_sdk.testing.commands.COMMAND_TIMEOUT_S", 0.05)
+    fake = FakeBackend()
+    fake.on("sleep 60", takes_s=60)
+    fake.on("sleep 1; exit 3", takes_s=0.1, exit_code=3)
+    assert await ends_as(fake, "sleep 1; exit 3") == (False, 3)
+    assert await ends_as(fake, "sleep 60", timeout=0.05) == (True, 124)
+    assert (await fake.execute(ExecuteRequest(thread_id="t", command="sleep 60"))).timed_out
 
 
 async def test_of_a_local_service(state_dir: Path) -> None:

@@ -123,6 +123,22 @@ async def test_an_idle_box_that_hangs_is_ended_all_the_same(state_dir: Path) -> 
             frozen.resume()
 
 
+async def test_a_command_of_any_length_keeps_a_session_whose_box_was_out_of_reach(
+    state_dir: Path,
+) -> None:
+    async with make_worker(state_dir, "reached-again") as worker:
+        session, _ = await worker.table.open(SOLE_TENANT, "t")
+        command_id = await session.agent.start("sleep 1000", timeout_s=None)
+        # As after a restart: the box is asked for so long, and then no longer believed.
+        session.may_run_until = time.monotonic() + 0.2
+        session.idle_timeout_s = 0.1
+        await eventually(lambda: session.watches)
+        await eventually(lambda: session.may_run_until + 1 < time.monotonic())
+        assert worker.table.sessions() == [session]
+        await session.agent.signal(command_id, 9)
+        await eventually(lambda: len(worker.table) == 0)
+
+
 async def test_nothing_that_goes_wrong_with_one_session_ends_the_watch(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

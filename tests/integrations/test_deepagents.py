@@ -12,6 +12,7 @@ from langchain_tests.integration_tests import SandboxIntegrationTests
 
 from sandbox_sdk import LocalBackend
 from sandbox_sdk.integrations.deepagents import SandboxBackend
+from sandbox_sdk.integrations.presenting import REPLAYED
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.testing.langchain import ScriptedModel
 from tests.contract.conftest import RUNTIMES
@@ -87,9 +88,9 @@ async def test_every_conversation_has_its_own_box(tools: SandboxTools) -> None:
 async def test_long_output_stays_in_the_box_and_a_replay_runs_once(tools: SandboxTools) -> None:
     backend = SandboxBackend(tools, thread_id="t")
     command = "echo ran >> log; wc -l < log; seq 1 20000"
-    for _ in range(2):
+    for note in ("", REPLAYED + "\n"):
         shown = await backend.aexecute_with_offload(command, "/x/call_1", max_inline_bytes=1000)
-        assert shown.response.output.startswith("1\n1\n2\n")
+        assert shown.response.output.startswith(f"{note}1\n1\n2\n")
         assert "The whole is in /tmp/outputs/" in shown.response.output
         assert shown.response.exit_code == 0
 

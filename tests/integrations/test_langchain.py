@@ -23,6 +23,7 @@ from sandbox_sdk.integrations.langchain import (
     file_tools,
     sandbox_tools,
 )
+from sandbox_sdk.integrations.presenting import REPLAYED
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.protocol.models import ExecuteResult
 from sandbox_sdk.testing import FakeBackend
@@ -133,7 +134,7 @@ async def test_a_node_that_is_replayed_runs_its_command_once(tools: SandboxTools
         await agent.ainvoke(call, of("t"))
     state = await agent.ainvoke(None, of("t"))
     assert crashes == []
-    assert replies(state)[0].text == "1\n[exit code 0]"
+    assert replies(state)[0].text == f"{REPLAYED}\n1\n[exit code 0]"
 
 
 def turns(name: str) -> list[Calls]:

@@ -23,7 +23,7 @@ from sandbox_sdk.integrations.openai_agents import (
     ThreadSandboxClient,
     ThreadSandboxClientOptions,
 )
-from sandbox_sdk.integrations.presenting import RECREATED
+from sandbox_sdk.integrations.presenting import RECREATED, REPLAYED
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.protocol.models import ExecuteRequest
 from tests.contract.stand import Stand, served
@@ -86,6 +86,8 @@ async def test_a_conversation_keeps_its_sandbox_from_run_to_run(stand: Stand) ->
     (ran,) = await ours.turn(exec_command("python3 answer.py; exit 3"))
     assert "Process exited with code 3" in ran
     assert ran.endswith("Output:\n42\n")
+    (hinted,) = await ours.turn(exec_command("sudo ls"))
+    assert "[hint: nobody is root in this sandbox" in hinted
 
 
 async def test_files_are_patched_and_a_manifest_is_laid_once(stand: Stand) -> None:
@@ -297,7 +299,7 @@ async def test_the_shell_tool(stand: Stand) -> None:
         ]
         assert first[1]["stdout"] == "1\n/tmp\n[exit code 2]"
         (replayed,) = await turn("a", shell_call("cd /tmp; echo one >> log", call_id="c1"))
-        assert replayed[0]["stdout"] == first[0]["stdout"]
+        assert replayed[0]["stdout"] == f"{REPLAYED}\n{first[0]['stdout']}"
         once, slow, apart = await asyncio.gather(
             turn("a", shell_call("cat /tmp/log", call_id="c2")),
             turn("a", shell_call("sleep 600", call_id="c3", timeout_ms=200)),

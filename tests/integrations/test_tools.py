@@ -10,7 +10,7 @@ import pytest
 
 from sandbox_sdk.integrations import operations
 from sandbox_sdk.integrations.arguments import ALL
-from sandbox_sdk.integrations.presenting import OUTPUTS, Presenting
+from sandbox_sdk.integrations.presenting import OUTPUTS, REPLAYED, Presenting
 from sandbox_sdk.integrations.tools import AsyncSandboxTools, Reply, SandboxTools, schemas
 from sandbox_sdk.protocol.models import ExecuteResult
 from sandbox_sdk.testing import FakeBackend
@@ -98,23 +98,36 @@ async def test_a_full_disk_takes_no_result_away(tools: AsyncSandboxTools) -> Non
 
 
 async def test_a_call_that_is_repeated_runs_once(tools: AsyncSandboxTools) -> None:
-    for _ in range(3):
+    for note in ("", REPLAYED + "\n", REPLAYED + "\n"):
         reply = await call(tools, "bash", id="call_1", command="echo x >> log; wc -l < log")
-        assert reply.text == "1\n[exit code 0]"
+        assert reply.text == f"{note}1\n[exit code 0]"
+        assert isinstance(reply.artifact, ExecuteResult)
+        assert reply.artifact.replayed == bool(note)
+        edit = {"path": "log", "old": "x", "new": "xx"}
+        reply = await call(tools, "edit_file", id="call_9", **edit)
+        assert reply.text == f"{note}Replaced 1 in /workspace/log"
+        assert isinstance(reply.artifact, ExecuteResult)
+        assert reply.artifact.replayed == bool(note)
     changed = await call(tools, "bash", id="call_1", command="wc -l < log; echo approved")
     assert changed.text == "1\napproved\n[exit code 0]"
 
 
 async def test_restart_begins_a_new_generation_once(tools: AsyncSandboxTools) -> None:
     await call(tools, "bash", command="echo old > file")
-    for _ in range(2):
+    for repeated in (False, True):
         reply = await call(tools, "bash", id="call_2", restart=True, command="ls; touch new")
+        assert (REPLAYED in reply.text) is repeated
         assert reply.text.startswith("The sandbox was restarted")
         assert "(no output)" in reply.text
         assert isinstance(reply.artifact, ExecuteResult)
         assert reply.artifact.generation == 2
     assert (await call(tools, "bash", command="ls")).text == "new\n[exit code 0]"
     assert "restarted" in (await call(tools, "bash", restart=True)).text
+    for note in ("", REPLAYED + "\n"):
+        reply = await call(tools, "bash", id="call_3", restart=True)
+        assert reply.text.startswith(f"{note}The sandbox was restarted")
+        assert isinstance(reply.artifact, ExecuteResult)
+        assert reply.artifact.replayed == bool(note)
 
 
 async def test_a_lost_box_is_told_in_words(tools: AsyncSandboxTools, stand: Stand) -> None:
@@ -169,9 +182,9 @@ async def test_edits(tools: AsyncSandboxTools) -> None:
     assert "is 2 times in /workspace/a file" in many.text
     assert "not in" in (await call(tools, "edit_file", path="a file", old="q", new="x")).text
     across = {"path": "a file", "old": "b\na", "new": "b\n$HOME 'é'"}
-    for _ in range(2):
+    for note in ("", REPLAYED + "\n"):
         reply = await call(tools, "edit_file", id="call_3", **across)
-        assert reply.text == "Replaced 1 in /workspace/a file"
+        assert reply.text == f"{note}Replaced 1 in /workspace/a file"
     now = await call(tools, "bash", command="cat -A '/workspace/a file'; stat -c %a /workspace/a*")
     assert now.text.splitlines()[:3] == ["a b^M$", "$HOME 'M-CM-)' c^M$", "750"]
     assert now.text.endswith("[exit code 0]")
@@ -204,13 +217,16 @@ async def test_output_comes_as_it_is_written(tools: AsyncSandboxTools) -> None:
     assert rest[-1].text == "one\ntwo\n[exit code 0]"
     again = [piece async for piece in tools.stream(given, thread_id="t", tool_call_id="call_4")]
     assert isinstance(again[-1], Reply)
-    assert again[-1].text == rest[-1].text
+    assert again[-1].text == f"{REPLAYED}\n{rest[-1].text}"
     once = [reply.artifact for reply in (rest[-1], again[-1])]
     assert len({isinstance(result, ExecuteResult) and result.command_id for result in once}) == 1
 
 
 async def test_the_system_prompt_is_of_the_limits(tools: AsyncSandboxTools) -> None:
     assert "512 MiB of memory" in await tools.system_prompt("t")
+    prompt, schemas = await tools.begin("t", ["bash", "read_file"])
+    assert prompt == await tools.system_prompt("t")
+    assert [schema["function"]["name"] for schema in schemas] == ["bash", "read_file"]
 
 
 async def test_cleanup_ends_a_sandbox_or_does_nothing(
@@ -248,6 +264,10 @@ def test_the_synchronous_face() -> None:
         assert pieces == ["hello"]
         assert str(reply) == "hello\n[exit code 0]"
         assert "sandbox" in tools.system_prompt("t")
+        assert tools.begin("t") == asyncio.run(tools.abegin("t"))
+        fake.on("fetch", stderr="no host", exit_code=6, hint="there is no network")
+        reply = tools.dispatch("bash", {"command": "fetch"}, thread_id="t")
+        assert reply.text == "no host\n[hint: there is no network]\n[exit code 6]"
         tools.cleanup("t")
 
 

@@ -50,7 +50,7 @@ async def test_a_command_runs_once(
 ) -> None:
     proxy.faults.extend(faults)
     result = await remote.execute(ExecuteRequest(thread_id=thread_id, command=ADD_A_LINE))
-    assert (result.output, result.exit_code) == ("1\n", 0)
+    assert (result.output, result.exit_code, result.replayed) == ("1\n", 0, False)
     assert not proxy.faults
     assert await lines(stand, thread_id) == 1
 
@@ -60,8 +60,9 @@ async def test_the_callers_own_key_is_kept(
 ) -> None:
     request = ExecuteRequest(thread_id=thread_id, command=ADD_A_LINE, idempotency_key="mine")
     proxy.faults.append(Cut())
-    await remote.execute(request)
-    await remote.execute(request)
+    # The first was sent twice, but only the second repeats a call.
+    assert not (await remote.execute(request)).replayed
+    assert (await remote.execute(request)).replayed
     assert await lines(stand, thread_id) == 1
     (command, _) = (await remote.commands(Target(thread_id=thread_id))).commands
     assert command.idempotency_key == "mine"

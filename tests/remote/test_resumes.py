@@ -55,6 +55,12 @@ async def test_a_stream(
     events = [event async for event in remote.stream(request)]
     assert whole(events) == COUNTED
     assert not proxy.faults
+    start, end = events[0], events[-1]
+    assert isinstance(start, StartEvent)
+    assert isinstance(end, ExitEvent)
+    assert not start.replayed
+    assert not end.replayed
+    assert end.session_state == start.session_state
 
 
 async def test_following(remote: RemoteBackend, proxy: Proxy, thread_id: str) -> None:

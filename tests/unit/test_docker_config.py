@@ -176,6 +176,14 @@ def test_the_specs_environment_wins():
     assert env["USER"] == env["LOGNAME"] == "sandboxuser"
 
 
+def test_pip_and_npm_fail_at_once_only_without_a_network():
+    alone, reaching = (
+        config(BoxSpec(owner="o", network=name))["Env"] for name in ("none", "bridge")
+    )
+    assert {"PIP_RETRIES=0", "NPM_CONFIG_FETCH_RETRIES=0"} <= set(alone)
+    assert not [line for line in reaching if "RETRIES" in line]
+
+
 def test_another_runtime_of_the_engine():
     assert host(engine_runtime="runsc")["Runtime"] == "runsc"
     assert "Runtime" not in host()

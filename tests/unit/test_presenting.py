@@ -50,6 +50,8 @@ def test_output_and_exit_code():
 
 def test_empty_output_is_said():
     assert present(result(exit_code=1)) == "(no output)\n[exit code 1]"
+    hinted = result("no host\n", exit_code=6, hint="there is no network")
+    assert present(hinted) == "no host\n[hint: there is no network]\n[exit code 6]"
     assert present(result("\x1b[0m\n")) == "(no output)\n[exit code 0]"
 
 

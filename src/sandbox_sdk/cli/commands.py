@@ -8,7 +8,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.follow import shown_as, write
+from sandbox_sdk.cli.follow import show_hint, shown_as, write
 from sandbox_sdk.cli.options import ApiKey, Json, Thread, Url
 from sandbox_sdk.protocol.errors import NotFound
 from sandbox_sdk.protocol.models import SignalName
@@ -55,6 +55,7 @@ async def _logs(caller: Caller, thread: str, command_id: str | None, *, follow: 
     else:
         write(result.stdout, to="stdout")
         write(result.stderr, to="stderr")
+        show_hint(result.hint)
 
 
 def kill(

@@ -43,10 +43,17 @@ def _show_text(event: CommandEvent) -> None:
         _note(f"{event.next_offset - event.offset} bytes of output are no longer kept")
     elif isinstance(event, StartEvent) and event.session_state == "recreated":
         _note("the box of this thread was lost with its files; this is a new one")
-    elif isinstance(event, ExitEvent) and event.timed_out:
-        _note("the command ran into its --timeout and was ended")
-    elif isinstance(event, ExitEvent) and event.reason == "oom":
-        _note("the command ran out of memory and was ended")
+    elif isinstance(event, ExitEvent):
+        if event.timed_out:
+            _note("the command ran into its --timeout and was ended")
+        elif event.reason == "oom":
+            _note("the command ran out of memory and was ended")
+        show_hint(event.hint)
+
+
+def show_hint(hint: str | None) -> None:
+    if hint:
+        write(f"hint: {escaped(hint)}\n", to="stderr")
 
 
 def _show_json(event: CommandEvent) -> None:
@@ -79,12 +86,7 @@ async def run_command(
     returned as usual. What can be read from input_fd is passed on to it.
     """
     beside: list[asyncio.Task[None]] = []
-    if input_fd is None:
-        events = sandbox.stream(command, **options)
-    else:
-        process = await sandbox.start(command, stdin_open=True, **options)
-        events = process.stream()
-        beside.append(asyncio.create_task(_pass_on(input_fd, process)))
+    events = sandbox.stream(command, stdin_open=input_fd is not None, **options)
     try:
         async with contextlib.aclosing(events):
             async for event in events:
@@ -92,6 +94,9 @@ async def run_command(
                 if isinstance(event, StartEvent):
                     killing = _kill(sandbox, event.command_id, interrupted)
                     beside.append(asyncio.create_task(killing))
+                    if input_fd is not None:
+                        feeding = _pass_on(input_fd, sandbox, event.command_id)
+                        beside.append(asyncio.create_task(feeding))
                 if isinstance(event, ExitEvent):
                     return event
     finally:
@@ -109,7 +114,7 @@ async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Even
         _note(f"the command could not be killed: {exc.message}")
 
 
-async def _pass_on(input_fd: int, process: AsyncProcess) -> None:
+async def _pass_on(input_fd: int, sandbox: AsyncSandboxClient, command_id: str) -> None:
     """Send what is read, as it is read, until the input or the command ends.
 
     A daemon thread reads: a pipe may stay silent for ever after the command has ended.
@@ -128,6 +133,7 @@ async def _pass_on(input_fd: int, process: AsyncProcess) -> None:
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
     with contextlib.suppress(SandboxError):  # It has ended, or takes no more.
+        process = await sandbox.process(command_id)
         while data := await pieces.get():
             await _send(process, data)
             room.release()

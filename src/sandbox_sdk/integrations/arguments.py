@@ -37,9 +37,10 @@ class Arguments(BaseModel):
 class Bash(Arguments):
     """Run a bash command in your sandbox and see its output and exit code.
 
-    Working directory, variables, functions and files carry over to the next command. Commands
-    cannot ask questions: their input is empty. Start servers and long work with
-    `command > log.txt 2>&1 &`.
+    Commands start in /workspace and run without root, usually without a network; where one fails
+    for want of something, a hint says what to do instead. Working directory, variables, functions
+    and files carry over to the next command. Commands cannot ask questions: their input is empty.
+    Start servers and long work with `command > log.txt 2>&1 &`.
     """
 
     name = "bash"

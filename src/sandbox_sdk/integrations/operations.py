@@ -17,6 +17,7 @@ from sandbox_sdk.integrations import arguments as args
 from sandbox_sdk.integrations.filing import EDIT_COMMAND, edited, listed, numbered, oldest_beyond
 from sandbox_sdk.integrations.presenting import (
     OUTPUTS,
+    REPLAYED,
     RESTARTED,
     Presenting,
     clean,
@@ -129,9 +130,10 @@ class Operations:
 
     async def bash(self, call: args.Bash, tool_call_id: str | None) -> Reply:
         if call.restart:
-            await self._restart(tool_call_id)
-        if call.command is None:
-            return Reply(RESTARTED)
+            restarted = await self._restart(tool_call_id)
+            if call.command is None:
+                return restarted
+        assert call.command is not None
         result = await self.sandbox.execute(call.command, **_options(call, tool_call_id))
         return await self._reply(call, result)
 
@@ -140,10 +142,11 @@ class Operations:
     ) -> AsyncGenerator[str | Reply]:
         """The output of a command as it comes, and then the reply."""
         if call.restart:
-            await self._restart(tool_call_id)
-        if call.command is None:
-            yield Reply(RESTARTED)
-            return
+            restarted = await self._restart(tool_call_id)
+            if call.command is None:
+                yield restarted
+                return
+        assert call.command is not None
         events = self.sandbox.stream(call.command, **_options(call, tool_call_id))
         async with aclosing(events) as following:
             async for event in following:
@@ -152,19 +155,21 @@ class Operations:
                 elif isinstance(event, ExitEvent):
                     process = await self.sandbox.process(event.command_id)
                     result = await process.result()
-                    # Only the events say whether this command got a new box.
-                    state = {"session_state": event.session_state}
-                    yield await self._reply(call, result.model_copy(update=state))
+                    # Only the events say what became of this call: a new box, a replay.
+                    told = event.model_dump(include={"session_state", "replayed", "hint"})
+                    yield await self._reply(call, result.model_copy(update=told))
 
-    async def _restart(self, tool_call_id: str | None) -> None:
+    async def _restart(self, tool_call_id: str | None) -> Reply:
         """Restart the sandbox, unless this very call has done so before."""
         key = _key(tool_call_id, "restart")
-        if key is not None and await self._remembers(key):
-            return
-        session = await self.sandbox.restart()
-        self._generations.remember(self._thread_id, session.generation)
-        if key is not None:
-            await self.sandbox.execute(":", idempotency_key=key)
+        if key is None or not await self._remembers(key):
+            session = await self.sandbox.restart()
+            self._generations.remember(self._thread_id, session.generation)
+        if key is None:
+            return Reply(RESTARTED)
+        # Remembers the call in the new sandbox.
+        result = await self.sandbox.execute(":", idempotency_key=key)
+        return Reply(_told(RESTARTED, result), artifact=result)
 
     async def _remembers(self, key: str) -> bool:
         try:
@@ -217,7 +222,12 @@ class Operations:
             options["idempotency_key"] = key
         result = await self.quietly(EDIT_COMMAND, **options)
         text, done = edited(result, replace_all=call.replace_all)
-        return Reply(text, artifact=result, failed=not done)
+        return Reply(_told(text, result), artifact=result, failed=not done)
+
+
+def _told(text: str, result: ExecuteResult) -> str:
+    """The text, with a note if it tells what an earlier call did."""
+    return f"{REPLAYED}\n{text}" if result.replayed else text
 
 
 def _options(call: args.Bash, tool_call_id: str | None) -> CommandOptions:

@@ -24,6 +24,8 @@ RESTARTED = (
     "The sandbox was restarted: it is empty, as new. Files, variables and processes are gone."
 )
 
+REPLAYED = "[answered from an earlier call with this id]"
+
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
@@ -89,13 +91,17 @@ def present(
     """The result of a command. saved_as: the file in the box with the whole cleaned output, if it
     is shortened here and was saved."""
     options = options or Presenting()
-    parts = [RECREATED] if result.session_state == "recreated" else []
+    parts = [REPLAYED] if result.replayed else []
+    if result.session_state == "recreated":
+        parts.append(RECREATED)
     parts.append(_shown(clean(result.output, options), options, saved_as) or "(no output)")
     if result.truncated:
         parts.append(
             f"[the command wrote {result.output_bytes:,} bytes, more than is kept: the middle is"
             " lost. Run it again with `> file 2>&1` to have all of it]"
         )
+    if result.hint:
+        parts.append(f"[hint: {result.hint}]")
     parts.append(_ending(result))
     return "\n".join(parts)
 

@@ -1,7 +1,7 @@
 """The sandbox as tools of a model, for any framework or none.
 
     with SandboxTools() as tools:
-        schemas = tools.schemas()                      # for `tools=` of a chat completion
+        prompt, schemas = tools.begin("conv-42")       # for the system message, and for `tools=`
         reply = tools.dispatch(call.name, call.arguments, thread_id="conv-42", tool_call_id=call.id)
         reply.text                                     # for the message with role "tool"
 
@@ -12,22 +12,38 @@ reply says what went wrong, in words a model can act on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from typing import Self, TypedDict, TypeVar
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Sequence,
+)
+from typing import Any, NamedTuple, Self, TypedDict, TypeVar
 
 import anyio
 
 from sandbox_sdk.background import background
 from sandbox_sdk.client import AsyncSandboxClient, default_backend
 from sandbox_sdk.errors import SandboxError, SessionLost, SessionNotFound
-from sandbox_sdk.integrations.arguments import Bash, Given, parsed, schemas
+from sandbox_sdk.integrations.arguments import USUAL, Bash, Given, parsed, schemas
 from sandbox_sdk.integrations.operations import Generations, Operations, Reply
 from sandbox_sdk.integrations.presenting import Presenting, explain, system_prompt
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
-__all__ = ["AsyncSandboxTools", "Reply", "SandboxTools", "schemas"]
+__all__ = ["AsyncSandboxTools", "Beginning", "Reply", "SandboxTools", "schemas"]
 
 _Result = TypeVar("_Result")
+
+
+class Beginning(NamedTuple):
+    """What a model is given before its first call."""
+
+    system_prompt: str
+    """What it should know about its sandbox."""
+    schemas: list[dict[str, Any]]
+    """Its tools, for `tools=` of an OpenAI-style chat completion."""
 
 
 class AsyncSandboxTools:
@@ -123,6 +139,11 @@ class AsyncSandboxTools:
         except (SandboxError, ValueError) as error:
             yield _failure(error)
 
+    async def begin(self, thread_id: str, names: Sequence[str] = USUAL) -> Beginning:
+        """What a model needs before its first call: the system prompt and these tools. Makes the
+        sandbox, to know its limits."""
+        return Beginning(await self.system_prompt(thread_id), schemas(names))
+
     async def system_prompt(self, thread_id: str) -> str:
         """What to tell a model about its sandbox. Makes the sandbox, to know its limits."""
         async with self.sandbox(thread_id) as sandbox:
@@ -206,6 +227,12 @@ class SandboxTools:
         self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
     ) -> _Result:
         return await self._cross(lambda: self._tools.use(thread_id, work))
+
+    def begin(self, thread_id: str, names: Sequence[str] = USUAL) -> Beginning:
+        return self._run(lambda: self._tools.begin(thread_id, names))
+
+    async def abegin(self, thread_id: str, names: Sequence[str] = USUAL) -> Beginning:
+        return await self._cross(lambda: self._tools.begin(thread_id, names))
 
     def system_prompt(self, thread_id: str) -> str:
         return self._run(lambda: self._tools.system_prompt(thread_id))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from sandbox_sdk.protocol.models import Model, SessionState
+from sandbox_sdk.protocol.models.commands import HINT, REPLAYED
 
 
 class StartEvent(Model):
     event: Literal["start"] = "start"
     command_id: str
+    replayed: bool = Field(False, description=REPLAYED)
     session_id: str
     generation: int
     session_state: SessionState
@@ -46,9 +50,17 @@ class ExitEvent(Model):
     cwd: str
     signal: str | None = None
     reason: str | None = None
+    hint: str | None = Field(None, description=HINT)
+    replayed: bool = Field(False, description=REPLAYED)
     session_id: str
     generation: int
     session_state: SessionState
+
+    def of(self, start: StartEvent) -> ExitEvent:
+        """The exit with what only the start of a command says of the call: one that is followed
+        over a second connection was begun before."""
+        update = {"replayed": start.replayed, "session_state": start.session_state}
+        return self.model_copy(update=update)
 
 
 CommandEvent = StartEvent | OutputEvent | GapEvent | ExitEvent

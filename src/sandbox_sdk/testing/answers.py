@@ -17,6 +17,8 @@ class FakeAnswer:
     """What it writes to stdout."""
     stderr: str = ""
     exit_code: int = 0
+    hint: str | None = None
+    """What the server says of why it failed."""
     takes_s: float = 0.0
     """How long it runs; `math.inf` is until it is killed or times out."""
     writes: Mapping[str, str | bytes] = field(default_factory=dict)

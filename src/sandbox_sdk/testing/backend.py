@@ -95,13 +95,19 @@ class FakeBackend(Sandboxes):
         output: str = "",
         stderr: str = "",
         exit_code: int = 0,
+        hint: str | None = None,
         takes_s: float = 0.0,
         writes: Mapping[str, str | bytes] | None = None,
     ) -> None:
         """Set the answer to commands that begin with these words, or in which the pattern is found;
         the latest that fits counts. A function is called for every such command."""
         answer = FakeAnswer(
-            output=output, stderr=stderr, exit_code=exit_code, takes_s=takes_s, writes=writes or {}
+            output=output,
+            stderr=stderr,
+            exit_code=exit_code,
+            hint=hint,
+            takes_s=takes_s,
+            writes=writes or {},
         )
         self._script.insert(0, (command, answering or (lambda _: answer)))
 
@@ -172,10 +178,10 @@ class FakeBackend(Sandboxes):
 
     async def _execute(self, request: models.ExecuteRequest) -> models.ExecuteResult:
         session, state = self._sessions.open(request)
-        command = self._started(session, request)
+        command, replayed = self._started(session, request)
         if not request.background:
             await _ended(session, command)
-        return _result(session, state, command)
+        return _result(session, state, command, replayed=replayed)
 
     async def _check(self, _request: models.CheckRequest) -> models.Verdict:
         """Everything is allowed here."""
@@ -185,17 +191,19 @@ class FakeBackend(Sandboxes):
         self, request: models.ExecuteRequest | models.FollowRequest
     ) -> AsyncGenerator[CommandEvent]:
         state: models.SessionState = "live"
+        offset, replayed = 0, False
         if isinstance(request, models.ExecuteRequest):
             session, state = self._sessions.open(request)
-            command, offset = self._started(session, request), 0
+            command, replayed = self._started(session, request)
         else:
             session = self._sessions.find(request)
             command, offset = session.find(request.command_id), request.offset
-        yield StartEvent(command_id=command.command_id, **_life(session, state))
+        about = {"replayed": replayed, **_life(session, state)}
+        yield StartEvent(command_id=command.command_id, **about)
         for event in command.events(offset):
             yield event
         await _ended(session, command)
-        yield ExitEvent(**command.facts(), **_life(session, state))
+        yield ExitEvent(**command.facts(), **about)
 
     async def _result(self, request: models.CommandTarget) -> models.ExecuteResult:
         session = self._sessions.find(request)
@@ -214,10 +222,13 @@ class FakeBackend(Sandboxes):
         command = self._sessions.find(request).find(request.command_id)
         return command.take(request.data_bytes(), eof=request.eof, offset=request.offset)
 
-    def _started(self, session: FakeSession, request: models.ExecuteRequest) -> FakeCommand:
+    def _started(
+        self, session: FakeSession, request: models.ExecuteRequest
+    ) -> tuple[FakeCommand, bool]:
+        """The command, and whether an earlier call started it."""
         session.use()
         if (before := session.joined(request)) is not None:
-            return before
+            return before, True
         self.ran.append(request.command)
         call = FakeCall(
             command=request.command,
@@ -234,7 +245,7 @@ class FakeBackend(Sandboxes):
             request, answer, call.cwd, stdin=call.stdin.encode(), stdin_open=request.stdin_open
         )
         session.commands.append(command)
-        return command
+        return command, False
 
     # Files
 
@@ -309,12 +320,17 @@ def _life(session: FakeSession, state: models.SessionState) -> dict[str, Any]:
 
 
 def _result(
-    session: FakeSession, state: models.SessionState, command: FakeCommand
+    session: FakeSession,
+    state: models.SessionState,
+    command: FakeCommand,
+    *,
+    replayed: bool = False,
 ) -> models.ExecuteResult:
     return models.ExecuteResult(
         output=command.answer.output + command.answer.stderr,
         stdout=command.answer.output,
         stderr=command.answer.stderr,
+        replayed=replayed,
         **command.facts(),
         **_life(session, state),
     )

@@ -39,6 +39,8 @@ class FakeCommand:
 
     @property
     def _timeout_s(self) -> float:
+        if self.request.timeout is None and self.request.background:
+            return math.inf
         return self.request.timeout or COMMAND_TIMEOUT_S
 
     @property
@@ -78,6 +80,7 @@ class FakeCommand:
             "output_bytes": self.output_bytes,
             "cwd": self.cwd,
             "signal": self.killed,
+            "hint": None if self.running else self.answer.hint,
         }
 
     def info(self) -> CommandInfo:

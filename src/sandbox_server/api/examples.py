@@ -59,6 +59,8 @@ EXECUTE_RESULT: dict[str, Any] = {
     "cwd": "/workspace",
     "signal": None,
     "reason": None,
+    "hint": None,
+    "replayed": False,
     "session_id": SESSION["session_id"],
     "generation": 1,
     "session_state": "live",
@@ -66,7 +68,7 @@ EXECUTE_RESULT: dict[str, Any] = {
 
 EVENTS = """id: c-1:0
 event: start
-data: {"command_id":"c-1","session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+data: {"command_id":"c-1","replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
 
 id: c-1:2
 event: stdout
@@ -74,7 +76,7 @@ data: {"data":"4\\n","offset":0,"next_offset":2}
 
 id: c-1:2
 event: exit
-data: {"exit_code":0,"command_id":"c-1","duration_ms":2.4,"timed_out":false,"truncated":false,"output_bytes":2,"cwd":"/workspace","signal":null,"reason":null,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+data: {"exit_code":0,"command_id":"c-1","duration_ms":2.4,"timed_out":false,"truncated":false,"output_bytes":2,"cwd":"/workspace","signal":null,"reason":null,"hint":null,"replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
 
 """  # noqa: E501
 
@@ -94,7 +96,6 @@ EXECUTE_BODIES: dict[str, Any] = {
             "command": "python3 -i",
             "background": True,
             "stdin_open": True,
-            "timeout": 600,
         },
     },
     "dry run": {

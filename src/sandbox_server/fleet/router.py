@@ -72,6 +72,11 @@ class Attempt:
     """Whether the target was replaced by the session in which it may have begun."""
     refusal: SandboxError | None = None
 
+    @property
+    def repeated(self) -> bool:
+        """Whether an earlier try may have begun it."""
+        return self.begun or bool(self.unable)
+
     def progress(self) -> None:
         """Reset the patience after an answer."""
         self.backoff.reset()

@@ -12,11 +12,18 @@ import structlog
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
-from sandbox_sdk.protocol.events import CommandEvent, GapEvent, OutputEvent, StartEvent
+from sandbox_sdk.protocol.events import (
+    CommandEvent,
+    ExitEvent,
+    GapEvent,
+    OutputEvent,
+    StartEvent,
+)
 from sandbox_sdk.protocol.models import (
     CreateSessionRequest,
     DownloadRequest,
     ExecuteRequest,
+    ExecuteResult,
     FollowRequest,
     Health,
     Request,
@@ -128,10 +135,14 @@ class _Routed(Sandboxes):
         if operation is op.SESSIONS:
             return await self._fleet.sessions(self._tenant)  # type: ignore[return-value]
         asked = operation.prepare(request) if operation.prepare else request
-        return await self._router.route(
-            self._attempt(asked, creates=operation.creates, repeatable=operation.repeatable(asked)),
-            lambda worker, target: worker.call(operation, _aimed(asked, target)),
+        repeatable = operation.repeatable(asked)
+        attempt = self._attempt(asked, creates=operation.creates, repeatable=repeatable)
+        answer = await self._router.route(
+            attempt, lambda worker, target: worker.call(operation, _aimed(asked, target))
         )
+        if isinstance(answer, ExecuteResult) and answer.replayed and attempt.repeated:
+            return answer.model_copy(update={"replayed": False})
+        return answer
 
     def _attempt(
         self, request: Request, *, creates: bool = False, repeatable: bool = True
@@ -145,7 +156,7 @@ class _Routed(Sandboxes):
         if isinstance(request, ExecuteRequest):
             request = op.keyed(request)
         attempt = self._attempt(request, creates=isinstance(request, ExecuteRequest))
-        started = False
+        start: StartEvent | None = None
         while True:
             worker = await self._router.worker_of(attempt)
             connected = time.monotonic()
@@ -157,11 +168,15 @@ class _Routed(Sandboxes):
                         if isinstance(event, StartEvent):
                             attempt.target = Target(session_id=event.session_id)
                             attempt.pinned = True
-                            if started:
+                            if start is not None:
                                 continue
-                            started = True
+                            if attempt.repeated:
+                                event = event.model_copy(update={"replayed": False})
+                            start = event
                             request = _going_on(event, request)
-                        elif isinstance(event, OutputEvent | GapEvent) and started:
+                        elif isinstance(event, ExitEvent) and start is not None:
+                            event = event.of(start)
+                        elif isinstance(event, OutputEvent | GapEvent) and start is not None:
                             request = request.model_copy(update={"offset": event.next_offset})
                         attempt.progress()
                         yield event

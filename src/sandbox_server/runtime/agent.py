@@ -201,6 +201,10 @@ class KeptOutput:
             start = end >> 2
         return b"".join(parts).decode("utf-8", "replace")
 
+    def tail(self, size: int) -> str:
+        """The last bytes of both streams."""
+        return self._data[-size:].decode("utf-8", "replace")
+
     def _append(self, data: bytes, of: int) -> None:
         self._data += data
         end = len(self._data) << 2 | of
@@ -236,6 +240,9 @@ class CommandResult(AgentAnswer):
     @property
     def truncated(self) -> bool:
         return self._kept.truncated
+
+    def tail(self, size: int) -> str:
+        return self._kept.tail(size)
 
     @property
     def output(self) -> str:

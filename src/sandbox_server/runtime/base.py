@@ -20,6 +20,14 @@ ENVIRONMENT = {
     "TERM": "dumb",
 }
 """Environment variables of every box, in every runtime."""
+OFFLINE = {
+    "PIP_RETRIES": "0",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    "NPM_CONFIG_FETCH_RETRIES": "0",
+    "NPM_CONFIG_UPDATE_NOTIFIER": "false",
+}
+"""Of every box without a network: pip and npm fail at once instead of trying again and again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
@@ -13,6 +13,7 @@ from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import SessionState
 from sandbox_server.runtime import agent
+from sandbox_server.service.hints import TAIL
 from sandbox_server.sessions.live import LiveSession
 
 LOOKBACK = 64 * 1024
@@ -31,6 +32,10 @@ class ServiceFacts:
     limits: models.Limits
 
 
+Hints = Callable[[agent.CommandResult, str], str | None]
+"""The hint for a result, from the end of its output."""
+
+
 class EventAnswers:
     """Wire events of one command, from an offset in its output.
 
@@ -39,11 +44,21 @@ class EventAnswers:
     """
 
     def __init__(
-        self, session: LiveSession, state: SessionState, *, output_limit: int, offset: int = 0
+        self,
+        session: LiveSession,
+        state: SessionState,
+        *,
+        output_limit: int,
+        offset: int = 0,
+        hints: Hints = lambda _result, _tail: None,
     ) -> None:
+        self.replayed = False
+        """Whether an earlier call started the command."""
         self._session = session_life(session, state)
         self._output_limit = output_limit
         self._offset = offset
+        self._hints = hints
+        self._tail = bytearray()
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders: dict[agent.StreamName, codecs.IncrementalDecoder] = {
             "stdout": decoder("replace"),
@@ -52,7 +67,7 @@ class EventAnswers:
 
     def of(self, event: agent.Event) -> Iterator[CommandEvent]:
         if isinstance(event, agent.Started):
-            yield StartEvent(command_id=event.command_id, **self._session)
+            yield StartEvent(command_id=event.command_id, replayed=self.replayed, **self._session)
         elif isinstance(event, agent.Output):
             yield from self._output(event)
         elif isinstance(event, agent.Gap):
@@ -61,6 +76,8 @@ class EventAnswers:
             yield from self._exit(event)
 
     def _output(self, piece: agent.Output) -> Iterator[CommandEvent]:
+        self._tail += piece.data[-TAIL:]
+        del self._tail[:-TAIL]
         early = max(self._offset - piece.offset, 0)
         decoder = self._decoders[piece.stream]
         decoder.decode(piece.data[:early])
@@ -85,11 +102,22 @@ class EventAnswers:
             if rest and self._offset < size:
                 yield OutputEvent(event=name, data=rest, offset=size, next_offset=size)
         fields = result.model_dump(exclude={"state_saved"})
-        yield ExitEvent(**fields, truncated=size > self._output_limit, **self._session)
+        yield ExitEvent(
+            **fields,
+            truncated=size > self._output_limit,
+            hint=self._hints(result, self._tail.decode("utf-8", "replace")),
+            replayed=self.replayed,
+            **self._session,
+        )
 
 
 def execute_result(
-    result: agent.CommandResult, session: LiveSession, state: SessionState
+    result: agent.CommandResult,
+    session: LiveSession,
+    state: SessionState,
+    *,
+    replayed: bool = False,
+    hint: str | None = None,
 ) -> models.ExecuteResult:
     return models.ExecuteResult(
         **result.model_dump(exclude={"state_saved"}),
@@ -97,6 +125,8 @@ def execute_result(
         stdout=result.stdout,
         stderr=result.stderr,
         truncated=result.truncated,
+        replayed=replayed,
+        hint=hint,
         **session_life(session, state),
     )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import signal as signals
+import uuid
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import TypedDict
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
+    MAX_TIMEOUT_S,
     WORKSPACE,
     CheckRequest,
     CommandInfo,
@@ -26,11 +29,12 @@ from sandbox_sdk.protocol.models import (
     Verdict,
 )
 from sandbox_sdk.protocol.sandboxes import to_run
-from sandbox_server.runtime.agent import CommandResult, Event, RunOptions
+from sandbox_server.runtime.agent import CommandResult, Event, RunOptions, Started
 from sandbox_server.service import answers
 from sandbox_server.service.access import Handlers, SessionAccess
-from sandbox_server.service.answers import LOOKBACK, EventAnswers, ServiceFacts
+from sandbox_server.service.answers import LOOKBACK, EventAnswers, Hints, ServiceFacts
 from sandbox_server.service.gate import Gate
+from sandbox_server.service.hints import TAIL, hint_for
 from sandbox_server.sessions.live import LiveSession
 
 
@@ -50,30 +54,41 @@ class CommandHandlers:
 
     async def _execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
         session, state, request = await self._admitted(tenant, request)
-        async with self._access.using(session, for_s=self._timeout_s(request)):
+        async with self._access.using(session, for_s=self._timeout_s(request) or MAX_TIMEOUT_S):
             if request.background:
                 return await self._start(session, state, request)
-            result = await session.agent.run(request.command, **self._options(request))
+            options = self._options(request)
+            result = await session.agent.run(request.command, **options)
             session.cwd = result.cwd
-        return answers.execute_result(result, session, state)
+        return answers.execute_result(
+            result,
+            session,
+            state,
+            replayed=_is_replayed(options, result.command_id),
+            hint=self._hints(request.command)(result, result.tail(TAIL)),
+        )
 
     async def _start(
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
-        command_id = await session.agent.start(request.command, **self._options(request))
+        options = self._options(request)
+        command_id = await session.agent.start(request.command, **options)
         session.watch(command_id, for_s=self._timeout_s(request))
         about = session.agent.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
             duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
-            cwd=about.cwd if about else WORKSPACE, **answers.session_life(session, state),
+            cwd=about.cwd if about else WORKSPACE, replayed=_is_replayed(options, command_id),
+            **answers.session_life(session, state),
         )  # fmt: skip
 
     async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
-        events = session.agent.stream(request.command, **self._options(request))
-        for_s = self._timeout_s(request)
-        async for event in self._events(session, state, events, for_s=for_s):
+        options = self._options(request)
+        events = session.agent.stream(request.command, **options)
+        for_s = self._timeout_s(request) or MAX_TIMEOUT_S
+        about = self._about(session, state, command=request.command)
+        async for event in self._events(session, about, events, options=options, for_s=for_s):
             yield event
 
     async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
@@ -99,33 +114,51 @@ class CommandHandlers:
         session.agent.require("replay", "following a command that was started before")
         start = max(request.offset - LOOKBACK, 0)
         events = session.agent.attach(request.command_id, offset=start)
-        async for event in self._events(session, "live", events, offset=request.offset):
+        about = self._about(session, "live", offset=request.offset)
+        async for event in self._events(session, about, events):
             yield event
 
     async def _events(
         self,
         session: LiveSession,
-        state: SessionState,
+        answers_for: EventAnswers,
         events: AsyncGenerator[Event],
         *,
-        offset: int = 0,
+        options: RunOptions | None = None,
         for_s: float = 0.0,
     ) -> AsyncGenerator[CommandEvent]:
-        limit = self._facts.limits.output_limit_bytes
-        answers_for = EventAnswers(session, state, output_limit=limit, offset=offset)
         async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
+                if isinstance(event, Started) and options is not None:
+                    answers_for.replayed = _is_replayed(options, event.command_id)
                 if isinstance(event, CommandResult):
                     session.cwd = event.cwd
                 for answer in answers_for.of(event):
                     yield answer
+
+    def _about(
+        self,
+        session: LiveSession,
+        state: SessionState,
+        *,
+        command: str | None = None,
+        offset: int = 0,
+    ) -> EventAnswers:
+        limit = self._facts.limits.output_limit_bytes
+        hints = self._hints(command)
+        return EventAnswers(session, state, output_limit=limit, offset=offset, hints=hints)
+
+    def _hints(self, command: str | None) -> Hints:
+        """command: None where this call did not start it, so that its source is not known."""
+        return partial(hint_for, limits=self._facts.limits, command=command)
 
     async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
         session = await self._access.table.find(tenant, request)
         async with self._access.reporting_loss(session):
             limit = self._facts.limits.output_limit_bytes
             found = await session.agent.result(request.command_id, output_limit=limit)
-        return answers.execute_result(found, session, "live")
+        hint = self._hints(None)(found, found.tail(TAIL))
+        return answers.execute_result(found, session, "live", hint=hint)
 
     async def _commands(self, tenant: str, target: Target) -> CommandList:
         session = await self._access.table.find(tenant, target)
@@ -159,11 +192,20 @@ class CommandHandlers:
             "stdin": None if request.stdin is None else request.stdin.encode(),
             "stdin_open": request.stdin_open,
             "key": request.idempotency_key,
+            "command_id": uuid.uuid4().hex,
             "output_limit": self._facts.limits.output_limit_bytes,
         }
 
-    def _timeout_s(self, request: ExecuteRequest) -> float:
+    def _timeout_s(self, request: ExecuteRequest) -> float | None:
+        """None for no limit: nobody waits for a command in the background."""
+        if request.timeout is None and request.background:
+            return None
         return request.timeout or self._facts.limits.command_timeout_s
+
+
+def _is_replayed(options: RunOptions, command_id: str) -> bool:
+    """Whether the key led to a command of an earlier call: it has the id of that one."""
+    return options["key"] is not None and options["command_id"] != command_id
 
 
 class _PolicyContext(TypedDict):

@@ -25,8 +25,6 @@ from sandbox_server.sessions.table import SessionTable
 log = structlog.get_logger()
 
 ADOPT_S = 15.0
-WATCHED = 64
-"""Most running commands per adopted box whose end is awaited."""
 AT_ONCE = 16
 """How many boxes are asked at a time: more slow the engine down."""
 
@@ -161,9 +159,7 @@ class Adoption:
             session.last_used -= min(reported.idle_s, max(time.time() - record.created_at, 0.0))
         await self._table.adopt(session)
         if session.ended is None and reported is not None:
-            running = [command.command_id for command in reported.commands if command.running]
-            for command_id in running[-WATCHED:]:
-                session.watch(command_id, for_s=MAX_TIMEOUT_S)
+            session.watch_running(reported)
 
     def _record(self, box_id: str, state: Mapping[str, Any] | None) -> Record:
         """A record with epoch -1, which means not yet vouched for by this process."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
-from sandbox_server.runtime.agent import BoxAgent
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
+from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
 from sandbox_server.sessions.registry import Record, Status
 
@@ -22,6 +23,8 @@ Key = tuple[str, str]
 _IDENTITY = ("tenant", "thread_id", "generation", "session_id")
 SETTLE_S = 30.0
 """How long past its time limit a command may take to end."""
+WATCHED = 64
+"""Most running commands of a box whose end is awaited."""
 
 
 @dataclass
@@ -89,14 +92,26 @@ class LiveSession:
         to `may_run_until`: later use would have passed through this server."""
         return max(self.last_used, min(now - idle_s, self.may_run_until))
 
-    def watch(self, command_id: str, *, for_s: float) -> None:
-        """Count a background command as use until it ends, at most `for_s`, so that a lying box
-        cannot extend it."""
+    def watch_running(self, state: BoxState) -> None:
+        """Count the commands that a box reports as running as use until they end."""
+        running = [command.command_id for command in state.commands if command.running]
+        for command_id in running[-WATCHED:]:
+            self.watch(command_id, for_s=None)
+
+    def watch(self, command_id: str, *, for_s: float | None) -> None:
+        """Count a background command as use until it ends.
+
+        for_s: its time limit, if it has one; a box that lies cannot extend it.
+        """
 
         async def until_it_ends() -> None:
-            with suppress(SandboxError, TimeoutError):
-                async with asyncio.timeout(for_s + SETTLE_S):
-                    await self.agent.ended(command_id)
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if for_s is None else for_s + SETTLE_S):
+                        await self.agent.ended(command_id)
+            except SandboxError:
+                # It may still run: the box is asked before the session is ended.
+                self.may_run_until = max(self.may_run_until, time.monotonic() + MAX_TIMEOUT_S)
 
         def ended(task: asyncio.Task[None]) -> None:
             self.watches.discard(task)

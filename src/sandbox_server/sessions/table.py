@@ -127,13 +127,14 @@ class SessionTable:
                 return
             if time.monotonic() - session.may_run_until <= session.idle_timeout_s:
                 try:
-                    idle_s = (await session.agent.state()).idle_s
+                    state = await session.agent.state()
                 except RuntimeUnavailable:
                     return
                 except SessionLost:
                     await self._end(session, Status.LOST)
                     return
-                session.last_used = session.used_at(idle_s, now=time.monotonic())
+                session.last_used = session.used_at(state.idle_s, now=time.monotonic())
+                session.watch_running(state)
             if session.is_idle(time.monotonic()):
                 await self._end(session, Status.EXPIRED)
 

@@ -23,6 +23,7 @@ from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     DownloadRequest,
     ExecuteRequest,
+    ExecuteResult,
     FollowRequest,
     Health,
     ListResult,
@@ -57,9 +58,11 @@ class _Remote(Sandboxes):
             default = isinstance(request, ExecuteRequest) and request.timeout is None
             if not (exc.silent and default and await self._learn_timeout(request)):
                 raise
-            return await self._ask(operation, request)
+            return await self._ask(operation, request, repeated=True)
 
-    async def _ask(self, operation: Operation[Req, Ans], request: Req) -> Ans:
+    async def _ask(
+        self, operation: Operation[Req, Ans], request: Req, *, repeated: bool = False
+    ) -> Ans:
         call = Call(
             method=operation.method,
             path=operation.path,
@@ -72,9 +75,12 @@ class _Remote(Sandboxes):
         )
         # Health is for finding out soon whether a server is there at all.
         retry_for_s = FIRST_CONTACT_S if operation.answer is Health else None
-        return await _understood(
-            operation.answer, await self._server.ask(call, at_most_s=retry_for_s)
-        )
+        body = await self._server.ask(call, at_most_s=retry_for_s)
+        answer = await _understood(operation.answer, body)
+        if isinstance(answer, ExecuteResult) and answer.replayed and (repeated or call.repeated):
+            # By this call itself, as far as can be known.
+            return answer.model_copy(update={"replayed": False})
+        return answer
 
     def _work_s(self, request: Request) -> float:
         """How long the server may work on it before it answers."""

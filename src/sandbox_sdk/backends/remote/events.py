@@ -39,7 +39,8 @@ async def events_of(
     """Run or follow a command. If the connection is cut, a new one continues at the same place: no
     event is lost or repeated. To run a command, body needs an idempotency key. Raises
     SandboxError."""
-    started = False
+    start: StartEvent | None = None
+    repeated = False
     retry = server.retry()
     while True:
         connected = time.monotonic()
@@ -50,20 +51,24 @@ async def events_of(
                     if isinstance(event, StartEvent):
                         # By session_id: a later session of the thread would not know it.
                         body, command_id = {"session_id": event.session_id}, event.command_id
-                        if started:
+                        if start is not None:
                             continue
-                        started = True
+                        if repeated:  # By this call itself, as far as can be known.
+                            event = event.model_copy(update={"replayed": False})
+                        start = event
                     elif isinstance(event, OutputEvent | GapEvent):
                         offset = event.next_offset
                     retry.start_over()
-                    yield event
                     if isinstance(event, ExitEvent):
+                        yield event if start is None else event.of(start)
                         return
+                    yield event
             cut = Unreachable(
                 f"the stream from {server.url} ended before its exit; follow it again"
             )
             raise FailedAttempt(cut, repeatable=True)
         except FailedAttempt as failed:
+            repeated |= failed.cut
             retry.look_back(failed, lasted_s=time.monotonic() - connected)
             await server.pause(retry, failed)
 
@@ -81,7 +86,10 @@ async def _connection(
     async with server.open(call) as answer:
         async for name, data in _parsed(answer):
             if name in _NAMES:
-                yield _event(name, data)
+                event = _event(name, data)
+                if isinstance(event, StartEvent) and call.repeated:
+                    event = event.model_copy(update={"replayed": False})
+                yield event
 
 
 async def _parsed(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:

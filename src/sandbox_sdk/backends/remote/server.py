@@ -35,7 +35,7 @@ _GATEWAY = (502, 503, 504)
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Call:
     """A request that can be sent again.
 
@@ -55,6 +55,8 @@ class Call:
     silence_s: float | None = None
     accepts: tuple[int, ...] = ()
     tenant: str | None = None
+    repeated: bool = False
+    """Whether it was sent again after it may have arrived."""
 
 
 class Server:
@@ -143,6 +145,7 @@ class Server:
                     with self._translated(call):
                         return await answer.aread()
             except FailedAttempt as failed:
+                call.repeated |= failed.cut
                 now = time.monotonic()
                 if now < began + call.work_s + self._read_s:
                     retry.look_back(failed, lasted_s=now - attempt)
@@ -159,6 +162,7 @@ class Server:
                     answer = await stack.enter_async_context(self._attempt(call))
                     break
                 except FailedAttempt as failed:
+                    call.repeated |= failed.cut
                     await self.pause(retry, failed)
             with self._translated(call):
                 yield answer

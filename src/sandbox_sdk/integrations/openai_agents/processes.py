@@ -62,7 +62,7 @@ class Processes:
         terminal: bool,
         cwd: str,
         env: Mapping[str, str],
-        timeout: float,
+        timeout: float | None,
         wait_s: float | None,
         max_tokens: int | None,
     ) -> PtyExecUpdate:
@@ -118,6 +118,8 @@ class Processes:
                 else:
                     self.generation = event.generation
                     exit_code = event.exit_code if isinstance(event, ExitEvent) else None
+                    if isinstance(event, ExitEvent) and event.hint:
+                        written.append(f"[hint: {event.hint}]\n")
         if exit_code is not None:
             del self._running[number]
         text, tokens = truncate_text_by_tokens("".join(written), max_tokens)

@@ -130,7 +130,7 @@ class ThreadSandboxSession(BaseSandboxSession):
                     terminal=tty,
                     cwd=self._cwd(),
                     env=await self._env(),
-                    timeout=timeout or MAX_TIMEOUT_S,
+                    timeout=min(timeout, MAX_TIMEOUT_S) if timeout else None,
                     wait_s=yield_time_s,
                     max_tokens=max_output_tokens,
                 )

@@ -17,6 +17,15 @@ COMMAND_TIMEOUT_S = 30.0
 """What a command may take where neither the call nor its server's settings say so."""
 MAX_TIMEOUT_S = 3600.0
 
+HINT = (
+    "Where a command failed for want of something: what this sandbox does not have, and what to do "
+    "instead."
+)
+REPLAYED = (
+    "Whether an earlier call with this idempotency_key started the command, and this one only "
+    "got its result. Retries that the SDK or a coordinator makes by itself do not count."
+)
+
 SignalName = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"]
 
 
@@ -28,13 +37,18 @@ class ExecuteRequest(Target):
         None,
         gt=0,
         le=MAX_TIMEOUT_S,
-        description="Seconds. Left out: the server's command_timeout_s, which is 30 by default.",
+        description="Seconds. Left out: the server's command_timeout_s, which is 30 by default; "
+        "for a command in the background, none.",
     )
     cwd: str | None = Field(None, min_length=1, max_length=4096)
     env: Env = Field(default_factory=dict, description="Variables of this command alone.")
     stdin: str | None = None
     stdin_open: bool = Field(False, description="stdin stays open for more, until its eof is sent.")
-    background: bool = Field(False, description="Answer at once; ask for the result later.")
+    background: bool = Field(
+        False,
+        description="Answer at once; ask for the result later. It runs until it ends, is killed or "
+        "the session ends, and while it runs the session does not expire.",
+    )
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
     dry_run: bool = Field(False, description="Do not run it: tell what the policy says of it.")
 
@@ -134,6 +148,8 @@ class ExecuteResult(Model):
     cwd: str
     signal: str | None = None
     reason: str | None = None
+    hint: str | None = Field(None, description=HINT)
+    replayed: bool = Field(False, description=REPLAYED)
     session_id: str
     generation: int
     session_state: SessionState

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import USER, WORKSPACE
-from sandbox_server.runtime.base import ENVIRONMENT, HOME
+from sandbox_server.runtime.base import ENVIRONMENT, HOME, OFFLINE
 
 UID = 1000
 PLACES = {"workspace": WORKSPACE, "home": HOME, "tmp": "/tmp", "shm": "/dev/shm"}
@@ -169,8 +169,11 @@ def _environment(layout: Layout, env: Mapping[str, str]) -> list[str]:
     variables = {
         "PATH": ":".join(folders),
         **ENVIRONMENT,
+        **OFFLINE,
         "PYTHONUSERBASE": f"{WORKSPACE}/.local",
         "XDG_CACHE_HOME": f"{WORKSPACE}/.cache",
+        # As in the image of a docker box: a plain `pip install` may simply work.
+        "PIP_BREAK_SYSTEM_PACKAGES": "1",
         **env,
     }
     pairs = [("--setenv", name, value) for name, value in variables.items()]

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from sandbox_sdk.protocol.models import WORKSPACE
-from sandbox_server.runtime.base import ENVIRONMENT, HOME, BoxSpec, Limits
+from sandbox_server.runtime.base import ENVIRONMENT, HOME, OFFLINE, BoxSpec, Limits
 from sandbox_server.runtime.hidden import masked_paths
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
 from sandbox_server.runtime.warden.zipapp import warden_arguments
@@ -83,7 +83,7 @@ def container_config(
         "User": USER,
         "Hostname": "sandbox",
         "WorkingDir": WORKSPACE,
-        "Env": [f"{name}={value}" for name, value in {**ENVIRONMENT, **spec.env}.items()],
+        "Env": [f"{name}={value}" for name, value in _environment(spec).items()],
         "Labels": {**_labels(spec, box_id, created_at), LABEL_PYTHON: python},
         "Healthcheck": {"Test": ["NONE"]},
         "NetworkDisabled": _is_unplugged(spec, image),
@@ -96,6 +96,10 @@ def container_config(
             ),
         },
     }
+
+
+def _environment(spec: BoxSpec) -> dict[str, str]:
+    return {**ENVIRONMENT, **(OFFLINE if spec.network == "none" else {}), **spec.env}
 
 
 def _host_config(spec: BoxSpec, image: BoxImage, device: str | None) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator
 from typing import Any, Unpack
 
 from sandbox_sdk.protocol import errors
-from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
 from sandbox_server.runtime.agent import (
     OUTPUT_LIMIT,
     AgentAnswer,
@@ -109,20 +108,10 @@ class CommandCalls(ReconnectingLink):
         return await self._attempt(frames.ATTACH, body, read)
 
     async def ended(self, command_id: str) -> None:
-        """Wait for the end of a command. Raises RuntimeUnavailable after the longest timeout that
-        a command can have."""
         body = {"command_id": command_id, "follow": False, "offset": BEYOND}
-        try:
-            async with (
-                asyncio.timeout(MAX_TIMEOUT_S + ANSWER_S),
-                contextlib.aclosing(self._follow(frames.ATTACH, body, {})) as events,
-            ):
-                async for _ in events:
-                    pass
-        except TimeoutError:
-            raise errors.RuntimeUnavailable(
-                f"command {command_id} did not end within {MAX_TIMEOUT_S:g} s"
-            ) from None
+        async with contextlib.aclosing(self._follow(frames.ATTACH, body, {})) as events:
+            async for _ in events:
+                pass
 
     async def signal(self, command_id: str, number: int) -> CommandSummary:
         body = {"command_id": command_id, "signal": number}
