@@ -18,6 +18,7 @@ from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import (
     FileMissing,
     RuntimeUnavailable,
+    SandboxError,
     SessionLost,
     SessionNotFound,
 )
@@ -35,6 +36,7 @@ from sandbox_sdk.protocol.models import (
     Session,
     SessionInfo,
     SessionList,
+    Target,
     UploadResult,
     Verdict,
     checked,
@@ -163,7 +165,7 @@ class AsyncSandboxClient:
         sandboxes, target = await self._connection.ready()
         result = await sandboxes.execute(command_request(target, command, **options))
         if check and result.exit_code != 0:
-            raise CommandFailed(result)
+            raise await _failure(sandboxes, target, result)
         return result
 
     async def check(self, command: str) -> Verdict:
@@ -269,6 +271,15 @@ class AsyncSandboxClient:
         except FileMissing:
             return False
         return True
+
+
+async def _failure(sandboxes: Sandboxes, target: Target, result: ExecuteResult) -> CommandFailed:
+    """The error for a command that failed; only the session knows how much memory it had."""
+    if result.reason == "oom":
+        with contextlib.suppress(SandboxError):
+            limits = (await sandboxes.session(target)).limits
+            return CommandFailed(result, memory_bytes=limits.memory_bytes)
+    return CommandFailed(result)
 
 
 def default_backend(server_url: str | None, api_key: str | None) -> Sandboxes:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from sandbox_sdk.errors import InvalidPath
 from sandbox_sdk.integrations.operations import Reply
 from sandbox_sdk.integrations.tools import SandboxTools
-from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, problems
+from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, field_errors, told
 
 BASH: BetaToolBash20250124Param = {"type": "bash_20250124", "name": "bash"}
 EDITOR: BetaToolTextEditor20250728Param = {
@@ -188,7 +188,7 @@ def _edit(given: object) -> Steps:
     try:
         edit = _EDIT.validate_python(given)
     except ValidationError as error:
-        raise ToolError(problems(error, "input")) from None
+        raise ToolError(told(field_errors(error.errors(include_url=False)))) from None
     match edit:
         case View(path=path, view_range=(first, last)):
             lines = {"offset": first, "limit": _ALL if last == -1 else last - first + 1}

@@ -30,7 +30,8 @@ from sandbox_sdk.protocol.models import (
     Target,
     UploadRequest,
     UploadResult,
-    problems,
+    field_errors,
+    told,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
@@ -221,7 +222,9 @@ async def _understood(model: type[Ans], body: bytes) -> Ans:
             return await read_listing(body)  # type: ignore[return-value]
         return model.model_validate_json(body)
     except ValueError as exc:
-        wrong = problems(exc, "answer") if isinstance(exc, ValidationError) else str(exc)
+        wrong = str(exc)
+        if isinstance(exc, ValidationError):
+            wrong = told(field_errors(exc.errors(include_url=False)))
         raise Internal(
             f"invalid answer from the server, maybe of another version: {wrong[:500]}"
         ) from exc
