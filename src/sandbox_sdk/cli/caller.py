@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Caller:
         if self.url:
             from sandbox_sdk.backends.remote import RemoteBackend
 
+            _Warnings.attach(self)
             return RemoteBackend(self.url, api_key=self.api_key)
         return LocalBackend()
 
@@ -88,6 +90,22 @@ class Caller:
         console = Console(highlight=False)
         # A pipe has no width: nothing is folded there.
         console.print(table, width=None if console.is_terminal else 10_000)
+
+
+class _Warnings(logging.Handler):
+    """Shows on stderr what the client warns of: that it waits for a server, for example."""
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__(logging.WARNING)
+        self._caller = caller
+
+    @classmethod
+    def attach(cls, caller: Caller) -> None:
+        """In place of the one before, so that nothing is shown twice."""
+        logging.getLogger("sandbox.remote").handlers = [cls(caller)]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._caller.complain(record.getMessage())
 
 
 def error_body(error: SandboxError | OSError) -> dict[str, Any]:

@@ -73,9 +73,8 @@ class _Remote(Sandboxes):
         )
         # Health is for finding out soon whether a server is there at all.
         retry_for_s = FIRST_CONTACT_S if operation.answer is Health else None
-        return await _understood(
-            operation.answer, await self._server.ask(call, at_most_s=retry_for_s)
-        )
+        body = await self._server.ask(call, at_most_s=retry_for_s)
+        return await _understood(operation.answer, body, self._server.url)
 
     def _work_s(self, request: Request) -> float:
         """How long the server may work on it before it answers."""
@@ -111,7 +110,7 @@ class _Remote(Sandboxes):
             content=form.content,
             tenant=self._tenant,
         )
-        return await _understood(UploadResult, await self._server.ask(call))
+        return await _understood(UploadResult, await self._server.ask(call), self._server.url)
 
     @contextlib.asynccontextmanager
     async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
@@ -215,7 +214,7 @@ def _body(request: Request) -> dict[str, Any]:
     return request.model_dump(mode="json", exclude_defaults=True)
 
 
-async def _understood(model: type[Ans], body: bytes) -> Ans:
+async def _understood(model: type[Ans], body: bytes, url: str) -> Ans:
     """The answer in a body. Raises Internal."""
     try:
         if issubclass(model, ListResult) and len(body) > _AT_ONCE:
@@ -226,5 +225,6 @@ async def _understood(model: type[Ans], body: bytes) -> Ans:
         if isinstance(exc, ValidationError):
             wrong = told(field_errors(exc.errors(include_url=False)))
         raise Internal(
-            f"invalid answer from the server, maybe of another version: {wrong[:500]}"
+            f"invalid answer from {url}, which is not a sandbox server, or one of another version:"
+            f" {wrong[:500]}"
         ) from exc
