@@ -11,6 +11,8 @@ from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.cli.run import split_file
 from sandbox_sdk.cli.sessions import span
 from sandbox_sdk.cli.shell import is_complete
+from sandbox_sdk.cli.terminal import refuse_waiting
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.cli.serve import farewell
 from sandbox_server.main import Left
 
@@ -118,3 +120,24 @@ def test_the_last_words_of_a_server() -> None:
     assert "the box of 1 session stays for the next start, until 15:04" in farewell(Left(1, until))
     assert "the boxes of 2 sessions stay" in farewell(Left(2, until))
     assert "--destroy-on-exit" in farewell(Left(2, until))
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["vim a", "vi", "/usr/bin/vim -n a", "cd src && vim a.py", "TERM=xterm vim a", "ls | vim -"],
+)
+def test_editors_are_refused_at_once(command: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"needs a terminal.*sandbox cp.*sed"):
+        refuse_waiting(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vim -es -c '%s/a/b/' -c wq a", "vim +q a", "vim --version", "which vim", "echo 'vim a'",
+        "cat <<EOF\nvi is an editor\nEOF", "editors=(vim vi)", "nano a", "less a", "echo 'oops",
+        "apt-get install vim; echo done", "",
+    ],
+)  # fmt: skip
+def test_what_needs_no_terminal_is_not(command: str) -> None:
+    refuse_waiting(command)
