@@ -190,7 +190,7 @@ def test_who_waits_for_a_server_is_told(sandbox: Program) -> None:
     """A server that is full, at first."""
     full = {"error": {"code": "capacity", "message": "at capacity: 2 of 2", "request_id": "r"}}
     answers = [
-        ("503 Service Unavailable\r\nRetry-After: 2", json.dumps(full)),
+        ("503 Service Unavailable\r\nRetry-After: 3", json.dumps(full)),
         ("200 OK", json.dumps({"sessions": []})),
     ]
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -261,7 +261,7 @@ async def test_a_command_does_not_run_in_another_folder_than_asked(warden: Warde
         ("closed/below", errors.InvalidPath, "Permission denied"),
         ("loop", errors.InvalidPath, "levels of symbolic links"),
         ("file", errors.FileMissing, "Not a directory"),
-        ("nothing", errors.FileMissing, "nothing does not exist"),
+        ("nothing", errors.FileMissing, "No such file"),
     ):
         with pytest.raises(error, match=f"/workspace/{cwd}: .*{why}"):
             await warden.run("touch /tmp/ran", cwd=cwd)

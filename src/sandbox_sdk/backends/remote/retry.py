@@ -13,7 +13,7 @@ HELD_S = 5.0
 """A connection that lasted this long had worked: the time for retries starts over."""
 TAKEN_S = 1.0
 """A connection that lasted this long was not closed for what it is: somebody took the call."""
-SILENT_S = 2.0
+SILENT_S = 3.0
 """How long a call is retried before its caller is told."""
 
 
