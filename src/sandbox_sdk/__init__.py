@@ -116,6 +116,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """What is meant for users, without modules and imports."""
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import RemoteBackend on first use: half of an import's time is its HTTP library."""
     if name == "RemoteBackend":

@@ -19,17 +19,14 @@ class Backoff:
     since: float | None = None
     _failures: int = 0
 
-    def pause_s(
-        self, now: float, *, at_least_s: float = 0.0, within_s: float = math.inf
-    ) -> float | None:
-        """How long to wait before the next attempt. None: give up. within_s: an earlier end, for
-        this failure alone."""
+    def pause_s(self, now: float, *, at_least_s: float = 0.0) -> float | None:
+        """How long to wait before the next attempt. None: give up."""
         if self.since is None:
             self.since = now
         whole = min(self.first_s * 2.0 ** min(self._failures, 30), self.longest_s)
         pause_s = at_least_s + whole * random.uniform(0.5, 1.0)
         self._failures += 1
-        late = now + pause_s > self.since + min(self.for_s, within_s)
+        late = now + pause_s > self.since + self.for_s
         return None if late or self._failures > self.most else pause_s
 
     def reset(self) -> None:

@@ -8,6 +8,7 @@ from typing import Unpack
 import anyio
 
 from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.documented import takes_options, twin_of
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.protocol.models import ExecuteResult
 from sandbox_sdk.sync import SandboxClient
@@ -16,6 +17,7 @@ from sandbox_sdk.sync import SandboxClient
 class AsyncBatchSandboxClient(AsyncSandboxClient):
     """An AsyncSandboxClient that runs lists of commands."""
 
+    @takes_options(without=["idempotency_key"])
     async def execute_batch(
         self,
         commands: Sequence[str],
@@ -34,7 +36,7 @@ class AsyncBatchSandboxClient(AsyncSandboxClient):
                 "stop_on_error and parallel: commands that run at once cannot stop one another;"
                 " choose one"
             )
-        if "idempotency_key" in options:
+        if options.get("idempotency_key") is not None:
             raise ValueError(
                 "idempotency_key is for one command, and a batch has several; use execute()"
             )
@@ -64,6 +66,7 @@ class AsyncBatchSandboxClient(AsyncSandboxClient):
         return [results[place] for place in range(len(commands))]
 
 
+@twin_of(AsyncBatchSandboxClient)
 class BatchSandboxClient(SandboxClient):
     """A SandboxClient that runs lists of commands.
 
@@ -84,7 +87,6 @@ class BatchSandboxClient(SandboxClient):
         parallel: bool = False,
         **options: Unpack[CommandOptions],
     ) -> list[ExecuteResult]:
-        """See AsyncBatchSandboxClient."""
         return self._run(
             lambda: self._client.execute_batch(
                 commands, stop_on_error=stop_on_error, parallel=parallel, **options

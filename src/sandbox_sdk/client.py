@@ -12,12 +12,14 @@ from typing import Self, Unpack
 
 from sandbox_sdk import transfer
 from sandbox_sdk.connection import Connection, command_request
+from sandbox_sdk.documented import takes_options, with_contents
 from sandbox_sdk.errors import CommandFailed
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import (
     FileMissing,
     RuntimeUnavailable,
+    SandboxError,
     SessionLost,
     SessionNotFound,
 )
@@ -34,6 +36,7 @@ from sandbox_sdk.protocol.models import (
     Session,
     SessionInfo,
     SessionList,
+    Target,
     UploadResult,
     Verdict,
     checked,
@@ -42,16 +45,23 @@ from sandbox_sdk.protocol.operations import RENAME
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks, FileChunks
 
+METHODS = {
+    "Sessions": (
+        "create_session", "session", "sessions", "cleanup", "restart", "health", "thread_id",
+        "close",
+    ),
+    "Commands": ("execute", "stream", "start", "process", "commands", "check"),
+    "Files": (
+        "upload_file", "upload_bytes", "download_file", "download_bytes", "read_text",
+        "write_text", "list_files", "exists", "rename",
+    ),
+}  # fmt: skip
+"""The methods of a client, as its docstring lists them."""
 
+
+@with_contents(METHODS)
 class AsyncSandboxClient:
     """The sandbox of one thread. It is made at its first use.
-
-    With `server_url`, or SANDBOX_URL in the environment, it is on that server; otherwise this
-    process makes it (see LocalBackend). `backend` overrides both.
-
-    A client with a `thread_id` (or a `session_id`) shares that sandbox with every other client that
-    has the same, now and later; closing the client leaves the sandbox alone. A client without one
-    has a sandbox of its own, which ends when the client is closed.
 
         >>> async def main():
         ...     async with AsyncSandboxClient() as sandbox:
@@ -60,6 +70,14 @@ class AsyncSandboxClient:
         ...         return result.output, result.exit_code
         >>> asyncio.run(main())
         ('3\\n', 0)
+
+    With `server_url`, or SANDBOX_URL in the environment, it is on that server; otherwise this
+    process makes it (see LocalBackend). `api_key` is SANDBOX_API_KEY unless given. `backend`
+    overrides all of these.
+
+    A client with a `thread_id` (or a `session_id`) shares that sandbox with every other client that
+    has the same, now and later; closing the client leaves the sandbox alone. A client without one
+    has a sandbox of its own, which ends when the client is closed.
 
     Every method may raise any SandboxError. Use it in one event loop.
     """
@@ -118,9 +136,10 @@ class AsyncSandboxClient:
     ) -> Session:
         """Make the sandbox now, with settings of its own: the first use makes one without them.
 
-        environment: a name out of the server's SANDBOX_ENVIRONMENTS; by default its own image.
-        env: variables of every command. idle_timeout_s: seconds after the last use at which the
-        sandbox ends; by default the server's, 1800 unless configured.
+        environment: a name out of the server's SANDBOX_ENVIRONMENTS; by default its usual image.
+        env: variables of every command.
+        idle_timeout_s: seconds without use after which it ends, at most a day; by default the
+            server's, half an hour unless configured.
 
         `status` says whether it existed before, and `not_applied` which of these settings such a
         sandbox does not have: to have them, cleanup() first.
@@ -166,6 +185,7 @@ class AsyncSandboxClient:
 
     # Commands
 
+    @takes_options()
     async def execute(
         self, command: str, *, check: bool = False, **options: Unpack[CommandOptions]
     ) -> ExecuteResult:
@@ -176,7 +196,7 @@ class AsyncSandboxClient:
         sandboxes, target = await self._connection.ready()
         result = await sandboxes.execute(command_request(target, command, **options))
         if check and result.exit_code != 0:
-            raise CommandFailed(result)
+            raise await _failure(sandboxes, target, result)
         return result
 
     async def check(self, command: str) -> Verdict:
@@ -184,6 +204,7 @@ class AsyncSandboxClient:
         sandboxes, target = await self._connection.ready()
         return await sandboxes.check(command_request(target, command))
 
+    @takes_options()
     async def stream(
         self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
     ) -> AsyncGenerator[CommandEvent]:
@@ -198,6 +219,7 @@ class AsyncSandboxClient:
             async for event in events:
                 yield event
 
+    @takes_options()
     async def start(
         self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
     ) -> AsyncProcess:
@@ -260,12 +282,19 @@ class AsyncSandboxClient:
     async def list_files(
         self, path: str = WORKSPACE, *, recursive: bool = False, limit: int = 1000
     ) -> ListResult:
-        """What is in a folder; of a file, the file itself."""
+        """What is in a folder; of a file, the file itself.
+
+        recursive: also what is in folders below. limit: the most entries, at most 100,000; the
+        answer's `truncated` says whether there are more.
+        """
         sandboxes, target = await self._connection.ready()
         return await sandboxes.list_files(target, path=path, recursive=recursive, limit=limit)
 
     async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
-        """Move a file or a folder, and return its new entry. Missing parent folders are made."""
+        """Move a file or a folder, and return its new entry. Missing parent folders are made.
+
+        replace: whether a file that is there already goes; a folder never does.
+        """
         sandboxes, target = await self._connection.ready()
         request = checked(RenameRequest, **dict(target), path=path, to=to, replace=replace)
         return await sandboxes.call(RENAME, request)
@@ -285,6 +314,15 @@ class AsyncSandboxClient:
         except FileMissing:
             return False
         return True
+
+
+async def _failure(sandboxes: Sandboxes, target: Target, result: ExecuteResult) -> CommandFailed:
+    """The error for a command that failed; only the session knows how much memory it had."""
+    if result.reason == "oom":
+        with contextlib.suppress(SandboxError):
+            limits = (await sandboxes.session(target)).limits
+            return CommandFailed(result, memory_bytes=limits.memory_bytes)
+    return CommandFailed(result)
 
 
 def default_backend(server_url: str | None, api_key: str | None) -> Sandboxes:

@@ -118,4 +118,5 @@ class Connection:
 
 
 def command_request(target: Target, command: str, **options: Any) -> ExecuteRequest:
-    return checked(ExecuteRequest, **dict(target), command=command, **options)
+    given = {name: value for name, value in options.items() if value is not None}
+    return checked(ExecuteRequest, **dict(target), command=command, **given)

@@ -8,8 +8,10 @@ SandboxError
 
 from __future__ import annotations
 
+from signal import Signals
+
 from sandbox_sdk.protocol.errors import *  # noqa: F403
-from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.errors import SandboxError, size_text
 from sandbox_sdk.protocol.models import ExecuteResult
 
 _SHOWN = 2000
@@ -21,11 +23,27 @@ class CommandFailed(SandboxError):
 
     code = "command_failed"
 
-    def __init__(self, result: ExecuteResult) -> None:
+    def __init__(self, result: ExecuteResult, *, memory_bytes: int | None = None) -> None:
+        """memory_bytes: the limit of the sandbox, for a command that ran out of memory."""
         output = (result.stderr or result.output).strip()[-_SHOWN:]
-        message = f"the command ended with exit code {result.exit_code}"
+        message = f"the command {_ending(result, memory_bytes)}"
         super().__init__(f"{message}: {output}" if output else message)
         self.result = result
+
+
+def _ending(result: ExecuteResult, memory_bytes: int | None) -> str:
+    if result.timed_out:
+        return f"timed out after {result.duration_ms / 1000:.3g} s"
+    code = result.exit_code or 0
+    if result.reason == "oom":
+        limit = f" ({size_text(memory_bytes)})" if memory_bytes else ""
+        return f"ran out of memory{limit} and was killed"
+    if result.signal is not None:
+        return f"was killed by SIG{result.signal.removeprefix('SIG')}"
+    # As bash reports the end of a program by a signal.
+    if code - 128 in set(Signals):
+        return f"ended with exit code {code} (128 + {Signals(code - 128).name})"
+    return f"ended with exit code {code}"
 
 
 class TransferCorrupted(SandboxError):

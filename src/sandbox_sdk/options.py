@@ -7,17 +7,20 @@ from typing import TypedDict
 
 
 class CommandOptions(TypedDict, total=False):
-    """Keyword arguments of execute, stream and start."""
+    """Options, None where left out:
+
+    timeout: seconds after which the command and everything it has started is ended, at most 3600.
+        None is the server's command_timeout, which is 30 unless configured; a command of start()
+        has none then.
+    cwd: where to run it, instead of the directory that the last command ended in.
+    env: variables of this command alone.
+    stdin: what it reads from stdin, which is empty by default.
+    idempotency_key: a second call with the same key gets the result of the first instead of running
+        again.
+    """
 
     timeout: float | None
-    """Seconds after which the command and everything it has started is ended, at most 3600. None,
-    the default, is the server's command_timeout, which is 30 unless configured. A command of
-    start() has none unless given."""
-    cwd: str
-    """Where to run it, instead of the directory that the last command ended in."""
-    env: Mapping[str, str]
-    """Variables of this command alone."""
-    stdin: str
-    """What it reads from stdin, which is empty by default."""
-    idempotency_key: str
-    """A second call with the same key gets the result of the first instead of running again."""
+    cwd: str | None
+    env: Mapping[str, str] | None
+    stdin: str | None
+    idempotency_key: str | None

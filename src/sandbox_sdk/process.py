@@ -8,6 +8,7 @@ from contextlib import aclosing
 import anyio
 
 from sandbox_sdk.background import Background
+from sandbox_sdk.documented import twin_of
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     CommandInfo,
@@ -76,8 +77,12 @@ class AsyncProcess:
         return await self._sandboxes.send_stdin(self._target, self.command_id, b"", eof=True)
 
 
+@twin_of(AsyncProcess)
 class Process:
-    """The same for synchronous callers: see AsyncProcess."""
+    """A command that runs in the background of a sandbox, with or without this object.
+
+    To come back to it, also from another process: `client.process(command_id)`.
+    """
 
     def __init__(self, process: AsyncProcess, background: Background, *, client: object) -> None:
         """client: kept here, because a client that nobody holds is closed."""
@@ -90,6 +95,7 @@ class Process:
 
     @property
     def command_id(self) -> str:
+        """The name of the command in its session."""
         return self._process.command_id
 
     def result(self) -> ExecuteResult:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
 from sandbox_sdk.background import background
-from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.client import METHODS, AsyncSandboxClient
+from sandbox_sdk.documented import twin_of, with_contents
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.process import Process
 from sandbox_sdk.protocol.events import CommandEvent
@@ -31,13 +32,26 @@ from sandbox_sdk.protocol.sandboxes import Sandboxes
 _Result = TypeVar("_Result")
 
 
+@with_contents(METHODS)
+@twin_of(AsyncSandboxClient)
 class SandboxClient:
-    """The sandbox of one thread, for synchronous callers: see AsyncSandboxClient.
+    """The sandbox of one thread. It is made at its first use.
 
         >>> with SandboxClient() as sandbox:
         ...     result = sandbox.execute("cd /tmp; export NAME=world")
         ...     sandbox.execute("echo hello $NAME from $PWD").output
         'hello world from /tmp\\n'
+
+    With `server_url`, or SANDBOX_URL in the environment, it is on that server; otherwise this
+    process makes it (see LocalBackend). `api_key` is SANDBOX_API_KEY unless given. `backend`
+    overrides all of these.
+
+    A client with a `thread_id` (or a `session_id`) shares that sandbox with every other client that
+    has the same, now and later; closing the client leaves the sandbox alone. A client without one
+    has a sandbox of its own, which ends when the client is closed.
+
+    Every method may raise any SandboxError. AsyncSandboxClient has the same methods for an event
+    loop.
 
     Any number of threads may share one. It also works inside a running event loop, such as a
     notebook's, and blocks it like any synchronous call. One that is never closed is closed when it

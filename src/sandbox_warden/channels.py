@@ -107,10 +107,12 @@ class Feeding(Source):
     """Input for a command: taken once all of it has arrived and fits, then acknowledged."""
 
     def __init__(
-        self, connection: Connection, channel: int, stdin: Stdin, *, offset: Optional[int],
-        end: bool,
+        self, connection: Connection, channel: int, stdin: Stdin, *, ident: str,
+        offset: Optional[int], end: bool,
     ) -> None:  # fmt: skip
+        """ident: the command's id, for messages."""
         self._connection = connection
+        self._ident = ident
         self._channel = channel
         self._stdin = stdin
         self._offset = offset
@@ -126,7 +128,7 @@ class Feeding(Source):
         try:
             received = self._stdin.take(bytes(self._data), offset=self._offset, end=self._end)
         except Refused as exc:
-            return encode_error(self._channel, exc.code, str(exc))
+            return encode_error(self._channel, exc.code, "command %s: %s" % (self._ident, exc))
         return encode_json(REPLY, self._channel, {"received": received})
 
     def data(self, payload: bytes) -> None:

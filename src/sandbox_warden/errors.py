@@ -22,6 +22,15 @@ _CODES = {
     errno.EMFILE: "exhausted",
     errno.ENFILE: "exhausted",
 }
+_ADVICE = {
+    errno.ENOENT: "does not exist; list its folder to see what is there",
+    errno.ENOTDIR: "does not exist: a part of this path is a file, not a folder",
+    errno.ENAMETOOLONG: "has a name that is too long: at most 255 bytes between two slashes",
+    errno.EACCES: "may not be used by sandboxuser (permission denied); change its mode with chmod",
+    errno.EFBIG: "would be larger than a file may be here; write less, or several files",
+}
+_SHOWN = 200
+"""Characters of a path in a message."""
 
 
 class Refused(Exception):
@@ -32,10 +41,21 @@ class Refused(Exception):
         self.code = code
 
 
-def refusal(error: OSError) -> Refused:
-    """A kernel error as Refused."""
-    code = _CODES.get(error.errno or 0, "failed")
-    return Refused(code, error.strerror or str(error))
+def refusal(error: OSError, path: str = "") -> Refused:
+    """A kernel error as Refused. path: the file or folder that the error is about."""
+    number = error.errno or 0
+    code = _CODES.get(number, "failed")
+    why = error.strerror or str(error)
+    if not path:
+        return Refused(code, why)
+    if number in _ADVICE:
+        return Refused(code, "%s %s" % (shown(path), _ADVICE[number]))
+    return Refused(code, "%s: %s" % (shown(path), why))
+
+
+def shown(path: str) -> str:
+    """A path as messages have it."""
+    return path if len(path) <= _SHOWN else path[: _SHOWN - 1] + "\u2026"
 
 
 def internal_error(error: Exception) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from . import files
 from .connection import Source
-from .errors import Refused, refusal
+from .errors import Refused, refusal, shown
 from .frames import CHUNK, DATA, EOF, REPLY, STARTED, WINDOW, encode, encode_error, encode_json
 from .paths import MAX_PATH
 from .walk import Walk
@@ -42,7 +42,8 @@ class Working(Source):
             return encode_error(self._channel, exc.code, str(exc))
         except OSError as exc:
             self.done = True
-            return encode_error(self._channel, refusal(exc).code, str(exc))
+            refused = refusal(exc, self._path)
+            return encode_error(self._channel, refused.code, str(refused))
         if frame is None:
             self._again()
         return frame
@@ -148,7 +149,7 @@ class Sending(Working):
             self._sent += len(data)
             return self._data(data)
         if not self._folder and self._sent < self._info.st_size:
-            raise _shorter()
+            raise _shorter(self._path)
         self.done = True
         return encode_json(REPLY, self._channel, {})
 
@@ -164,8 +165,10 @@ class Sending(Working):
         """A sparse file may have any size, and would take forever to read."""
         most = files.capacity(self._fd)
         if self._info.st_size > 2 * most:
-            message = "sparse file: its size is %d bytes, but its disk holds only %d"
-            raise Refused("file_too_large", message % (self._info.st_size, most))
+            message = (
+                "%s is a sparse file of %d bytes, but its disk holds only %d; pack it with tar -S"
+            )
+            raise Refused("file_too_large", message % (shown(self._path), self._info.st_size, most))
 
     def _about(self) -> Dict[str, Any]:
         return {
@@ -185,7 +188,7 @@ class Sending(Working):
         while offset < self._info.st_size:
             data = os.pread(self._fd, min(_HASH_STEP, self._info.st_size - offset), offset)
             if not data:
-                raise _shorter()
+                raise _shorter(self._path)
             digest.update(data)
             offset += len(data)
             yield offset
@@ -235,5 +238,5 @@ def _dumped(entry: Dict[str, Any]) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _shorter() -> Refused:
-    return Refused("changed", "the file was truncated while it was read; try again")
+def _shorter(path: str) -> Refused:
+    return Refused("changed", "%s was truncated while it was read; try again" % shown(path))

@@ -5,9 +5,9 @@ import os
 import stat
 from typing import Any, Dict, Iterator, Tuple
 
-from .errors import Refused, refusal
+from .errors import Refused, shown
 from .frames import CHUNK
-from .paths import Found, find
+from .paths import Found, find, refusal_at
 
 FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _TYPES = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -24,16 +24,18 @@ def open_path(path: str) -> Tuple[int, os.stat_result, str]:
         fd = os.open(found.name or ".", FILE, dir_fd=found.folder)
         device = os.fstat(found.folder).st_dev
     except OSError as exc:
-        raise refusal(exc) from None
+        raise refusal_at(found.path, found.folder, exc) from None
     finally:
         os.close(found.folder)
     info = os.fstat(fd)
     if info.st_dev != device:
         os.close(fd)
-        raise Refused("invalid_path", "%s is on another file system than its folder" % path[:200])
+        raise Refused(
+            "invalid_path", "%s is on another file system than its folder" % shown(found.path)
+        )
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
         os.close(fd)
-        raise Refused("not_a_file", "%s is neither a file nor a folder" % path[:200])
+        raise Refused("not_a_file", "%s is neither a file nor a folder" % shown(found.path))
     return fd, info, found.path
 
 
@@ -44,7 +46,7 @@ def describe(path: str) -> Dict[str, Any]:
         name = found.name
         info = os.lstat(name, dir_fd=found.folder) if name else os.fstat(found.folder)
     except OSError as exc:
-        raise refusal(exc) from None
+        raise refusal_at(found.path, found.folder, exc) from None
     finally:
         os.close(found.folder)
     return entry(found.path, info)
@@ -70,8 +72,9 @@ def rename(path: str, to: str, *, replace: bool) -> Dict[str, Any]:
             os.close(target.folder)
     except OSError as exc:
         if exc.errno == errno.EXDEV:
-            raise Refused("invalid_path", "%s and %s are on different disks" % (path, to)) from None
-        raise refusal(exc) from None
+            message = "%s and %s are on different disks; copy it with cp -a, then delete it"
+            raise Refused("invalid_path", message % (shown(path), shown(to))) from None
+        raise refusal_at(source.path, source.folder, exc) from None
     finally:
         os.close(source.folder)
 
@@ -124,7 +127,7 @@ class Upload:
 
     def __init__(self, path: str, *, mode: int, limit: int) -> None:
         if path.endswith("/") or os.path.basename(path) in ("", ".", ".."):
-            raise Refused("invalid_path", "%s does not name a file" % path[:200])
+            raise Refused("invalid_path", "%s does not name a file; add a file name" % shown(path))
         found = find(path, follow=False, create=True)
         self.path = found.path
         self.size = 0
@@ -141,40 +144,40 @@ class Upload:
 
     def _create(self) -> int:
         if not self._name:
-            raise Refused("is_directory", "%s is a folder" % self.path)
+            raise Refused("is_directory", "%s is a folder; add a file name" % self.path)
         try:
             if stat.S_ISDIR(os.lstat(self._name, dir_fd=self._folder).st_mode):
-                raise Refused("is_directory", "%s is a folder" % self.path)
+                raise Refused("is_directory", "%s is a folder; add a file name" % self.path)
         except FileNotFoundError:
             pass
         except OSError as exc:
-            raise refusal(exc) from None
+            raise refusal_at(self.path, self._folder, exc) from None
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             return os.open(self._part, flags, 0o600, dir_fd=self._folder)
         except OSError as exc:
-            raise refusal(exc) from None
+            raise refusal_at(self.path, self._folder, exc) from None
 
     def write(self, data: bytes) -> None:
         self.size += len(data)
         if self.size > self._limit:
             raise Refused(
                 "file_too_large",
-                "%s has more than %d bytes, the limit" % (self.path[:200], self._limit),
+                "%s has more than %d bytes, the limit" % (shown(self.path), self._limit),
             )
         view = memoryview(data)
         try:
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError as exc:
-            raise refusal(exc) from None
+            raise refusal_at(self.path, self._folder, exc) from None
 
     def finish(self) -> None:
         try:
             os.fchmod(self._fd, self._mode)
             os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as exc:
-            raise refusal(exc) from None
+            raise refusal_at(self.path, self._folder, exc) from None
         self._part = ""
         self.close()
 

@@ -10,7 +10,7 @@ import os
 import stat
 from typing import List, NamedTuple, Optional
 
-from .errors import Refused, refusal
+from .errors import Refused, refusal, shown
 from .shell import WORKSPACE
 
 HOME = "/home/sandboxuser"
@@ -40,7 +40,8 @@ def find(path: str, *, follow: bool, create: bool = False, not_below: str = "") 
     path that it must not lead into. Raises Refused, also for paths outside the writable places.
     """
     if not path or "\0" in path or _size(path) > MAX_PATH:
-        raise Refused("invalid_path", "a path must have 1 to %d bytes and no NUL" % MAX_PATH)
+        message = "path %r: a path must have 1 to %d bytes and no NUL character"
+        raise Refused("invalid_path", message % (shown(path), MAX_PATH))
     search = _Search(path)
     try:
         search.go(follow=follow)
@@ -53,8 +54,8 @@ def find(path: str, *, follow: bool, create: bool = False, not_below: str = "") 
 
 class _Search:
     def __init__(self, path: str) -> None:
-        self._asked = path
-        self._todo = _reversed_steps(os.path.join(WORKSPACE, path))
+        self._asked = os.path.join(WORKSPACE, path)
+        self._todo = _reversed_steps(self._asked)
         self._real: List[str] = []
         """The folders passed so far, from the root."""
         self._missing: List[str] = []
@@ -88,7 +89,7 @@ class _Search:
         """Call before creating folders."""
         steps = [*self._real, *self._missing, self._name]
         if path and ("/" + "/".join(steps) + "/").startswith(path + "/"):
-            raise Refused("invalid_path", "%s leads into %s" % (self._asked[:200], path))
+            raise Refused("invalid_path", "%s leads into %s" % (shown(self._asked), path))
 
     def found(self, *, create: bool) -> Found:
         if self._place is None:
@@ -96,19 +97,19 @@ class _Search:
         if self._missing:
             self._name = self._missing.pop()
             if self._missing and not create:
-                raise Refused("file_not_found", os.strerror(errno.ENOENT))
+                raise refusal(FileNotFoundError(errno.ENOENT, ""), self._asked)
             for name in self._missing:
                 self._make(name)
         path = "/" + "/".join([*self._real, self._name] if self._name else self._real)
         if _size(path) > MAX_PATH:
-            message = "%s leads to a path of more than %d bytes" % (self._asked[:200], MAX_PATH)
+            message = "%s leads to a path of more than %d bytes" % (shown(self._asked), MAX_PATH)
             raise Refused("invalid_path", message)
         return Found(self._folder, self._name, path)
 
     def _count(self) -> None:
         self._steps += 1
         if self._steps > _MAX_STEPS:
-            message = "%s has more than %d steps, links included" % (self._asked[:200], _MAX_STEPS)
+            message = "%s has more than %d steps, links included" % (shown(self._asked), _MAX_STEPS)
             raise Refused("invalid_path", message)
 
     def _up(self) -> None:
@@ -128,11 +129,11 @@ class _Search:
                 self._missing.append(name)
             elif exc.errno not in (errno.ENOTDIR, errno.ELOOP):
                 if not last:
-                    raise refusal(exc) from None
+                    raise refusal_at(self._asked, self._folder, exc) from None
                 self._name = name  # Not a folder; the caller decides what to do with it.
             elif not self._follow_link(name):
                 if not last:
-                    raise refusal(exc) from None
+                    raise refusal_at(self._asked, self._folder, exc) from None
                 self._name = name
 
     def _down_outside(self, name: str) -> None:
@@ -154,7 +155,7 @@ class _Search:
         self._real.append(name)
         # Every place is a file system of its own: a second line of defence.
         if info.st_dev != self._device:
-            raise Refused("invalid_path", "%s leads out of %s" % (self._asked[:200], self._place))
+            raise Refused("invalid_path", "%s leads out of %s" % (shown(self._asked), self._place))
 
     def _follow_link(self, name: str) -> bool:
         """False if it is not a link."""
@@ -169,7 +170,7 @@ class _Search:
         if self._links > _MAX_LINKS:
             raise Refused(
                 "invalid_path",
-                "%s leads through more than %d links" % (self._asked[:200], _MAX_LINKS),
+                "%s leads through more than %d links" % (shown(self._asked), _MAX_LINKS),
             )
         self._todo += _reversed_steps(target)
         if target.startswith("/"):
@@ -193,7 +194,7 @@ class _Search:
                 self._count()
                 self._enter(step)
         except OSError as exc:
-            raise refusal(exc) from None
+            raise refusal_at(self._asked, self._folder, exc) from None
 
     def _make(self, name: str) -> None:
         try:
@@ -203,7 +204,26 @@ class _Search:
                 pass
             self._enter(name)
         except OSError as exc:
-            raise refusal(exc) from None
+            raise refusal_at(self._asked, self._folder, exc) from None
+
+
+def refusal_at(path: str, folder: int, error: OSError) -> Refused:
+    """A kernel error about a path as Refused. folder: a descriptor on its disk, or -1."""
+    if folder < 0 or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return refusal(error, path)
+    place = next((p for p in PLACES if (path + "/").startswith(p + "/")), WORKSPACE)
+    message = "%s of the sandbox is full%s, so there is no room for %s; delete files there"
+    return Refused("disk_full", message % (place, _holds(folder), shown(path)))
+
+
+def _holds(folder: int) -> str:
+    try:
+        disk = os.fstatvfs(folder)
+    except OSError:
+        return ""
+    if disk.f_files and not disk.f_favail:
+        return " (it holds %d files and folders)" % disk.f_files
+    return " (it holds %.4g MiB)" % (disk.f_blocks * disk.f_frsize / 2**20)
 
 
 def _reversed_steps(path: str) -> List[str]:
@@ -211,7 +231,8 @@ def _reversed_steps(path: str) -> List[str]:
 
 
 def _outside(path: str) -> Refused:
-    return Refused("invalid_path", "%s is outside of %s" % (path[:200], ", ".join(PLACES)))
+    message = "%s is outside of the folders that files can be moved to and from: %s"
+    return Refused("invalid_path", message % (shown(path), ", ".join(PLACES)))
 
 
 def _size(path: str) -> int:

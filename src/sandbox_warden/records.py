@@ -36,7 +36,11 @@ class Records:
     def get(self, ident: str) -> Command:
         command = self._by_id.get(ident)
         if command is None:
-            raise Refused("command_not_found", "no command %s in this box" % ident[:64])
+            raise Refused(
+                "command_not_found",
+                "no command %s in this session; list its commands to see those there are"
+                % ident[:64],
+            )
         return command
 
     def knows(self, ident: bytes) -> bool:
@@ -46,7 +50,9 @@ class Records:
         """The command that an earlier attempt of the same call started, if any."""
         command = self._by_id.get(ident) or (self._by_key.get(key) if key else None)
         if command is not None and command.digest != digest:
-            message = "key %.64s was used for another command; use a new one" % (key or ident)
+            message = "idempotency_key %.64s was used for another command; use a new key" % (
+                key or ident
+            )
             raise Refused("idempotency_mismatch", message)
         return command
 

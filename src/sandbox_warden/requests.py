@@ -137,12 +137,16 @@ class Requests:
         connection.reply(channel, command.summary())
 
     def _stdin(self, connection: Connection, channel: int, body: Body) -> None:
-        stdin = self._command(body).stdin
+        command = self._command(body)
+        stdin = command.stdin
         if stdin is None or not (stdin.to_be_sent or body.get("initial")):
-            message = "the command was not started with open stdin; it takes no more input"
-            raise Refused("stdin_closed", message)
+            message = "command %s takes no input: it was started without stdin_open"
+            raise Refused("stdin_closed", message % command.ident)
         offset = None if body.get("offset") is None else max(int(body["offset"]), 0)
-        feeding = Feeding(connection, channel, stdin, offset=offset, end=bool(body.get("end")))
+        feeding = Feeding(
+            connection, channel, stdin,
+            ident=command.ident, offset=offset, end=bool(body.get("end")),
+        )  # fmt: skip
         connection.add(channel, feeding)
 
     def _command(self, body: Body) -> Command:

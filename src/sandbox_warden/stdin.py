@@ -43,7 +43,7 @@ class Stdin:
                 raise Refused("invalid_request", message % (self.received, offset))
             data = data[self.received - offset :]
         if data and self._ended:
-            raise Refused("stdin_closed", "the command's stdin is closed; it takes no more input")
+            raise Refused("stdin_closed", "its stdin is closed and takes no more input")
         self.received += len(data)
         self._pending += data
         self._ended = self._ended or end

@@ -136,6 +136,9 @@ def test_too_large_is_not_stored(server: Served, size: int) -> None:
         "/upload_file", data={"thread_id": "t"}, files={"file": ("x", bytes(size))}
     )
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "file_too_large")
+    said = answer.json()["error"]["message"]
+    assert said.startswith("x is larger than an upload may be: SANDBOX_MAX_UPLOAD"), said
+    assert "1 MiB" in said
     assert stored(server) == {}
 
 

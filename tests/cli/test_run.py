@@ -1,7 +1,9 @@
 """`sandbox run`: the right streams, the right exit code, and Ctrl-C."""
 
 import json
+import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,37 @@ def test_the_local_file_is_not_there(sandbox: Program) -> None:
     assert (done.stdout, done.returncode) == ("", 125)
     assert done.stderr == "sandbox: nope.txt: No such file or directory\n"
     assert not Path(sandbox.folder, "nope.txt").exists()
+
+
+@pytest.mark.parametrize("stdin", ["", ":q\n"])
+def test_an_editor_is_refused_at_once(sandbox: Program, thread: str, stdin: str) -> None:
+    done = sandbox("run", "-t", thread, "vim notes.txt", stdin=stdin)
+    assert done.returncode == 125
+    assert done.stderr.startswith("sandbox: `vim` needs a terminal, and commands have none here")
+    assert thread not in sandbox.output("ps"), "no box is made for it"
+
+
+def test_who_waits_for_a_server_is_told(sandbox: Program) -> None:
+    """A server that is full, at first."""
+    full = {"error": {"code": "capacity", "message": "at capacity: 2 of 2", "request_id": "r"}}
+    answers = [
+        ("503 Service Unavailable\r\nRetry-After: 3", json.dumps(full)),
+        ("200 OK", json.dumps({"sessions": []})),
+    ]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            for status, body in answers:
+                with listener.accept()[0] as caller:
+                    caller.recv(65536)
+                    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n"
+                    caller.sendall(f"{head}Connection: close\r\n\r\n{body}".encode())
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        done = sandbox("ps", env={"SANDBOX_URL": url})
+        serving.join()
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"sandbox: the server at {url} puts calls off (at capacity: 2")
+    assert "trying for another 30 s" in done.stderr

@@ -27,6 +27,18 @@ def test_ps_of_a_thread(sandbox: Program, thread: str) -> None:
     (command,) = sandbox.json("ps", thread)["commands"]
     assert (command["running"], command["exit_code"], command["output_bytes"]) == (False, 5, 5)
     assert f"{command['command_id']}  exit 5" in sandbox.output("ps", thread)
+    document = sandbox.json("ps", "--thread", thread)
+    assert document["session"]["thread_id"] == thread
+    heads, session, _, commands, *_ = sandbox.output("ps", "--thread", thread).splitlines()
+    assert (heads.split()[0], session.split()[0], commands.split()[0]) == (
+        "THREAD",
+        thread,
+        "COMMAND",
+    )
+    assert sandbox("ps", thread, "--thread", "another").returncode == 2
+    missing = sandbox("ps", "--thread", "nobody-here")
+    assert missing.returncode == 125
+    assert missing.stderr.startswith("sandbox: thread 'nobody-here' has no session")
 
 
 def test_logs(sandbox: Program, thread: str) -> None:

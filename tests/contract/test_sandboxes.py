@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
@@ -410,6 +410,38 @@ async def test_file_errors(sandboxes: Sandboxes) -> None:
     assert [e.name for e in (await sandboxes.list_files(thread("fe"))).entries] == ["pipe"]
     with pytest.raises(errors.FileMissing):
         await sandboxes.list_files(thread("fe"), path="nowhere")
+
+
+async def test_errors_name_the_thing(sandboxes: Sandboxes, subtests: pytest.Subtests) -> None:
+    """The same words in-process, over HTTP and through a coordinator."""
+
+    async def told(kind: type[errors.SandboxError], call: Awaitable[object], *names: str) -> None:
+        with subtests.test(kind.__name__):
+            with pytest.raises(kind) as caught:
+                await call
+            assert [name for name in names if name not in caught.value.message] == []
+
+    async def read(target: Target, path: str) -> None:
+        async with sandboxes.download_file(target, path):
+            pass
+
+    started = await run(sandboxes, "t", "cat", idempotency_key="k-1", background=True)
+    here = thread("t")
+    await told(errors.FileMissing, read(here, "no/file.txt"), "/workspace/no/file.txt", "list")
+    await told(errors.FileMissing, sandboxes.list_files(here, path="nowhere"), "/workspace/nowhere")
+    rename = RenameRequest(thread_id="t", path="lost.txt", to="b")
+    await told(errors.FileMissing, sandboxes.call(RENAME, rename), "/workspace/lost.txt")
+    upload = sandboxes.upload_file(here, "big.bin", chunks(bytes(9 * MIB)))
+    await told(errors.FileTooLarge, upload, "big.bin", "SANDBOX_MAX_UPLOAD", "8 MiB", "split")
+    await told(errors.InvalidPath, read(here, "/etc/passwd"), "/etc/passwd", "/workspace")
+    await told(errors.NotFound, sandboxes.result(here, "nobody"), "no command nobody", "list")
+    stdin = sandboxes.send_stdin(here, started.command_id, b"x")
+    await told(errors.StdinClosed, stdin, started.command_id, "stdin_open")
+    again = run(sandboxes, "t", "true", idempotency_key="k-1")
+    await told(errors.IdempotencyMismatch, again, "idempotency_key", "k-1")
+    await told(errors.SessionNotFound, sandboxes.session(thread("nobody")), "thread 'nobody'")
+    unknown = sandboxes.session(Target(session_id="s-1"))
+    await told(errors.SessionNotFound, unknown, "session 's-1'", "create_session")
 
 
 async def test_health(sandboxes: Sandboxes) -> None:

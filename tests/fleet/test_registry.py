@@ -15,6 +15,7 @@ from sandbox_sdk.protocol.errors import (
     SessionLost,
     SessionNotFound,
 )
+from sandbox_sdk.protocol.models import Target
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.registry import RedisRegistry
 from sandbox_server.fleet.store import Store
@@ -27,6 +28,7 @@ from tests.fleet.redis_server import RedisServer
 
 SETTLE_S = 0.2
 LEASE = LoneLease("w1", 1)
+TARGET = Target(thread_id="any")
 
 
 @pytest.fixture
@@ -103,17 +105,17 @@ async def test_a_later_life_follows_and_the_earlier_is_remembered(registry: Regi
     earlier = await registry.by_session("t", first.session_id)
     assert earlier is not None
     assert earlier.status == Status.CLEANED
-    assert isinstance(await registry.explain(earlier), SessionNotFound)
+    assert isinstance(await registry.explain(earlier, TARGET), SessionNotFound)
 
 
 async def test_a_live_one_that_nobody_has_any_more_is_lost(registry: Registry) -> None:
     first = record()
     await registry.begin(first, before=None)
     before = await registry.predecessor("t", "conv")
-    assert isinstance(await registry.explain(before), SessionLost)
+    assert isinstance(await registry.explain(before, TARGET), SessionLost)
     await registry.begin(record(generation=2), before=before)
     earlier = await registry.by_session("t", first.session_id)
-    assert isinstance(await registry.explain(earlier), SessionLost)
+    assert isinstance(await registry.explain(earlier, TARGET), SessionLost)
 
 
 async def test_the_end_of_an_earlier_life_does_not_touch_the_later(registry: Registry) -> None:
@@ -306,8 +308,10 @@ async def test_what_a_vanished_worker_had_is_lost_and_then_forgotten(
     assert await store.worker_ids() == ["w2"]
     before = await here.predecessor("t", "conv")
     assert before is not None
-    assert isinstance(await here.explain(before), SessionLost)
-    assert isinstance(await here.explain(await here.newest("t", "cleaned")), SessionNotFound)
+    assert isinstance(await here.explain(before, TARGET), SessionLost)
+    assert isinstance(
+        await here.explain(await here.newest("t", "cleaned"), TARGET), SessionNotFound
+    )
     assert await redis_server.keys_without_ttl() == [store.workers_key]
     assert not await gone.restore(first)
 

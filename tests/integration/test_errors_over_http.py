@@ -175,11 +175,26 @@ def test_no_code_is_forgotten() -> None:
     assert set(by_code()) == {*PROVOKED, *NOT_FROM_A_BOX}
 
 
+NAMED = {
+    "invalid_request": ["timeout"],
+    "invalid_thread_id": ["'../x'", "'/'", "A-Z"],
+    "unauthorized": ["api_key=", "SANDBOX_API_KEY"],
+    "session_not_found": ["thread 'none'"],
+    "file_not_found": ["/workspace/none"],
+    "idempotency_mismatch": ["idempotency_key k"],
+    "file_too_large": ["f is larger", "SANDBOX_MAX_UPLOAD", "32 MiB"],
+    "disk_full": ["/workspace", "/workspace/f", "SANDBOX_DISK_LIMIT", "1 GiB", "delete"],
+    "capacity": ["2 of 2 sessions"],
+}
+"""What the message has in it: the thing, and what to do."""
+
+
 @pytest.mark.parametrize("code", PROVOKED)
 async def test_each_code(place: Place, code: str) -> None:
     answer = await PROVOKED[code](place)
     error = ErrorAnswer.model_validate(answer.json()).error
     assert (error.code, answer.status_code) == (code, by_code()[code].status), answer.text
-    assert error.message
+    assert [each for each in NAMED.get(code, [""]) if each not in error.message] == []
+    assert "wrong" not in error.message, "a key is not repeated"
     assert error.request_id == answer.headers["x-request-id"]
     assert ("retry-after" in answer.headers) == (answer.status_code in (429, 503))

@@ -47,11 +47,11 @@ async def test_arguments_may_be_json_and_mistakes_are_told(tools: AsyncSandboxTo
     assert (await tools.dispatch("bash", said, thread_id="t")).text == "hi\n[exit code 0]"
     for name, given, problem in [
         ("bash", "{", "not JSON"),
-        ("bash", "[1]", "valid dictionary"),
+        ("bash", "[1]", "bash: send a JSON object"),
         ("bash", "{}", "give a command"),
         ("bash", '{"command": "x", "timeout": 1e9}', "timeout: Input should be less than"),
         ("dash", "{}", "there is no tool 'dash', only bash, read_file"),
-        ("read_file", "{}", "path: Field required"),
+        ("read_file", "{}", "read_file: path: this field is required, but missing"),
     ]:
         reply = await tools.dispatch(name, given, thread_id="t")
         assert reply.failed

@@ -1,5 +1,6 @@
 """Where the server is, who calls it, and what is told when nobody is there."""
 
+import asyncio
 import socket
 import ssl
 import subprocess
@@ -33,9 +34,9 @@ async def test_nobody_there(nobody: str, retry_for_s: float, connect: Connect) -
             await remote.health()
         assert nobody in caught.value.message
         assert "SANDBOX_URL" in caught.value.message
-        with pytest.raises(errors.RuntimeUnavailable, match="no server answers"):
+        with pytest.raises(errors.RuntimeUnavailable, match=r"nothing listens at .*sandbox serve"):
             await remote.execute(ExecuteRequest(thread_id="t", command="true"))
-        with pytest.raises(errors.RuntimeUnavailable, match="no server answers"):
+        with pytest.raises(errors.RuntimeUnavailable, match=r"nothing listens at .*sandbox serve"):
             [e async for e in remote.stream(ExecuteRequest(thread_id="t", command="true"))]
 
 
@@ -120,6 +121,47 @@ async def test_somebody_elses_server(connect: Connect) -> None:
                 await remote.sessions()
 
 
+class Speaker:
+    """Something that listens, says a few words to whoever comes, and closes the connection."""
+
+    def __init__(self, words: bytes) -> None:
+        self._words = words
+        self.visitors = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.visitors += 1
+        if self._words:
+            await reader.read(1)
+            writer.write(self._words)
+            await writer.drain()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (b"", "closes connections without an answer.*right port"),
+        (b"-ERR unknown command\r\n\r\n", "not HTTP.*https://"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "not HTTP.*https://"),
+    ],
+)
+async def test_something_else_listens_there(words: bytes, told: str, connect: Connect) -> None:
+    """Told within 5 s, by calls that may be repeated and by those that may not."""
+    speaker = Speaker(words)
+    listener = await asyncio.start_server(speaker, "127.0.0.1", 0)
+    async with listener:
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        async with connect(url) as remote, asyncio.timeout(5):
+            with pytest.raises(errors.RuntimeUnavailable, match=told) as caught:
+                await remote.execute(ExecuteRequest(thread_id="t", command="true"))
+            assert url in caught.value.message
+            visitors = speaker.visitors
+            with pytest.raises(errors.RuntimeUnavailable, match=told):
+                await remote.create_session(CreateSessionRequest())
+            assert speaker.visitors == visitors + 1
+        assert (visitors > 1) == (words == b"")
+
+
 # TLS
 
 
@@ -136,12 +178,22 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return key, cert
 
 
+async def test_tls_to_a_server_that_speaks_none(connect: Connect) -> None:
+    with served() as server:
+        async with connect(f"https://127.0.0.1:{server.port}") as remote, asyncio.timeout(5):
+            with pytest.raises(errors.RuntimeUnavailable, match=r"is it http://"):
+                await remote.sessions()
+
+
 async def test_certificates(certificate: tuple[Path, Path], connect: Connect) -> None:
     with served(certificate=certificate) as server:
         url = f"https://127.0.0.1:{server.port}"
         async with connect(url) as careful:
             with pytest.raises(errors.RuntimeUnavailable, match=r"(?i)certificate"):
                 await careful.health()
+        async with connect(url.replace("https", "http")) as plain, asyncio.timeout(5):
+            with pytest.raises(errors.RuntimeUnavailable, match=r"https://"):
+                await plain.execute(ExecuteRequest(thread_id="t", command="true"))
         async with connect(url, verify=False) as careless:
             assert (await careless.health()).status == "healthy"
         context = ssl.create_default_context(cafile=str(certificate[1]))

@@ -147,8 +147,15 @@ async def test_without_repeats_every_fault_is_told(
 
 
 async def test_a_server_that_comes_back(
-    remote: RemoteBackend, proxy: Proxy, stand: Stand, thread_id: str
+    remote: RemoteBackend,
+    proxy: Proxy,
+    stand: Stand,
+    thread_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """It is waited for, and who waits is told."""
+    monkeypatch.setattr("sandbox_sdk.backends.remote.retry.SILENT_S", 0.1)
     await remote.health()
     await proxy.down()
     request = ExecuteRequest(thread_id=thread_id, command=ADD_A_LINE)
@@ -161,6 +168,8 @@ async def test_a_server_that_comes_back(
     assert not done
     await proxy.up()
     await asyncio.gather(*calls)
+    (told, *_) = [each.getMessage() for each in caplog.records if each.name == "sandbox.remote"]
+    assert f"{proxy.url} does not answer (connection refused); trying for another" in told
     assert await lines(stand, thread_id) == 1
     assert (await remote.list_files(Target(thread_id="up"))).entries[0].size == 2
 

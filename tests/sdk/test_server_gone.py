@@ -48,6 +48,9 @@ async def test_connecting_has_its_own_timeout() -> None:
             with pytest.raises(RuntimeUnavailable, match=url):
                 async with AsyncSandboxClient("t", backend=backend) as sandbox:
                     await sandbox.execute("true", timeout=3600)
+        async with asyncio.timeout(5), AsyncSandboxClient("t", server_url=url) as sandbox:
+            with pytest.raises(RuntimeUnavailable, match="no connection within 4 s"):
+                await sandbox.execute("true")
 
 
 async def test_a_server_that_goes_away() -> None:

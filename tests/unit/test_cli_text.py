@@ -11,6 +11,8 @@ from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.cli.run import split_file
 from sandbox_sdk.cli.sessions import span
 from sandbox_sdk.cli.shell import is_complete
+from sandbox_sdk.cli.terminal import refuse_waiting
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.cli.serve import farewell
 from sandbox_server.main import Left
 
@@ -124,3 +126,24 @@ def test_the_last_words_of_a_server() -> None:
     assert two.endswith("to end them now: sandbox serve --port 9000 --destroy-on-exit, and stop it")
     assert farewell(Left(), "standalone", again) == "  stopped; no session and no box stays"
     assert farewell(Left(), "coordinator", again) == "  stopped; sessions go on at their workers"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["vim a", "vi", "/usr/bin/vim -n a", "cd src && vim a.py", "TERM=xterm vim a", "ls | vim -"],
+)
+def test_editors_are_refused_at_once(command: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"needs a terminal.*sandbox cp.*sed"):
+        refuse_waiting(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vim -es -c '%s/a/b/' -c wq a", "vim +q a", "vim --version", "which vim", "echo 'vim a'",
+        "cat <<EOF\nvi is an editor\nEOF", "editors=(vim vi)", "nano a", "less a", "echo 'oops",
+        "apt-get install vim; echo done", "",
+    ],
+)  # fmt: skip
+def test_what_needs_no_terminal_is_not(command: str) -> None:
+    refuse_waiting(command)

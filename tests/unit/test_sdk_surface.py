@@ -1,6 +1,8 @@
 """What users import: all of it, nothing else, and nothing they have not installed."""
 
 import inspect
+import pydoc
+import re
 import subprocess
 import sys
 from typing import Any
@@ -11,12 +13,14 @@ import sandbox_sdk
 from sandbox_sdk import (
     AsyncProcess,
     AsyncSandboxClient,
+    CommandOptions,
     Process,
     SandboxClient,
     SandboxError,
     Unreachable,
 )
 from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
+from sandbox_sdk.integrations.tools import AsyncSandboxTools, SandboxTools
 
 CLIENTS = [
     "AsyncBatchSandboxClient", "AsyncProcess", "AsyncSandboxClient", "BatchSandboxClient",
@@ -65,14 +69,14 @@ def test_results_can_be_indexed() -> None:
         event["nothing"]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (AsyncSandboxClient, SandboxClient),
-        (AsyncBatchSandboxClient, BatchSandboxClient),
-        (AsyncProcess, Process),
-    ],
-)
+TWINS = [
+    (AsyncSandboxClient, SandboxClient),
+    (AsyncBatchSandboxClient, BatchSandboxClient),
+    (AsyncProcess, Process),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), TWINS)
 def test_the_twins_are_alike(one: type, other: type) -> None:
     """Method for method, argument for argument."""
     assert public(one).keys() == public(other).keys()
@@ -84,6 +88,43 @@ def test_the_twins_are_alike(one: type, other: type) -> None:
         mine, theirs = inspect.signature(method), inspect.signature(twin)
         assert mine.parameters == theirs.parameters, name
         assert untwinned(mine.return_annotation) == untwinned(theirs.return_annotation), name
+
+
+@pytest.mark.parametrize(("one", "other"), [*TWINS, (AsyncSandboxTools, SandboxTools)])
+def test_the_twins_have_the_same_docstrings(one: type, other: type) -> None:
+    for name, method in public(other).items():
+        told = inspect.getdoc(method)
+        assert told, f"{other.__name__}.{name} has no docstring"
+        assert told == inspect.getdoc(getattr(one, name.removeprefix("a"), None) or method), name
+        assert not re.search(r"\b(await|async)", told), f"{other.__name__}.{name}: {told}"
+
+
+@pytest.mark.parametrize("client", [SandboxClient, AsyncSandboxClient])
+def test_help_reads_like_a_page(client: type) -> None:
+    """An example, the methods by group with a line each, and every option with its default."""
+    page = pydoc.render_doc(client, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    contents = page[: page.index("Methods defined here")]
+    assert contents.index(">>>") < contents.index("Sessions:") < contents.index("Commands:")
+    for name in public(client):
+        assert re.search(rf"^ \|      {name} +[A-Z]", contents, re.M), f"{name} is in no group"
+    found = re.search(r"^ \|  (?:async )?execute\(.*\n(?: \|      .*\n)+", page, re.M)
+    assert found is not None
+    signature, _, explained = found[0].partition("\n")
+    for name in CommandOptions.__annotations__:
+        assert f"{name}: " in signature
+        assert f" |      {name}: " in explained
+    assert "timeout: 'float | None' = None" in signature
+    assert "seconds" in explained
+
+
+def test_nothing_else_is_listed() -> None:
+    assert dir(sandbox_sdk) == sandbox_sdk.__all__
+    source = (
+        "from sandbox_sdk import RemoteBackend, integrations, testing;"
+        "from sandbox_sdk.integrations import tools; import sandbox_sdk.integrations.arguments;"
+        "print(RemoteBackend.__name__, tools.SandboxTools.__name__)"
+    )
+    assert run(source) == "RemoteBackend SandboxTools\n"
 
 
 def public(cls: type) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Coroutine, Iterable, Sequence
@@ -41,6 +42,7 @@ class Caller:
         if self.url:
             from sandbox_sdk.backends.remote import RemoteBackend
 
+            _Warnings.attach(self)
             return RemoteBackend(self.url, api_key=self.api_key)
         # About settings: a line of ours, without the place in our code.
         warnings.showwarning = lambda message, *_: self.complain(str(message))
@@ -93,6 +95,22 @@ class Caller:
         with console.capture() as shown:
             console.print(table)
         print("\n".join(line.rstrip() for line in shown.get().splitlines()), flush=True)
+
+
+class _Warnings(logging.Handler):
+    """Shows on stderr what the client warns of: that it waits for a server, for example."""
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__(logging.WARNING)
+        self._caller = caller
+
+    @classmethod
+    def attach(cls, caller: Caller) -> None:
+        """In place of the one before, so that nothing is shown twice."""
+        logging.getLogger("sandbox.remote").handlers = [cls(caller)]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._caller.complain(record.getMessage())
 
 
 def error_body(error: SandboxError | OSError) -> dict[str, Any]:

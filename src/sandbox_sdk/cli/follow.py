@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Unpack
 
 from sandbox_sdk.cli.escape import escaped, escaped_json
+from sandbox_sdk.cli.terminal import refuse_waiting
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.process import AsyncProcess
@@ -83,8 +84,10 @@ async def run_command(
     """Run a command to its end and show what happens.
 
     Once `interrupted` is set, the command and everything it has started is killed, and its end is
-    returned as usual. What can be read from input_fd is passed on to it.
+    returned as usual. What can be read from input_fd is passed on to it. Raises InvalidRequest for
+    a command that needs a terminal.
     """
+    refuse_waiting(command)
     beside: list[asyncio.Task[None]] = []
     events = sandbox.stream(command, stdin_open=input_fd is not None, **options)
     try:
@@ -103,7 +106,9 @@ async def run_command(
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-    raise Internal("the events of the command ended without its exit; see `sandbox ps` for it")
+    raise Internal(
+        "the events of the command ended without its exit; see `sandbox ps --thread T` for it"
+    )
 
 
 async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Event) -> None:

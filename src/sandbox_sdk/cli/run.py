@@ -14,6 +14,7 @@ import typer
 from sandbox_sdk.cli.caller import INTERRUPTED, Caller
 from sandbox_sdk.cli.follow import run_command, shown_as
 from sandbox_sdk.cli.options import ApiKey, EnvPairs, Json, Url, duration, env_of
+from sandbox_sdk.cli.terminal import refuse_waiting
 from sandbox_sdk.options import CommandOptions
 
 
@@ -49,7 +50,8 @@ def run(
     """Run a command and leave with its exit code.
 
     Its stdout and stderr come as they are written; what is piped in becomes its stdin. Ctrl-C kills
-    it with everything it has started. With --json, a line of JSON for every event.
+    it with everything it has started. It has no terminal, so editors such as vim are refused: use
+    `sandbox cp`, sed or a here-document. With --json, a line of JSON for every event.
     """
     options: CommandOptions = {"timeout": timeout, "env": env_of(env)}
     if cwd is not None:
@@ -67,6 +69,7 @@ async def _run(
     stdin: int | None,
     options: CommandOptions,
 ) -> int:
+    refuse_waiting(command)  # Before a box is made for it.
     interrupted = on_interrupt()
     async with caller.client(thread) as sandbox:
         for local, path in files:

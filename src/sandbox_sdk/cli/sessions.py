@@ -9,19 +9,49 @@ import typer
 from sandbox_sdk.cli.caller import SANDBOX_FAILED, Caller, error_body
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.models import SessionInfo, SessionSummary
+
+_HEADS = ("THREAD", "STATE", "IDLE", "EXPIRES", "GENERATION", "RUNTIME", "WORKER")
 
 
 def ps(
     thread: Annotated[
-        str | None, typer.Argument(metavar="[T]", help="A thread_id: its commands instead.")
+        str | None, typer.Argument(metavar="[T]", help="A thread_id: the same as --thread T.")
+    ] = None,
+    of_thread: Annotated[
+        str | None,
+        typer.Option("--thread", "-t", metavar="T", help="One thread: its session and commands."),
     ] = None,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """List the live sessions, or the commands of one."""
+    """List the live sessions, or of one thread its session and its commands.
+
+    IDLE is the time since the last command ended or file moved, EXPIRES when the session ends if
+    nothing more is done. A COMMAND is what `sandbox logs` and `sandbox kill` take.
+    """
+    if thread is not None and of_thread not in (None, thread):
+        raise typer.BadParameter(f"give one thread, not {thread!r} and {of_thread!r}")
     caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_list_sessions(caller) if thread is None else _list_commands(caller, thread))
+    wanted = of_thread if thread is None else thread
+    caller.run(_list_sessions(caller) if wanted is None else _list_commands(caller, wanted))
+
+
+def _row(session: SessionSummary | SessionInfo) -> tuple[str, ...]:
+    return (
+        session.thread_id,
+        session.state,
+        span(session.idle_s),
+        f"{session.expires_at.astimezone():%H:%M:%S}",
+        str(session.generation),
+        session.runtime if session.environment is None else _named(session),
+        session.worker,
+    )
+
+
+def _named(session: SessionSummary | SessionInfo) -> str:
+    return f"{session.runtime} ({session.environment})"
 
 
 async def _list_sessions(caller: Caller) -> None:
@@ -30,20 +60,7 @@ async def _list_sessions(caller: Caller) -> None:
     if caller.json:
         caller.tell(found.model_dump(mode="json"))
         return
-    rows = [
-        (
-            each.thread_id,
-            each.state,
-            span(each.idle_s),
-            f"{each.expires_at.astimezone():%H:%M:%S}",
-            str(each.generation),
-            each.runtime if each.environment is None else f"{each.runtime} ({each.environment})",
-            each.worker,
-        )
-        for each in found.sessions
-    ]
-    heads = ("THREAD", "STATE", "IDLE", "EXPIRES", "GENERATION", "RUNTIME", "WORKER")
-    caller.table(heads, rows)
+    caller.table(_HEADS, map(_row, found.sessions))
     if found.unreachable:
         silent = ", ".join(found.unreachable)
         caller.complain(f"no answer from {silent}: the sessions there are not in this list")
@@ -51,10 +68,14 @@ async def _list_sessions(caller: Caller) -> None:
 
 async def _list_commands(caller: Caller, thread: str) -> None:
     async with caller.client(thread) as sandbox:
+        session = await sandbox.session()
         found = await sandbox.commands()
     if caller.json:
-        caller.tell(found.model_dump(mode="json"))
+        document = {"session": session.model_dump(mode="json"), **found.model_dump(mode="json")}
+        caller.tell(document)
         return
+    caller.table(_HEADS, [_row(session)])
+    print()
     rows = [
         (
             each.command_id,

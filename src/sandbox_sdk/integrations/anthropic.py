@@ -19,7 +19,7 @@ from sandbox_sdk.errors import InvalidPath
 from sandbox_sdk.extras import needs
 from sandbox_sdk.integrations.operations import Reply
 from sandbox_sdk.integrations.tools import SandboxTools
-from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, problems
+from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, field_errors, told
 
 with needs("anthropic"):
     from anthropic.lib.tools import (
@@ -191,7 +191,7 @@ def _edit(given: object) -> Steps:
     try:
         edit = _EDIT.validate_python(given)
     except ValidationError as error:
-        raise ToolError(problems(error, "input")) from None
+        raise ToolError(told(field_errors(error.errors(include_url=False)))) from None
     match edit:
         case View(path=path, view_range=(first, last)):
             lines = {"offset": first, "limit": _ALL if last == -1 else last - first + 1}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from sandbox_sdk.protocol.models import MAX_COMMAND, MAX_TIMEOUT_S, WORKSPACE, problems
+from sandbox_sdk.protocol.models import MAX_COMMAND, MAX_TIMEOUT_S, WORKSPACE, field_errors, told
 
 PATH = f"A path in the sandbox, relative to {WORKSPACE}."
 
@@ -164,7 +164,8 @@ def parsed(name: str, arguments: Given) -> Arguments:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
         return ALL[name].model_validate(given)
     except ValidationError as error:
-        raise ValueError(problems(error, "arguments")) from None
+        wrong = field_errors(error.errors(include_url=False), known=ALL[name].model_fields)
+        raise ValueError(f"{name}: {told(wrong)}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"the arguments are not JSON: {error}") from None
 

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from sandbox_sdk import errors
+from sandbox_sdk.protocol.errors import size_text
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, USER, WORKSPACE, ExecuteResult, Limits
 
 OUTPUTS = "/tmp/outputs"
@@ -125,14 +126,14 @@ def system_prompt(limits: Limits, *, max_chars: int = Presenting.max_chars) -> s
         "You have a Linux sandbox of your own, for this conversation alone. Commands run in bash"
         f" as {USER}, without root, and start in {WORKSPACE}; keep your files there. Files, working"
         " directory, variables and functions carry over from command to command. It has"
-        f" {_bytes(limits.memory_bytes)} of memory, {limits.cpus:g} CPU, {limits.pids} processes"
-        f" and {_bytes(limits.disk_bytes)} of disk. {network} A command is ended after"
+        f" {size_text(limits.memory_bytes)} of memory, {limits.cpus:g} CPU, {limits.pids} processes"
+        f" and {size_text(limits.disk_bytes)} of disk. {network} A command is ended after"
         f" {limits.command_timeout_s:g} seconds unless you give it a longer timeout, at most"
         f" {MAX_TIMEOUT_S:g}; let servers and long work run in the background with"
         " `command > log.txt 2>&1 &`. Nothing can answer prompts: use options such as -y."
         f" Of output over {max_chars:,} characters you see the beginning and the end, and where"
-        f" the rest is. Files of up to {_bytes(limits.upload_limit_bytes)} can be put in. A sandbox"
-        " that is not used for long is removed with its files; you will be told."
+        f" the rest is. Files of up to {size_text(limits.upload_limit_bytes)} can be put in. A"
+        " sandbox that is not used for long is removed with its files; you will be told."
     )
 
 
@@ -204,7 +205,7 @@ _ADVICE: list[tuple[type[errors.SandboxError], str]] = [
         "Your sandbox is gone with all its files. The next command gets a new, empty one",
     ),
     (errors.SessionNotFound, "There is no sandbox yet; run a command, and there will be"),
-    (errors.FileMissing, "Look what is there with a listing of the folder"),
+    (errors.FileMissing, f"A relative path begins in {WORKSPACE}, wherever `cd` went"),
     (
         errors.DiskFull,
         f"Delete what is not needed; `du -sh {WORKSPACE}/* | sort -h` shows what is large",
@@ -234,11 +235,3 @@ def _advice(error: errors.SandboxError) -> str:
         when = f"in {wait:g} seconds" if isinstance(wait, int | float) else "in a while"
         return f"{said}: try the same call again {when}; if it stays, tell the user."
     return f"{said}."
-
-
-def _bytes(size: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:g} {unit}"
-        size /= 1024
-    return f"{size:.4g} GiB"

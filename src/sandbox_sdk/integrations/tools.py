@@ -26,6 +26,7 @@ import anyio
 
 from sandbox_sdk.background import background
 from sandbox_sdk.client import AsyncSandboxClient, default_backend
+from sandbox_sdk.documented import twin_of
 from sandbox_sdk.errors import SandboxError, SessionLost, SessionNotFound
 from sandbox_sdk.integrations.arguments import USUAL, Bash, Given, parsed, schemas
 from sandbox_sdk.integrations.operations import Generations, Operations, Reply
@@ -157,6 +158,7 @@ class AsyncSandboxTools:
                 await sandbox.cleanup()
 
 
+@twin_of(AsyncSandboxTools)
 class SandboxTools:
     """The same for synchronous callers, and for tasks of any event loop: the names with an `a`.
 
@@ -220,7 +222,6 @@ class SandboxTools:
         return self._background.cross_each(lambda: self._tools.stream(arguments, **ids))
 
     def use(self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]) -> _Result:
-        """Do work in the sandbox of a thread. Raises what it raises."""
         return self._run(lambda: self._tools.use(thread_id, work))
 
     async def ause(

@@ -29,7 +29,16 @@ Errors travel by code: an unknown code is still a SandboxError on the other side
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+
+def size_text(size: float) -> str:
+    """A number of bytes in its largest unit."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
 
 
 class SandboxError(Exception):
@@ -88,9 +97,26 @@ class NotFound(SandboxError):
 class SessionNotFound(NotFound):
     code = "session_not_found"
 
+    @classmethod
+    def of(cls, *, thread_id: str | None, session_id: str | None) -> Self:
+        """The same for a session of another tenant as for none at all."""
+        if thread_id is not None:
+            return cls(
+                f"thread {thread_id!r} has no session; the first execute, upload_file or list_files"
+                " with this thread_id makes one, and so does create_session"
+            )
+        return cls(
+            f"no session {session_id!r}: it has ended, or never was; use its thread_id, or"
+            " create_session"
+        )
+
 
 class FileMissing(NotFound):
     code = "file_not_found"
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        return cls(f"{path} does not exist; list its folder to see what is there")
 
 
 class MethodNotAllowed(SandboxError):
@@ -123,10 +149,26 @@ class SessionLost(SandboxError):
     code = "session_lost"
     status = 410
 
+    @classmethod
+    def of(cls, session_id: str, *, generation: int) -> Self:
+        return cls(
+            f"session {session_id} is lost: its box and its files are gone; a call with its"
+            " thread_id starts a new one",
+            generation=generation,
+        )
+
 
 class FileTooLarge(SandboxError):
     code = "file_too_large"
     status = 413
+
+    @classmethod
+    def upload(cls, path: str, *, limit_bytes: int) -> Self:
+        return cls(
+            f"{path} is larger than an upload may be: SANDBOX_MAX_UPLOAD of the server is"
+            f" {size_text(limit_bytes)}; split the file, or make it inside the sandbox",
+            limit_bytes=limit_bytes,
+        )
 
 
 class Misdirected(SandboxError):

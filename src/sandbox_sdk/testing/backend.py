@@ -258,10 +258,8 @@ class FakeBackend(Sandboxes):
         async for chunk in chunks:
             data += chunk
             if len(data) > self._limits.upload_limit_bytes:
-                raise FileTooLarge(
-                    f"{request.path} has more than {self._limits.upload_limit_bytes} bytes, the"
-                    " upload_limit; split it"
-                )
+                limit = self._limits.upload_limit_bytes
+                raise FileTooLarge.upload(request.path, limit_bytes=limit)
         session.files[request.path] = bytes(data)
         real = resolve(request.path)
         return models.UploadResult(

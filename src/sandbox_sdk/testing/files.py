@@ -54,7 +54,7 @@ class FakeFiles(MutableMapping[str, bytes]):
             content, changed = self._files[real]
             return _entry(real, "file", len(content), changed)
         if not self.is_folder(real):
-            raise FileMissing(f"there is no {real}; list_files shows what there is")
+            raise FileMissing.at(real)
         below = [t for name, (_, t) in self._files.items() if name.startswith(real + "/")]
         return _entry(real, "directory", 4096, max(below, default=0.0))
 

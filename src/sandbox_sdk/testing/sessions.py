@@ -69,14 +69,16 @@ class FakeSession:
     def check(self) -> None:
         """Raises SessionNotFound, and SessionLost for one that was lost."""
         if not self.live:
-            raise missing(self)
+            raise missing(self, Target(session_id=self.session_id))
 
     def find(self, command_id: str) -> FakeCommand:
         """Raises NotFound."""
         for command in self.commands:
             if command.command_id == command_id:
                 return command
-        raise errors.NotFound(f"no command {command_id} in this session; commands() lists them")
+        raise errors.NotFound(
+            f"no command {command_id} in this session; list its commands to see those there are"
+        )
 
     def joined(self, request: ExecuteRequest) -> FakeCommand | None:
         """The command that was run with the same key. Raises IdempotencyMismatch."""
@@ -85,7 +87,7 @@ class FakeSession:
             if key and command.request.idempotency_key == key:
                 if command.request.command != request.command:
                     raise errors.IdempotencyMismatch(
-                        f"idempotency_key {key!r} was used for another command; use a new key"
+                        f"idempotency_key {key} was used for another command; use a new key"
                     )
                 return command
         return None
@@ -141,7 +143,7 @@ class FakeSessions:
         else:
             found = next((s for s in self._all if s.session_id == target.session_id), None)
         if found is None or not found.live:
-            raise missing(found)
+            raise missing(found, target)
         return found
 
     def open(
@@ -176,7 +178,7 @@ class FakeSessions:
         return session, "recreated" if again else "created"
 
 
-def missing(session: FakeSession | None) -> errors.SandboxError:
+def missing(session: FakeSession | None, target: Target) -> errors.SandboxError:
     if session is not None and session.ended is End.LOST:
-        return errors.SessionLost("the sandbox of this session is gone, with its files")
-    return errors.SessionNotFound("no such session; create_session makes one")
+        return errors.SessionLost.of(session.session_id, generation=session.generation)
+    return errors.SessionNotFound.of(thread_id=target.thread_id, session_id=target.session_id)

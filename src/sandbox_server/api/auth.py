@@ -53,12 +53,18 @@ class ApiKeys:
             return _on_behalf_of(headers) if self._of_worker else SOLE_TENANT
         key = _key(headers)
         if key is None:
-            raise Unauthorized("send an API key as `Authorization: Bearer KEY` or `X-API-Key: KEY`")
+            raise Unauthorized(
+                "this server needs an API key: pass api_key=, set SANDBOX_API_KEY, or send it as"
+                " `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+            )
         if self._of_worker and self._fleet and hmac.compare_digest(self._fleet, _digest(key)):
             return _on_behalf_of(headers)
         found = self._find(_digest(key))
         if found is None:
-            raise Unauthorized("unknown API key; check it, or ask for a new one")
+            raise Unauthorized(
+                "this server does not know the API key it was sent: correct api_key= or"
+                " SANDBOX_API_KEY, or ask whoever runs the server for a key"
+            )
         return found
 
     def _find(self, digest: bytes) -> str | None:

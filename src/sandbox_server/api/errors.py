@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -29,9 +29,7 @@ from sandbox_sdk.protocol.errors import (
 
 log = structlog.get_logger(__name__)
 
-MAX_ERRORS = 20
 MAX_MESSAGE = 200
-MAX_ECHO = 200
 
 
 class ClientGone(SandboxError):
@@ -66,14 +64,6 @@ def error_response(
         status_code=error.status,
         headers={**(headers or {}), **_headers(error)},
     )
-
-
-def invalid_request(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
-    """Pydantic's errors by field, without the input values."""
-    found = [_explained(error) for error in errors][:MAX_ERRORS]
-    messages = [f"{each['field']}: {each['message']}" if each["field"] else each["message"]
-                for each in found[:3]]  # fmt: skip
-    return InvalidRequest("; ".join(messages) or "the request is not valid", errors=found)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -113,20 +103,6 @@ def _headers(error: SandboxError) -> dict[str, str]:
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": 'Bearer realm="sandboxes"'}
     return {"Connection": "close"} if isinstance(error, RequestTimeout) else {}
-
-
-def _explained(error: Mapping[str, Any]) -> dict[str, str]:
-    names = list(error["loc"])
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "json_invalid":
-        names, message = [], "the body is not valid JSON; send a JSON object"
-    elif not names and error["type"] in ("model_attributes_type", "dict_type", "model_type"):
-        message = "send the body as a JSON object"
-    return {"field": _clipped(".".join(map(str, names))), "message": _clipped(message)}
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= MAX_ECHO else f"{text[: MAX_ECHO - 1]}…"
 
 
 def log_failure(error: Exception, *, request_id: str) -> None:

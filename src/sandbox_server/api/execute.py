@@ -22,10 +22,10 @@ from sandbox_sdk.protocol.models import (
     FollowRequest,
     Target,
     Verdict,
+    invalid_fields,
 )
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
-from sandbox_server.api.errors import invalid_request
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import (
     ALWAYS,
@@ -119,7 +119,7 @@ def _parsed(body: bytes) -> ExecuteRequest | Target:
 def _command(body: Target) -> ExecuteRequest:
     if isinstance(body, ExecuteRequest):
         return body
-    raise invalid_request([{"type": "missing", "loc": ("command",), "msg": "Field required"}])
+    raise invalid_fields([{"type": "missing", "loc": ("command",), "msg": ""}])
 
 
 def _events(asked: Asked, body: Target, after: Position | None) -> AsyncIterator[CommandEvent]:

@@ -23,10 +23,10 @@ from sandbox_sdk.protocol.models import (
     ThreadId,
     UploadRequest,
     UploadResult,
+    invalid_fields,
 )
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
-from sandbox_server.api.errors import invalid_request
 from sandbox_server.api.multipart import UploadForm, read_upload
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import ALWAYS, WITH_BODY, parse_query
@@ -120,13 +120,13 @@ class _UploadQuery(RequestModel):
 
 async def upload_file(asked: Asked) -> Response:
     query = parse_query(_UploadQuery, asked.http)
-    form = await read_upload(asked.http, limit=asked.limits.upload_bytes)
+    form = await read_upload(asked.http, path=query.path, limits=asked.limits)
     fields = _merged(form, dict(query))
     fields["path"] = fields.get("path") or _own_name(form)
     try:
         request = UploadRequest(**fields)
     except ValidationError as error:
-        raise invalid_request(error.errors(include_url=False)) from None
+        raise invalid_fields(error.errors(include_url=False)) from None
     bind_target(request)
     stored = await asked.sandboxes.upload(request, form.chunks)
     return Response(stored.model_dump_json(), media_type="application/json")

@@ -21,7 +21,7 @@ from sandbox_sdk.protocol.errors import (
     SandboxError,
 )
 from sandbox_server.api.errors import error_response, log_failure
-from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.limits import ApiLimits, announced_bytes
 
 log = structlog.get_logger(__name__)
 
@@ -106,10 +106,10 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] in WITH_BODY:
             limit = self._limits.json_bytes
+            announced = announced_bytes(Headers(scope=scope))
             if scope["path"] in self._uploads:
-                limit = self._limits.upload_bytes + self._limits.form_bytes
-            length = Headers(scope=scope).get("content-length", "")
-            announced = int(length) if length.isdecimal() else 0
+                # The route checks what is announced: it can name the file.
+                limit, announced = self._limits.upload_bytes + self._limits.form_bytes, 0
             receive = _Body(receive, self._limits, limit=limit, announced=announced).receive
         await self._app(scope, receive, send)
 
@@ -138,7 +138,9 @@ class _Body:
     def _check(self, size: int) -> None:
         if size > self._limit:
             raise FileTooLarge(
-                f"the body is larger than {self._limit} bytes; send less", limit_bytes=self._limit
+                f"the body of this request has more than {self._limit} bytes; send large data with"
+                " upload_file, and input of a command in several pieces",
+                limit_bytes=self._limit,
             )
 
     def _left_s(self) -> float:

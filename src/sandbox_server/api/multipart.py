@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from sandbox_sdk.protocol.errors import FileTooLarge, InvalidRequest
 from sandbox_server.api.errors import ClientGone
+from sandbox_server.api.limits import ApiLimits, announced_bytes
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -143,17 +144,23 @@ class UploadForm:
     chunks: AsyncIterator[bytes]
 
 
-async def read_upload(request: Request, *, limit: int) -> UploadForm:
+async def read_upload(request: Request, *, path: str | None, limits: ApiLimits) -> UploadForm:
     """Read up to the start of the file; iterating over the chunks reads the rest.
 
-    Raises InvalidRequest. The chunks also raise FileTooLarge and ClientGone: the file is then
-    incomplete.
+    path: as it is in the query, for messages. Raises InvalidRequest. The chunks also raise
+    FileTooLarge and ClientGone: the file is then incomplete.
     """
     reader = FormReader(request.headers.get("content-type", ""), aiter(request.stream()))
     fields: dict[str, str] = {}
     while part := await reader.next_part():
         if part.name == FILE:
-            return UploadForm(fields, part.filename, _file(reader, limit))
+            name = fields.get("path") or path or part.filename or "the file"
+            too_large = FileTooLarge.upload(name, limit_bytes=limits.upload_bytes)
+            # Here and not in BodyLimit, which does not know the name of the file.
+            if announced_bytes(request.headers) > limits.upload_bytes + limits.form_bytes:
+                raise too_large
+            chunks = _file(reader, limits.upload_bytes, too_large)
+            return UploadForm(fields, part.filename, chunks)
         if part.name not in FIELDS or part.name in fields:
             raise InvalidRequest(f"the form may have {', '.join(FIELDS)} and {FILE}, each once")
         fields[part.name] = await _field(reader, part.name)
@@ -169,14 +176,12 @@ async def _field(reader: FormReader, name: str) -> str:
     return _text(bytes(value))
 
 
-async def _file(reader: FormReader, limit: int) -> AsyncIterator[bytes]:
+async def _file(reader: FormReader, limit: int, too_large: FileTooLarge) -> AsyncIterator[bytes]:
     size = 0
     async for data in reader.data():
         size += len(data)
         if size > limit:
-            raise FileTooLarge(
-                f"the file is larger than {limit} bytes; send a smaller one", limit_bytes=limit
-            )
+            raise too_large
         yield data
     if await reader.next_part() is not None:
         # Too late for a field such as `path`. Raising discards the file.

@@ -16,10 +16,9 @@ from starlette.responses import Response, StreamingResponse
 
 from sandbox_sdk.protocol import errors, models
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.models import ListResult, Model
+from sandbox_sdk.protocol.models import ListResult, Model, invalid_fields
 from sandbox_sdk.protocol.operations import Operation
 from sandbox_server.api import examples
-from sandbox_server.api.errors import invalid_request
 from sandbox_server.api.openapi import error_answers
 from sandbox_server.api.route import Asked, Handler, KeyedRoute, PublicRoute, Served, bind_target
 
@@ -91,7 +90,7 @@ def invalid_body(
             found = named.errors(include_url=False)
         except (ValueError, RecursionError):
             pass
-    return invalid_request(found)
+    return invalid_fields(found, known=model.model_fields)
 
 
 def parse_query(model: type[_Parsed], http: Request) -> _Parsed:
@@ -102,7 +101,7 @@ def parse_query(model: type[_Parsed], http: Request) -> _Parsed:
     try:
         return model.model_validate_strings(known, strict=False)
     except ValidationError as error:
-        raise invalid_request(error.errors(include_url=False)) from None
+        raise invalid_fields(error.errors(include_url=False)) from None
 
 
 def json_response(operation: Operation[Any, Any], found: Model) -> Response:

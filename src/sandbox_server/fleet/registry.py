@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sandbox_sdk.protocol.errors import Misdirected, RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.models import Target
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.workers import Presence
 from sandbox_server.sessions.lease import Lease
@@ -61,9 +62,9 @@ class RedisRegistry(Registry):
     async def tidy(self) -> None:
         await self._index.reap()
 
-    async def explain(self, record: Record | None) -> SandboxError:
+    async def explain(self, record: Record | None, target: Target) -> SandboxError:
         elsewhere = await self._elsewhere(record) if record is not None else None
-        return elsewhere or error_for(record)
+        return elsewhere or error_for(record, target)
 
     async def _elsewhere(self, record: Record) -> SandboxError | None:
         """The error if the session belongs to another worker that may still have it."""
@@ -74,7 +75,8 @@ class RedisRegistry(Registry):
                 return _misdirected(record)
             case Presence.AWAY:
                 return RuntimeUnavailable(
-                    f"worker {record.worker} has this thread and is away; retry in 2 s",
+                    f"worker {record.worker} has thread {record.thread_id!r} and is away;"
+                    " retry in 2 s",
                     retry_after_s=2,
                 )
             case Presence.GONE:
@@ -82,4 +84,6 @@ class RedisRegistry(Registry):
 
 
 def _misdirected(record: Record) -> Misdirected:
-    return Misdirected(f"worker {record.worker} has this thread", worker=record.worker)
+    return Misdirected(
+        f"worker {record.worker} has thread {record.thread_id!r}", worker=record.worker
+    )

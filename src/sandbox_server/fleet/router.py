@@ -234,7 +234,8 @@ class Router:
                 return where.worker
             assert where.record is not None
             raise RuntimeUnavailable(
-                f"worker {where.record.worker} has this thread and is away; retry in 2 s",
+                f"worker {where.record.worker} has thread {where.record.thread_id!r} and is away;"
+                " retry in 2 s",
                 retry_after_s=2,
             )
         if where.record is None and attempt.pinned:
@@ -243,7 +244,8 @@ class Router:
                 " starts a new one"
             )
         if not attempt.creates or (attempt.target and attempt.target.session_id):
-            raise error_for(where.record)
+            assert attempt.target is not None
+            raise error_for(where.record, attempt.target)
         return await self._place(attempt)
 
     async def _locate(self, attempt: Attempt) -> Location:

@@ -21,6 +21,8 @@ from sandbox_server.settings import Settings
 from sandbox_server.unused import unknown
 
 log = logging.getLogger("sandbox")
+# Silent unless configured: that a guest waits for the next host is nothing to warn of.
+log.addHandler(logging.NullHandler())
 
 _LOOK_S = 0.2
 """How often a guest tries to become the host."""

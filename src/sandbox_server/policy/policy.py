@@ -21,7 +21,7 @@ _INSTEAD = {
     Doubt.UNKNOWN_SCRIPT: "write the commands directly instead of generating or reading a script",
     Doubt.UNKNOWN_VALUE: "assign the variable a number in the same command",
     Doubt.NOT_PARSED: "use simpler bash syntax, or several commands",
-    Doubt.TOO_MUCH: "split it into several commands, or upload large data as a file",
+    Doubt.TOO_MUCH: "split it into several commands, and write large data to a file first",
 }
 MAX_SHOWN = 1000
 """Most characters shown of a command, and of all its arguments together."""
@@ -183,7 +183,8 @@ def _shadowing(call: Call) -> Rejection:
 def _not_listed(call: Call, argv: list[str]) -> Rejection:
     name = clipped(command_name(argv[0]) or argv[0], 100)
     reason = f"this policy does not allow {name}, or not with these arguments"
-    return Rejection(NOT_LISTED, reason, None, Excerpt.of(call.place, call.via, argv))
+    instead = "use a program that this policy allows, or tell the user that it takes another policy"
+    return Rejection(NOT_LISTED, reason, instead, Excerpt.of(call.place, call.via, argv))
 
 
 def _shown(argv: Sequence[str]) -> Iterator[str | None]:

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import PurePosixPath
 
 from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.errors import DiskFull, FileTooLarge, size_text
 from sandbox_sdk.protocol.models import (
+    WORKSPACE,
     DownloadRequest,
     FileEntry,
     ListRequest,
@@ -36,16 +38,23 @@ class FileHandlers:
         self, tenant: str, request: UploadRequest, chunks: AsyncIterable[bytes]
     ) -> UploadResult:
         session, _ = await self._access.open(tenant, request)
-        digest = hashlib.sha256()
+        digest, size = hashlib.sha256(), 0
+        limit = self._facts.limits.upload_limit_bytes
 
         async def hashed() -> AsyncIterator[bytes]:
+            nonlocal size
             async for chunk in chunks:
                 digest.update(chunk)
+                size += len(chunk)
+                if size > limit:
+                    raise FileTooLarge.upload(request.path, limit_bytes=limit)
                 yield chunk
 
-        limit = self._facts.limits.upload_limit_bytes
         async with self._access.using(session):
-            stored = await session.agent.put(request.path, hashed(), limit=limit)
+            try:
+                stored = await session.agent.put(request.path, hashed(), limit=limit)
+            except DiskFull as exc:
+                raise self._with_setting(exc) from None
         return UploadResult(
             filename=PurePosixPath(stored.path).name,
             path=stored.path,
@@ -80,3 +89,11 @@ class FileHandlers:
         async with self._access.using(session):
             moved = await session.agent.rename(request.path, request.to, replace=request.replace)
         return file_entry(moved)
+
+    def _with_setting(self, error: DiskFull) -> DiskFull:
+        """The box does not know by which setting of the server its disk has its size."""
+        if not error.message.startswith(WORKSPACE):
+            return error
+        limit = self._facts.limits.disk_bytes
+        setting = f"its size is SANDBOX_DISK_LIMIT of the server, {size_text(limit)}"
+        return DiskFull(f"{error.message}; {setting}", limit_bytes=limit)

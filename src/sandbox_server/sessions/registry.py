@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost, SessionNotFound
+from sandbox_sdk.protocol.models import Target
 from sandbox_server.sessions.ledger import Ledger
 
 REMEMBER_S = 7 * 86400.0
@@ -91,8 +92,8 @@ class Registry(ABC):
         """Record the end of this worker's session. No-op if it was superseded."""
 
     @abstractmethod
-    async def explain(self, record: Record | None) -> SandboxError:
-        """The error for a caller whose session is not live on this worker."""
+    async def explain(self, record: Record | None, target: Target) -> SandboxError:
+        """The error for a caller whose session, the target, is not live on this worker."""
 
     @abstractmethod
     async def tidy(self) -> None:
@@ -109,12 +110,8 @@ def is_same_or_older(found: Record, record: Record) -> bool:
     return found.generation < record.generation
 
 
-def error_for(record: Record | None) -> SandboxError:
-    """The error for a session that is live nowhere."""
+def error_for(record: Record | None, target: Target) -> SandboxError:
+    """The error for a session that is live nowhere. target: what the caller asked for."""
     if record is not None and record.status in (Status.LOST, Status.LIVE):
-        return SessionLost(
-            f"session {record.session_id} is lost: its box and its files are gone; a call with its"
-            " thread_id starts a new one",
-            generation=record.generation,
-        )
-    return SessionNotFound("no such session; create one with create_session")
+        return SessionLost.of(record.session_id, generation=record.generation)
+    return SessionNotFound.of(thread_id=target.thread_id, session_id=target.session_id)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.models import Target
 from sandbox_server.private import private_file
 from sandbox_server.sessions.ledger import Ledger, translated
 from sandbox_server.sessions.registry import (
@@ -99,8 +100,8 @@ class SqliteRegistry(Registry):
     async def tidy(self) -> None:
         self._forget()
 
-    async def explain(self, record: Record | None) -> SandboxError:
-        return error_for(record)
+    async def explain(self, record: Record | None, target: Target) -> SandboxError:
+        return error_for(record, target)
 
     def _save(self, record: Record) -> None:
         self._execute(

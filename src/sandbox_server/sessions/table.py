@@ -99,9 +99,9 @@ class SessionTable:
         record = await self._record(tenant, target)
         session = None if record is None else self._live.get((tenant, record.thread_id))
         if record is None or session is None or session.record.session_id != record.session_id:
-            raise await self._registry.explain(record)
+            raise await self._registry.explain(record, target)
         if not await self._is_ours(session):
-            raise error_for(replace(session.record, status=session.ended or Status.LOST))
+            raise _error_of(session)
         return session
 
     async def lose(self, session: LiveSession) -> SandboxError:
@@ -111,7 +111,7 @@ class SessionTable:
         thread_id starts a new session.
         """
         await self._end(session, Status.LOST)
-        return error_for(replace(session.record, status=session.ended or Status.LOST))
+        return _error_of(session)
 
     async def cleanup(self, session: LiveSession) -> None:
         async with self._locked(session.key):
@@ -274,3 +274,9 @@ class SessionTable:
             lock, users = self._locks.pop(key)
             if users > 1:
                 self._locks[key] = lock, users - 1
+
+
+def _error_of(session: LiveSession) -> SandboxError:
+    """The error for callers of a session that has ended."""
+    record = replace(session.record, status=session.ended or Status.LOST)
+    return error_for(record, Target(session_id=record.session_id))

@@ -16,6 +16,8 @@ import aiohttp
 import httpx
 import yarl
 
+from sandbox_sdk.backends.remote.diagnosis import NotHttp
+
 LONGEST_HEADER = 64 * 1024
 """Bytes: the path of a downloaded file comes as a header."""
 
@@ -123,6 +125,8 @@ def _translated() -> Iterator[None]:
         raise httpx.ConnectError(str(exc)) from exc
     except TimeoutError as exc:
         raise httpx.ReadTimeout(str(exc)) from exc
+    except aiohttp.ClientResponseError as exc:
+        raise NotHttp(exc.message) from exc
     except ValueError as exc:  # A line break in a header.
         raise httpx.LocalProtocolError(str(exc)) from exc
     except (aiohttp.ClientError, OSError) as exc:

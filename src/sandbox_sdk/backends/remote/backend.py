@@ -31,7 +31,8 @@ from sandbox_sdk.protocol.models import (
     Target,
     UploadRequest,
     UploadResult,
-    problems,
+    field_errors,
+    told,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
@@ -76,7 +77,7 @@ class _Remote(Sandboxes):
         # Health is for finding out soon whether a server is there at all.
         retry_for_s = FIRST_CONTACT_S if operation.answer is Health else None
         body = await self._server.ask(call, at_most_s=retry_for_s)
-        answer = await _understood(operation.answer, body)
+        answer = await _understood(operation.answer, body, self._server.url)
         if isinstance(answer, ExecuteResult) and answer.replayed and (repeated or call.repeated):
             # By this call itself, as far as can be known.
             return answer.model_copy(update={"replayed": False})
@@ -116,7 +117,7 @@ class _Remote(Sandboxes):
             content=form.content,
             tenant=self._tenant,
         )
-        return await _understood(UploadResult, await self._server.ask(call))
+        return await _understood(UploadResult, await self._server.ask(call), self._server.url)
 
     @contextlib.asynccontextmanager
     async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
@@ -220,14 +221,17 @@ def _body(request: Request) -> dict[str, Any]:
     return request.model_dump(mode="json", exclude_defaults=True)
 
 
-async def _understood(model: type[Ans], body: bytes) -> Ans:
+async def _understood(model: type[Ans], body: bytes, url: str) -> Ans:
     """The answer in a body. Raises Internal."""
     try:
         if issubclass(model, ListResult) and len(body) > _AT_ONCE:
             return await read_listing(body)  # type: ignore[return-value]
         return model.model_validate_json(body)
     except ValueError as exc:
-        wrong = problems(exc, "answer") if isinstance(exc, ValidationError) else str(exc)
+        wrong = str(exc)
+        if isinstance(exc, ValidationError):
+            wrong = told(field_errors(exc.errors(include_url=False)))
         raise Internal(
-            f"invalid answer from the server, maybe of another version: {wrong[:500]}"
+            f"invalid answer from {url}, which is not a sandbox server, or one of another version:"
+            f" {wrong[:500]}"
         ) from exc

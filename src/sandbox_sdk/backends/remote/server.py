@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
+import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import httpx
 from anyio.lowlevel import current_token
 
+from sandbox_sdk.backends.remote.diagnosis import (
+    NotHttp,
+    is_not_http,
+    unanswered,
+    unreached,
+)
 from sandbox_sdk.backends.remote.retry import FailedAttempt, Retry
 from sandbox_sdk.protocol.errors import (
     Internal,
@@ -27,12 +33,17 @@ from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, TENANT_HEADER
 if TYPE_CHECKING:  # Takes aiohttp, which not every program has.
     from sandbox_sdk.backends.remote.aiohttp_client import AiohttpClient
 
+log = logging.getLogger("sandbox.remote")
+
 SILENCE_S = 45.0
 """A stream of events has a comment every 15 s: a longer silence means it was cut."""
 KEPT_ALIVE_S = 4.0
 """Below the 5 s after which many servers close a connection, so that no call meets that."""
 _GATEWAY = (502, 503, 504)
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_FIRST_CONNECT_S = 4.0
+"""Most of the time for a connection to a server that has never answered: its address may be wrong,
+and the caller is told within 5 s."""
 
 
 @dataclass(kw_only=True)
@@ -131,8 +142,8 @@ class Server:
 
     def retry(self, *, at_most_s: float | None = None) -> Retry:
         """The retries of one call."""
-        for_s = self._retry_for_s
-        return Retry(for_s if at_most_s is None else min(for_s, at_most_s), known=self._known)
+        for_s = self._retry_for_s if at_most_s is None else min(self._retry_for_s, at_most_s)
+        return Retry(for_s, known=self._known, began=time.monotonic())
 
     async def ask(self, call: Call, *, at_most_s: float | None = None) -> bytes:
         """The body of the answer. at_most_s: an upper bound for retries. Raises SandboxError."""
@@ -158,11 +169,13 @@ class Server:
         retry = self.retry()
         async with contextlib.AsyncExitStack() as stack:
             while True:
+                attempt = time.monotonic()
                 try:
                     answer = await stack.enter_async_context(self._attempt(call))
                     break
                 except FailedAttempt as failed:
                     call.repeated |= failed.cut
+                    retry.look_back(failed, lasted_s=time.monotonic() - attempt)
                     await self.pause(retry, failed)
             with self._translated(call):
                 yield answer
@@ -178,9 +191,15 @@ class Server:
 
     async def pause(self, retry: Retry, failed: FailedAttempt) -> None:
         """Wait before the next attempt. Raises the error if there is none."""
-        pause_s = retry.pause_s(failed, time.monotonic())
+        now = time.monotonic()
+        retry.known = retry.known or self._known
+        pause_s = retry.pause_s(failed, now)
         if pause_s is None:
             raise failed.error from failed.__cause__
+        if (left_s := retry.to_tell_s(now, pause_s)) is not None:
+            how = "puts calls off" if failed.after_s else "does not answer"
+            message = "the server at %s %s (%s); trying for another %.0f s"
+            log.warning(message, self.url, how, failed.seen, left_s)
         await asyncio.sleep(pause_s)
 
     @contextlib.asynccontextmanager
@@ -188,7 +207,12 @@ class Server:
         """Raises FailedAttempt, or the error in the server's answer."""
         request = self._request(call)
         with self._translated(call):
-            answer = await self._client.send(request, stream=True)
+            try:
+                answer = await self._client.send(request, stream=True)
+            except httpx.RemoteProtocolError as exc:
+                if is_not_http(exc):
+                    raise NotHttp(str(exc)) from exc
+                raise
         try:
             self._known = True
             if not answer.is_success and answer.status_code not in call.accepts:
@@ -198,6 +222,10 @@ class Server:
             yield answer
         finally:
             await answer.aclose()
+
+    @property
+    def _connecting_s(self) -> float:
+        return self._connect_s if self._known else min(self._connect_s, _FIRST_CONNECT_S)
 
     def _request(self, call: Call) -> httpx.Request:
         read_s = self._read_s + call.work_s if call.silence_s is None else call.silence_s
@@ -212,7 +240,7 @@ class Server:
                 params=call.params,
                 headers=headers,
                 content=None if call.content is None else call.content(),
-                timeout=httpx.Timeout(read_s, connect=self._connect_s, pool=None),
+                timeout=httpx.Timeout(read_s, connect=self._connecting_s, pool=None),
             )
         except UnicodeError:
             raise InvalidRequest(f"{call.path}: a value is not valid Unicode; replace it") from None
@@ -245,11 +273,12 @@ class Server:
         try:
             yield
         except _UNSENT as exc:
-            hopeless = _caused_by(exc, ssl.SSLError) or (
-                not self._known and _caused_by(exc, socket.gaierror)
-            )
+            found = unreached(exc, self.url, connect_s=self._connecting_s)
             raise FailedAttempt(
-                self._unreachable(exc), repeatable=not hopeless, unreached=True
+                Unreachable(found.message, may_have_arrived=False),
+                repeatable=found.may_change(known=self._known),
+                unreached=True,
+                seen=found.seen,
             ) from exc
         except httpx.LocalProtocolError:
             bad = InvalidRequest(
@@ -265,18 +294,12 @@ class Server:
             silent.silent = True
             raise FailedAttempt(silent, repeatable=again) from exc
         except httpx.HTTPError as exc:
-            why = f"{type(exc).__name__}: {exc}".rstrip(": ")
             then = "try again" if call.repeatable else "it may have been carried out, so look first"
-            cut = Unreachable(f"the connection to {self.url} broke off ({why}); {then}")
-            raise FailedAttempt(cut, repeatable=call.repeatable) from exc
-
-    def _unreachable(self, exc: Exception) -> SandboxError:
-        why = str(exc) or f"no connection within {self._connect_s:g} s"
-        return Unreachable(
-            f"no server answers at {self.url} ({why}): start one with `sandbox serve`, or point"
-            " SANDBOX_URL at one that runs",
-            may_have_arrived=False,
-        )
+            found = unanswered(exc, self.url, known=self._known, then=then)
+            repeatable = call.repeatable and found.may_change(known=self._known)
+            raise FailedAttempt(
+                Unreachable(found.message), repeatable=repeatable, seen=found.seen
+            ) from exc
 
 
 def _error_of(answer: httpx.Response) -> SandboxError | None:
@@ -286,14 +309,6 @@ def _error_of(answer: httpx.Response) -> SandboxError | None:
         return SandboxError.from_wire(str(body["code"]), str(body["message"]), body.get("details"))
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _caused_by(exc: BaseException | None, kind: type[BaseException]) -> bool:
-    while exc is not None:
-        if isinstance(exc, kind):
-            return True
-        exc = exc.__cause__ or exc.__context__
-    return False
 
 
 def _checked_url(url: str) -> httpx.URL:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -14,6 +15,11 @@ TENANT_HEADER = "x-sandbox-tenant"
 WORKSPACE = "/workspace"
 USER = "sandboxuser"
 THREAD_ID = r"^[A-Za-z0-9._:@+=-]{1,128}$"
+MAX_FIELD_ERRORS = 20
+_TOLD = 3
+"""Field errors in a message; `details` has the rest."""
+_ECHO = 200
+"""Characters of a field's name, which the caller chose, and of what is said about it."""
 
 Env = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")], str]
 SessionState = Literal["live", "created", "recreated"]
@@ -21,12 +27,17 @@ SessionState = Literal["live", "created", "recreated"]
 
 def check_thread_id(thread_id: str) -> str:
     """Raises InvalidThreadId."""
-    if not re.fullmatch(THREAD_ID, thread_id):
-        raise InvalidThreadId(
-            f"thread_id {thread_id[:140]!r} has {len(thread_id)} characters; use 1 to 128 out of"
-            " A-Z a-z 0-9 . _ : @ + = -"
-        )
-    return thread_id
+    if re.fullmatch(THREAD_ID, thread_id):
+        return thread_id
+    wrong = re.search(r"[^A-Za-z0-9._:@+=-]", thread_id)
+    if wrong:
+        why = f"contains {wrong[0]!r}, which is not allowed, as character {wrong.start() + 1}"
+    else:
+        why = f"has {len(thread_id)} characters"
+    raise InvalidThreadId(
+        f"thread_id {thread_id[:140]!r} {why}; use 1 to 128 characters out of"
+        " A-Z a-z 0-9 . _ : @ + = -"
+    )
 
 
 def utf8_size(text: str) -> int:
@@ -89,15 +100,57 @@ def checked(model: type[_AnyRequest], **fields: Any) -> _AnyRequest:
     try:
         return model(**fields)
     except ValidationError as exc:
-        raise InvalidRequest(problems(exc, "request")) from None
+        raise invalid_fields(exc.errors(include_url=False), known=model.model_fields) from None
 
 
-def problems(exc: ValidationError, whole: str) -> str:
-    """What is wrong with which fields. whole: the name of the thing that has them."""
+class FieldError(TypedDict):
+    """One of `details["errors"]` of an InvalidRequest. field: empty for the request as a whole."""
+
+    field: str
+    message: str
+
+
+def invalid_fields(
+    errors: Iterable[Mapping[str, Any]], *, known: Iterable[str] = ()
+) -> InvalidRequest:
+    """Pydantic's errors by field, without the values that were sent. known: all the fields."""
+    found = field_errors(errors, known=known)
+    return InvalidRequest(told(found) or "the request is not valid", errors=found)
+
+
+def field_errors(
+    errors: Iterable[Mapping[str, Any]], *, known: Iterable[str] = ()
+) -> list[FieldError]:
+    fields = ", ".join(known)
+    return [_field_error(error, fields) for error in errors][:MAX_FIELD_ERRORS]
+
+
+def told(errors: Sequence[FieldError]) -> str:
+    """The first of the errors as one line."""
     return "; ".join(
-        f"{'.'.join(map(str, error['loc'])) or whole}: {error['msg']}"
-        for error in exc.errors(include_url=False)
+        f"{each['field']}: {each['message']}" if each["field"] else each["message"]
+        for each in errors[:_TOLD]
     )
+
+
+def _field_error(error: Mapping[str, Any], fields: str) -> FieldError:
+    names = list(error["loc"])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    match error["type"]:
+        case "json_invalid":
+            names, message = [], "this is not valid JSON; send a JSON object"
+        case "model_attributes_type" | "dict_type" | "model_type" if not names:
+            message = "send a JSON object"
+        case "missing":
+            message = "this field is required, but missing"
+        case "extra_forbidden":
+            there_are = f"; those there are: {fields}" if fields and len(names) == 1 else ""
+            message = f"there is no such field{there_are}"
+    return {"field": _clipped(".".join(map(str, names))), "message": _clipped(message)}
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _ECHO else f"{text[: _ECHO - 1]}…"
 
 
 class ErrorBody(Model):

@@ -53,7 +53,9 @@ class WardenDownload(Download):
         if self.about.size is not None and size < self.about.size:
             raise invalid(frames.REPLY, f"end of file after {size} of {self.about.size} bytes")
         if self.about.sha256 not in (None, digest.hexdigest()):
-            raise errors.RuntimeUnavailable("the file changed while it was read; try again")
+            raise errors.RuntimeUnavailable(
+                f"{self.about.path} changed while it was read; try again"
+            )
         if held:
             yield held
 
@@ -185,5 +187,7 @@ class _BatchReader:
 def _bounded(path: str) -> str:
     """Raises InvalidPath."""
     if len(path) > MAX_PATH:
-        raise errors.InvalidPath(f"path too long: {len(path)} characters, at most {MAX_PATH} bytes")
+        raise errors.InvalidPath(
+            f"path {path[:100]!r}… is too long: {len(path)} characters, at most {MAX_PATH} bytes"
+        )
     return path
