@@ -59,6 +59,7 @@ def test_the_unexpected(server: Served) -> None:
     server.fake.fails = ZeroDivisionError("secret")
     answer = server.http.post("/execute", json=RUN)
     checked(answer, 500, "internal")
+    assert answer.headers["x-request-id"] in answer.json()["error"]["message"]
     assert "secret" not in answer.text
     server.fake.fails = None
     assert server.http.post("/execute", json=RUN).status_code == 200
@@ -177,7 +178,9 @@ def test_form_instead_of_json_is_explained(server: Served) -> None:
 
 
 def test_no_such_route_or_method(server: Served) -> None:
-    checked(server.http.get("/nowhere"), 404, "not_found")
+    nowhere = server.http.get("/nowhere")
+    checked(nowhere, 404, "not_found")
+    assert "GET /nowhere" in nowhere.json()["error"]["message"]
     checked(server.http.get("/static-docs/nothing.js"), 404, "not_found")
     answer = server.http.get("/execute")
     checked(answer, 405, "method_not_allowed")

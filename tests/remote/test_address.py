@@ -67,8 +67,12 @@ async def test_a_name_that_does_not_exist_is_not_tried_again(
     "url", ["localhost:8000", "ftp://host", "http://", "nonsense", "http://a b:x"]
 )
 def test_not_an_address(url: str) -> None:
-    with pytest.raises(errors.InvalidRequest, match="address"):
+    with pytest.raises(errors.InvalidRequest, match="is not the address of a server") as caught:
         RemoteBackend(url)
+    assert repr(url) in caught.value.message
+    with pytest.raises(errors.InvalidRequest) as caught:
+        RemoteBackend("user:s3cret@localhost:8000")
+    assert "s3cret" not in caught.value.message
 
 
 async def test_from_the_environment(monkeypatch: pytest.MonkeyPatch, connect: Connect) -> None:

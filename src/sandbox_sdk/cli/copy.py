@@ -76,7 +76,7 @@ async def _copy(caller: Caller, from_: Place, to: Place) -> None:
         try:
             told = await _download(caller, from_, Path(to.path))
         except FileMissing as exc:
-            raise FileMissing(f"{from_.path} of thread {from_.thread}: {exc.message}") from exc
+            raise FileMissing(f"thread {from_.thread}: {exc.message}") from exc
     if caller.json:
         caller.tell({"status": "copied", **told})
 

@@ -79,20 +79,24 @@ async def _sandbox_error(request: Request, error: Exception) -> ErrorResponse:
 
 async def _http_error(request: Request, error: Exception) -> ErrorResponse:
     assert isinstance(error, HTTPException)
-    return error_response(_translated(error), request.state.request_id, error.headers)
+    asked = f"{request.method} {_clipped(request.url.path)}"
+    return error_response(_translated(error, asked), request.state.request_id, error.headers)
 
 
-def _translated(error: HTTPException) -> SandboxError:
-    """Map the framework's errors: no such route or method, or an unreadable body."""
+def _translated(error: HTTPException, asked: str) -> SandboxError:
+    """Map the framework's errors: no such route or method, or an unreadable body. asked: method and
+    path."""
     cause = error.__cause__
     if isinstance(cause, SandboxError):
         return cause
     if isinstance(cause, ClientDisconnect):
         return ClientGone("the client disconnected")
     if error.status_code == 404:
-        return NotFound("no such route; /docs lists all routes")
+        return NotFound(f"there is no route for {asked}; /docs lists all routes")
     if error.status_code == 405:
-        return MethodNotAllowed("method not allowed here; see the Allow header, or /docs")
+        return MethodNotAllowed(
+            f"{asked} takes another method: see the Allow header of this answer, or /docs"
+        )
     return InvalidRequest("the body cannot be read; send JSON in UTF-8, not deeply nested")
 
 
@@ -103,6 +107,10 @@ def _headers(error: SandboxError) -> dict[str, str]:
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": 'Bearer realm="sandboxes"'}
     return {"Connection": "close"} if isinstance(error, RequestTimeout) else {}
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"
 
 
 def log_failure(error: Exception, *, request_id: str) -> None:

@@ -58,7 +58,9 @@ class RequestLog:
             await answer.fail(stopping, scope, receive)
         except Exception as error:
             log_failure(error, request_id=answer.request_id)
-            broken = Internal("internal error; try again, and report the request_id")
+            broken = Internal(
+                f"internal error; try again, and report request_id {answer.request_id}"
+            )
             await answer.fail(broken, scope, receive)
         finally:
             log.info(

@@ -162,7 +162,11 @@ async def read_upload(request: Request, *, path: str | None, limits: ApiLimits) 
             chunks = _file(reader, limits.upload_bytes, too_large)
             return UploadForm(fields, part.filename, chunks)
         if part.name not in FIELDS or part.name in fields:
-            raise InvalidRequest(f"the form may have {', '.join(FIELDS)} and {FILE}, each once")
+            twice = "is there twice" if part.name in fields else "is not known"
+            raise InvalidRequest(
+                f"field {part.name[:100]!r} of the form {twice}: it may have"
+                f" {', '.join(FIELDS)} and {FILE}, each once"
+            )
         fields[part.name] = await _field(reader, part.name)
     raise InvalidRequest("the form has no field named `file`; send the file in one")
 

@@ -145,7 +145,9 @@ class EventResponse(HoldingResponse):
     def _error_frame(self, error: Exception) -> bytes:
         if not isinstance(error, SandboxError):
             log_failure(error, request_id=self._request_id)
-            error = Internal("internal error; resume the stream, and report the request_id")
+            error = Internal(
+                f"internal error; resume the stream, and report request_id {self._request_id}"
+            )
         body: dict[str, Any] = error_body(error, self._request_id)
         return _frame("error", json.dumps(body, default=str))
 

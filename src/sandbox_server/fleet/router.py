@@ -207,7 +207,7 @@ class Router:
             await attempt.wait(exc)
         elif isinstance(exc, Misdirected):
             await attempt.wait(
-                RuntimeUnavailable(f"worker {worker.id} no longer has this thread; try again")
+                RuntimeUnavailable(f"worker {worker.id} no longer has {_named(attempt)}; try again")
             )
         elif isinstance(exc, RuntimeUnavailable):
             attempt.unable.add(worker.id)
@@ -240,8 +240,8 @@ class Router:
             )
         if where.record is None and attempt.pinned:
             raise SessionLost(
-                "the session and its files were lost during this call; a call with its thread_id"
-                " starts a new one"
+                f"the session of {_named(attempt)} and its files were lost during this call; a call"
+                " with its thread_id starts a new one"
             )
         if not attempt.creates or (attempt.target and attempt.target.session_id):
             assert attempt.target is not None
@@ -318,3 +318,11 @@ class Router:
         """Expire the cached worker, so that the next try looks it up."""
         if attempt.target and (known := self._known.get((attempt.tenant, attempt.target))):
             known.fresh_until = 0.0
+
+
+def _named(attempt: Attempt) -> str:
+    """What a call is about, as its caller named it."""
+    target = attempt.target
+    if target is None:
+        return "the new thread"
+    return f"thread {target.thread_id!r}" if target.thread_id else f"session {target.session_id!r}"

@@ -319,9 +319,14 @@ def _checked_url(url: str) -> httpx.URL:
     if parsed.host if parsed.scheme in ("http", "https") else parsed.scheme == "unix":
         return parsed
     raise InvalidRequest(
-        "this is not the address of a server; use one like http://127.0.0.1:8000, https://host or"
-        " unix:///path"
+        f"{_without_password(url)!r} is not the address of a server; use one like"
+        " http://127.0.0.1:8000, https://host or unix:///path (SANDBOX_URL, server_url=)"
     )
+
+
+def _without_password(url: str) -> str:
+    head, at, tail = url.rpartition("@")
+    return f"…@{tail}"[:200] if head and at else url[:200]
 
 
 def _key_header(api_key: str | None) -> dict[bytes, bytes]:
@@ -329,5 +334,8 @@ def _key_header(api_key: str | None) -> dict[bytes, bytes]:
     invalid header would show the key."""
     key = (api_key or "").strip()
     if any(ord(character) < 32 for character in key):
-        raise InvalidRequest("the API key contains a control character, such as a line break")
+        raise InvalidRequest(
+            "the API key (api_key=, SANDBOX_API_KEY) contains a control character, such as a line"
+            " break"
+        )
     return {b"authorization": f"Bearer {key}".encode()} if key else {}

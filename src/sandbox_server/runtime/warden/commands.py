@@ -157,7 +157,7 @@ class CommandCalls(ReconnectingLink):
 
     async def _send_piece(self, body: dict[str, Any], piece: bytes) -> int:
         """Send one piece; the warden takes all of it, once it has room, or nothing."""
-        breaks = Breaks()
+        breaks = Breaks(self._box.id)
         while True:
             link = await self._get_link()
             try:
@@ -175,7 +175,7 @@ class CommandCalls(ReconnectingLink):
     ) -> AsyncGenerator[Event]:
         order = EventOrder(int(body.get("offset", 0)))
         started = False
-        breaks = Breaks()
+        breaks = Breaks(self._box.id)
         while True:
             link = await self._get_link()
             order.reconnected()

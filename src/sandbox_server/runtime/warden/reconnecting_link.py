@@ -33,7 +33,8 @@ _T = TypeVar("_T")
 class Breaks:
     """Counts how often the link broke during one call, which is retried after each break."""
 
-    def __init__(self) -> None:
+    def __init__(self, box_id: str) -> None:
+        self._box_id = box_id
         self._backoff = Backoff(PAUSE_S, LONGEST_PAUSE_S, most=_MAX_BREAKS)
         self._last = time.monotonic()
 
@@ -45,8 +46,8 @@ class Breaks:
         pause_s = self._backoff.pause_s(now)
         if pause_s is None:
             raise errors.RuntimeUnavailable(
-                f"the link to the box broke {_MAX_BREAKS} times in a row, the last because {error};"
-                " try again"
+                f"the link to box {self._box_id} broke {_MAX_BREAKS} times in a row, the last"
+                f" because {error}; try again"
             ) from error
         await asyncio.sleep(pause_s)
         self._last = time.monotonic()
