@@ -33,7 +33,7 @@ class CommandFailed(SandboxError):
 
 def _ending(result: ExecuteResult, memory_bytes: int | None) -> str:
     if result.timed_out:
-        return f"timed out after {result.duration_ms / 1000:.3g} s"
+        return f"timed out after {round(result.duration_ms / 1000, 1):g} s"
     code = result.exit_code or 0
     if result.reason == "oom":
         limit = f" ({size_text(memory_bytes)})" if memory_bytes else ""

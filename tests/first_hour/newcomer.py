@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ BUILD = ROOT / "build" / "newcomer"
 BIN = BUILD / "venv" / "bin"
 INSTALL_S = 900.0
 PATIENCE_S = 60.0
+READ_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,17 @@ class Newcomer:
     env: dict[str, str]
 
     def __call__(
-        self, *words: str, stdin: str = "", timeout_s: float = PATIENCE_S, **env: str
+        self,
+        *words: str,
+        stdin: str = "",
+        timeout_s: float = PATIENCE_S,
+        env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program of the installation, or of the machine."""
         return subprocess.run(
             words,
             input=stdin,
-            env={**self.env, **env},
+            env={**self.env, **(env or {})},
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -40,10 +45,10 @@ class Newcomer:
             check=False,
         )
 
-    def reads(self, path: Path, *languages: str, timeout_s: float = 300.0, **env: str) -> int:
+    def reads(self, path: Path, *languages: str, env: Mapping[str, str] | None = None) -> int:
         """Follow a document block by block; how many there were."""
         reader = str(Path(__file__).with_name("reader.py"))
-        done = self("python", reader, str(path), *languages, timeout_s=timeout_s, **env)
+        done = self("python", reader, str(path), *languages, timeout_s=READ_S, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
         return int(done.stdout.splitlines()[-1].split()[0])
 

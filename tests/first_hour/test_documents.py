@@ -74,5 +74,5 @@ def test_examples_build_on_each_other(newcomer: Newcomer) -> None:
         "```console\n$ echo $A \\\n> two\n1 two\n$ echo http://localhost:8000/x\nhere/x\n```\n"
         "```python\nassert (five, os.environ['A']) == ('5\\n', '1')\n```\n"
     )
-    assert newcomer.reads(document, READER_URL="here") == 4
+    assert newcomer.reads(document, env={"READER_URL": "here"}) == 4
     assert [block.line for block in blocks(Path(document))] == [2, 5, 17, 24]

@@ -1,5 +1,5 @@
-"""What a newcomer does wrong, and the whole of what is said to it: in Python, on the command line and
-by HTTP the same words."""
+"""What a newcomer does wrong, and all that is said to it: the same words in Python, on the command
+line and by HTTP."""
 
 import json
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ MISTAKES = [
         error="FileMissing",
         shell="sandbox cp conv-1:nothing.txt .",
         curl="'/download_file?thread_id=conv-1&path=nothing.txt'",
-        prefix="nothing.txt of thread conv-1: ",
+        prefix="thread conv-1: ",
     ),
     Mistake(
         "thread_id 'a/b' contains '/', which is not allowed, as character 2; use 1 to 128"
@@ -64,10 +64,10 @@ MISTAKES = [
     Mistake(
         "big.bin is larger than an upload may be: SANDBOX_MAX_UPLOAD of the server is 1 MiB; split"
         " the file, or make it inside the sandbox",
-        python="sandbox.upload_file('big.bin')",
+        python="SandboxClient('conv-3').upload_file('big.bin')",
         error="FileTooLarge",
-        shell="sandbox cp big.bin conv-1:",
-        curl="/upload_file -F thread_id=conv-1 -F file=@big.bin",
+        shell="sandbox cp big.bin conv-3:",
+        curl="/upload_file -F thread_id=conv-3 -F file=@big.bin",
     ),
     Mistake(
         "/workspace of the sandbox is full (it holds 29.99 MiB), so there is no room for"
@@ -143,7 +143,7 @@ MISTAKES = [
     ),
     Mistake(
         "'127.0.0.1:8000' is not the address of a server; use one like http://127.0.0.1:8000,"
-        " https://host or unix:///path",
+        " https://host or unix:///path (SANDBOX_URL, server_url=)",
         python="SandboxClient('t', server_url='127.0.0.1:8000').execute('true')",
         error="InvalidRequest",
         shell="sandbox ps --url 127.0.0.1:8000",
@@ -224,7 +224,7 @@ def test_keys(machine: dict[str, str], newcomer: Newcomer, tmp_path: Path) -> No
         client = replace(newcomer, env={**newcomer.env, "SANDBOX_URL": url})
         done = client("sandbox", "ps")
         assert (done.returncode, done.stderr) == (125, f"sandbox: {ASK_FOR_KEY}\n")
-        done = client("sandbox", "ps", SANDBOX_API_KEY="wrong")
+        done = client("sandbox", "ps", env={"SANDBOX_API_KEY": "wrong"})
         assert (done.returncode, done.stderr) == (125, f"sandbox: {WRONG_KEY}\n")
         keyless = Mistake(ASK_FOR_KEY, python="sandbox.execute('true')", error="Unauthorized")
         wrong = "SandboxClient('t', api_key='wrong').execute('true')"
@@ -236,7 +236,7 @@ def test_keys(machine: dict[str, str], newcomer: Newcomer, tmp_path: Path) -> No
         assert _curl(client, f"{url}/sessions")["message"] == ASK_FOR_KEY
         wrong_header = f"{url}/sessions -H 'authorization: Bearer wrong'"
         assert _curl(client, wrong_header)["message"] == WRONG_KEY
-        assert client("sandbox", "ps", SANDBOX_API_KEY="right").returncode == 0
+        assert client("sandbox", "ps", env={"SANDBOX_API_KEY": "right"}).returncode == 0
 
 
 STARTS = {
@@ -254,9 +254,9 @@ def test_settings(machine: dict[str, str], newcomer: Newcomer, subtests: pytest.
         with subtests.test(setting):
             env = {**machine, **dict([setting.split("=")])}
             for words in (["serve", "--port", "0"], ["serve", "--print-config"]):
-                done = newcomer("sandbox", *words, **env)
+                done = newcomer("sandbox", *words, env=env)
                 assert (done.returncode, done.stderr) == (125, f"sandbox: {said}\n")
-    done = newcomer("sandbox", "serve", "--print-config", **machine, SANDBOX_MEMORY="1g")
+    done = newcomer("sandbox", "serve", "--print-config", env={**machine, "SANDBOX_MEMORY": "1g"})
     assert "SANDBOX_MEMORY" in done.stderr
     assert "did you mean SANDBOX_MEMORY_LIMIT?" in done.stderr
 
@@ -267,12 +267,12 @@ from sandbox_sdk.integrations.tools import SandboxTools
 with SandboxTools() as tools:
     for name, arguments in (
         ("bash", {"comand": "ls"}), ("write_file", {"path": "a"}), ("nope", {}), ("bash", "{"),
-        ("read_file", {"path": "missing.txt"}), ("bash", {"command": "sudo ls"}),
+        ("bash", {"command": "sudo ls"}), ("read_file", {"path": "missing.txt"}),
     ):
         print(tools.dispatch(name, arguments, thread_id="tools").text, end="\\n--\\n")
     for _ in range(2):
-        call = {"command": "echo once"}
-        print(tools.dispatch("bash", call, thread_id="tools", tool_call_id="1").text, end="\\n--\\n")
+        call = {"thread_id": "tools", "tool_call_id": "1"}
+        print(tools.dispatch("bash", {"command": "echo once"}, **call), end="\\n--\\n")
     tools.cleanup("tools")
 """
     done = remote("python", "-c", script)
@@ -285,9 +285,9 @@ with SandboxTools() as tools:
         " upload_file, download_file. Correct the call and try again.",
         "Error: the arguments are not JSON: Expecting property name enclosed in double quotes: line"
         " 1 column 2 (char 1). Correct the call and try again.",
+        f"bash: line 1: sudo: command not found\n[hint: {WALLS['sudo ls']}]\n[exit code 127]",
         "Error (file_not_found): /workspace/missing.txt does not exist; list its folder to see what"
         " is there. A relative path begins in /workspace, wherever `cd` went.",
-        f"bash: line 1: sudo: command not found\n[hint: {WALLS['sudo ls']}]\n[exit code 127]",
         "once\n[exit code 0]",
         "[answered from an earlier call with this id]\nonce\n[exit code 0]",
         "",

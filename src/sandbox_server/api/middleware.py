@@ -29,6 +29,9 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 MAX_LOGGED_PATH = 200
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
+LARGEST_PIECE = 1 << 20
+"""More than a server hands over of a body at once."""
+
 
 class RequestLog:
     """Gives each request an id and a log line, and turns exceptions into error responses."""
@@ -110,8 +113,9 @@ class BodyLimit:
             limit = self._limits.json_bytes
             announced = announced_bytes(Headers(scope=scope))
             if scope["path"] in self._uploads:
-                # The route checks what is announced: it can name the file.
-                limit, announced = self._limits.upload_bytes + self._limits.form_bytes, 0
+                # The route checks first, also what is announced: it can name the file.
+                limit = self._limits.upload_bytes + self._limits.form_bytes + LARGEST_PIECE
+                announced = 0
             receive = _Body(receive, self._limits, limit=limit, announced=announced).receive
         await self._app(scope, receive, send)
 

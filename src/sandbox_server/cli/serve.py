@@ -193,7 +193,8 @@ async def _warming(service: SandboxService, wanted: int) -> None:
                 return  # Boxes are in use already, or the log shows why there are none.
             await asyncio.sleep(_LOOK_S)
     took_s = time.monotonic() - began
-    print(f"  {wanted} boxes are warm after {took_s:.1f} s", file=sys.stderr, flush=True)
+    boxes = "1 box is" if wanted == 1 else f"{wanted} boxes are"
+    print(f"  {boxes} warm after {took_s:.1f} s", file=sys.stderr, flush=True)
 
 
 def greeting(url: str, service: SandboxService, settings: Settings) -> str:
