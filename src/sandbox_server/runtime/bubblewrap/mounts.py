@@ -172,7 +172,7 @@ def _environment(layout: Layout, env: Mapping[str, str]) -> list[str]:
         **OFFLINE,
         "PYTHONUSERBASE": f"{WORKSPACE}/.local",
         "XDG_CACHE_HOME": f"{WORKSPACE}/.cache",
-        # As in the image of a docker box: a plain `pip install` or `npm install -g` may simply work.
+        # As in the image of a docker box: `pip install` and `npm install -g` may simply work.
         "NPM_CONFIG_PREFIX": f"{WORKSPACE}/.local",
         "NPM_CONFIG_CACHE": f"{WORKSPACE}/.cache/npm",
         "NPM_CONFIG_UPDATE_NOTIFIER": "false",
