@@ -68,7 +68,7 @@ def test_serve_and_what_it_says(alone: Program) -> None:
     assert server.stderr is not None
     try:
         said: list[str] = []
-        while not said or "are warm" not in said[-1]:
+        while not said or "warm after" not in said[-1]:
             said.append(server.stderr.readline())
             assert said[-1], said
         text = "".join(said)
@@ -97,7 +97,7 @@ def test_serve_and_what_it_says(alone: Program) -> None:
 def test_serve_in_a_terminal(alone: Program) -> None:
     with alone.terminal("serve", "--port", "0", "--destroy-on-exit") as terminal:
         terminal.expect("Sandboxes at http://127.0.0.1:")
-        terminal.expect("are warm")
+        terminal.expect("warm after")
         terminal.type("\x03")
         assert terminal.wait() == 0
 
