@@ -58,7 +58,12 @@ class Command:
         self.left: Optional[Dict[int, int]] = None
         """Bytes by pipe that were there when it ended and are still to be read."""
         self.status: Optional[int] = None
-        self.save_fd = -1
+        self.saved = b""
+        """What its shell wrote of its state."""
+        self.special = False
+        """Whether it may change its shell such that that cannot go on."""
+        self.goes_on = False
+        """Whether its shell waits for the next command."""
         self.oom_before: Optional[int] = None
         self.timer: Optional[Timer] = None
         self.stall: Optional[Timer] = None

@@ -6,18 +6,19 @@ import stat
 import time
 from typing import Any, Dict, List, Optional
 
+from .carrying import Carrying
 from .command import Command, exit_of
 from .errors import Refused, refusal
 from .killing import Trace
-from .loop import Loop
+from .loop import READ, Loop
 from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
 from .records import Records
-from .reporting import report
-from .shell import WORKSPACE, Shell, ShellState, begun, encode_call, folder_refused, unsaved
+from .shell import Shell, encode_call, is_special
 from .shells import Shells
+from .state import begun
 from .stdin import Stdin
 
 PREPARE_S = 0.02
@@ -28,8 +29,6 @@ EXHAUSTED_EXIT_CODE = 254
 KILLED_SHELLS = 3
 """After this many shells were killed before they began a command, background processes are killed;
 after twice as many the state is dropped, after three times the command is given up."""
-LOAD_S = 5.0
-"""A shell killed after this long without having begun was blocked by its state."""
 
 
 class Commands:
@@ -38,11 +37,11 @@ class Commands:
     def __init__(self, loop: Loop, meter: Meter, *, open_files: int) -> None:
         self._loop = loop
         self._meter = meter
-        self._state = ShellState.fresh()
         self.records = Records()
         self._by_shell: Dict[Shell, Command] = {}
         self.shells = Shells(loop, open_files, on_exit=self._shell_ended, on_gone=self._all_gone)
         self.pipes = Pipes(loop, on_room=self._settle)
+        self._carrying = Carrying(loop, self.shells, self.pipes)
         self.finished_at = time.monotonic()
         self.ran = 0
 
@@ -52,7 +51,7 @@ class Commands:
 
     @property
     def cwd(self) -> str:
-        return self._state.cwd
+        return self._carrying.state.cwd
 
     def start(
         self,
@@ -76,7 +75,8 @@ class Commands:
         command.key = key
         command.cwd = cwd
         command.oom_before = self._meter.oom_kills()
-        command.call = lambda shell: shell.call(call, self._state)
+        command.call = lambda shell: shell.call(call, self._carrying.state)
+        command.special = is_special(text)
         self.records.add(command)
         self.ran += 1
         if self._meter.crowded():
@@ -91,23 +91,25 @@ class Commands:
         return command
 
     def _spawn(self, command: Command, *, stdin: bool, stdin_open: bool = False) -> None:
-        nursery = self.shells.take(stdin=stdin)
+        nursery = self._carrying.shell_for(command, stdin=stdin)
         shell = nursery.go()
         command.nursery = nursery
         self._by_shell[shell] = command
         command.pipes = {shell.keep(shell.stdout): STDOUT, shell.keep(shell.stderr): STDERR}
-        command.save_fd = shell.keep(shell.save)
         if stdin:
             fd = shell.keep(shell.stdin)
             command.stdin = Stdin(self._loop, fd, to_be_sent=stdin_open)
         try:
             self.pipes.watch(command)
+            if not command.special:
+                self._loop.watch(shell.ended, READ, lambda _events: self._command_ended(nursery))
         except (OSError, MemoryError):
             self._abandon(command, shell)
             raise
         nursery.call(lambda: self._call(command, shell))
         # Delayed: starting the next shell would compete with this command.
-        self._loop.after(PREPARE_S, self.shells.prepare)
+        if self.shells.needs_spare:
+            self._loop.after(PREPARE_S, self.shells.prepare)
 
     def _call(self, command: Command, shell: Shell) -> None:
         assert command.call is not None
@@ -121,6 +123,7 @@ class Commands:
         """Close a shell that has not got its command; it exits."""
         if command.nursery is not None:
             command.nursery.close()
+        self._loop.unwatch(shell.ended)
         shell.close()
         self.pipes.close(command)
 
@@ -163,27 +166,55 @@ class Commands:
             command.timed_out = True
             self.kill(command, 9)
 
+    def _command_ended(self, nursery: Nursery) -> None:
+        """Its shell has told the end of the command. If it can, it goes on; otherwise it exits, and
+        that ends the command."""
+        shell = nursery.shell
+        assert shell is not None
+        code, command = shell.exit_code(), self._by_shell.get(shell)
+        if code is None or command is None:  # It exits.
+            self._loop.unwatch(shell.ended)
+            return
+        command.saved = shell.saved()
+        if not self._carrying.can_go_on(command, nursery):
+            shell.dismiss()
+            return
+        command.goes_on = True
+        command.status = code << 8
+        self._settle(command)
+
     def _shell_ended(self, nursery: Nursery, status: int) -> None:
         shell = nursery.shell
         assert shell is not None
-        command = self._by_shell[shell]
-        shell.close()
-        if status >= 0 and not command.signalled and not begun(command.save_fd):
-            self._start_again(command, status)
+        self._loop.unwatch(shell.ended)
+        command = self._by_shell.get(shell)
+        if command is None:
+            self._carrying.ended(nursery, shell)
             return
-        command.status = status
+        if command.goes_on:  # It was killed while it waited for readers of the last output.
+            command.goes_on = False
+        else:
+            command.saved = shell.saved()
+            command.status = status
+        again = shell.commands > 1
+        shell.close()
+        if status >= 0 and not command.signalled and not begun(command.saved):
+            command.status = None
+            self._start_again(command, status, was_waiting=again)
+            return
         self._settle(command)
 
     def _all_gone(self, nursery: Nursery) -> None:
         if nursery.shell in self._by_shell:
             self._settle(self._by_shell[nursery.shell])
 
-    def _start_again(self, command: Command, status: int) -> None:
+    def _start_again(self, command: Command, status: int, *, was_waiting: bool) -> None:
         """The shell ended before it began the command, so nothing was run. If killed, it may have
-        been hit by accident; if it exited, it could not load the state."""
+        been hit by accident; if it exited, it could not load the state, or could not go on."""
         command.shells += 1
-        if os.WIFEXITED(status) or command.shells > 2 * KILLED_SHELLS:
-            self._drop_state(command)
+        failed = os.WIFEXITED(status) and not was_waiting
+        if failed or command.shells > 2 * KILLED_SHELLS:
+            self._carrying.drop(command)
         if command.shells == KILLED_SHELLS:
             self._make_room(command, "a process in the box kills every new shell")
         self.pipes.close(command)
@@ -199,23 +230,14 @@ class Commands:
 
     def _leave_nursery(self, command: Command) -> None:
         nursery, command.nursery = command.nursery, None
-        if nursery is not None:
-            if nursery.shell is not None:
-                self._by_shell.pop(nursery.shell, None)
-            self.shells.release(nursery)
-        if command.save_fd >= 0:
-            os.close(command.save_fd)
-            command.save_fd = -1
-
-    def _drop_state(self, command: Command) -> None:
-        """Drop a shell state that keeps commands from running."""
-        self._state.close()
-        self._state = ShellState.fresh()
-        text = (
-            b"sandbox: the state of earlier commands could not be loaded; variables, functions and"
-            b" options are reset, and the folder is %s\n" % WORKSPACE.encode()
-        )
-        command.log.append(STDERR, text)
+        if nursery is None:
+            return
+        if nursery.shell is not None:
+            self._by_shell.pop(nursery.shell, None)
+            if command.goes_on:
+                self._carrying.wait(command, nursery)
+                return
+        self.shells.release(nursery)
 
     def _settle(self, command: Command) -> None:
         """Finish a command whose shell has ended, once everything killed is dead and its output is
@@ -231,7 +253,7 @@ class Commands:
                 command.deadline = self._loop.after(SETTLE_S, lambda: self.pipes.hurry(command))
             return
         code, signal = exit_of(status)
-        saved = self._take_state(command)
+        saved = self._carrying.take(command)
         self._finish(
             command,
             exit_code=TIMEOUT_EXIT_CODE if command.timed_out else code,
@@ -239,38 +261,6 @@ class Commands:
             reason=self._reason(command, code),
             state_saved=saved,
         )
-
-    def _take_state(self, command: Command) -> bool:
-        """Keep the shell state: the last command to end wins; a killed one leaves none."""
-        fd, command.save_fd = command.save_fd, -1
-        if folder_refused(fd):
-            message = "cannot enter the start folder %s: it is gone or not accessible" % command.cwd
-            command.refused = Refused("invalid_path", message)
-        elif not begun(fd) and command.age_s > LOAD_S:
-            self._drop_state(command)
-        try:
-            state = None if command.timed_out else ShellState.saved(fd)
-        except Exception:
-            report()  # The command has ended, with or without a state.
-            state = None
-        if state is None:
-            self._report_unsaved(command, fd)
-            os.close(fd)
-            return False
-        self._state.close()
-        self._state = state
-        return True
-
-    def _report_unsaved(self, command: Command, save_fd: int) -> None:
-        """Tell the reader that no state was kept, unless the command was killed."""
-        killed = command.timed_out or exit_of(command.status or 0)[1] is not None
-        why = None if killed or command.refused else unsaved(save_fd)
-        if why is not None:
-            text = (
-                "sandbox: the variables, functions and folder of this command are not kept: %s. The"
-                " next command starts with the previous ones.\n"
-            )
-            command.log.append(STDERR, (text % why).encode())
 
     def _reason(self, command: Command, code: int) -> Optional[str]:
         if command.timed_out:
@@ -286,7 +276,7 @@ class Commands:
         command.log.settle()
         command.result = command.standing(
             output_bytes=command.log.size,
-            cwd=self._state.cwd,
+            cwd=self._carrying.state.cwd,
             timed_out=command.timed_out,
             exit_code=exit_code,
             **more,
@@ -295,7 +285,8 @@ class Commands:
         for follower in list(command.followers):
             follower.wake()
         self.records.finished(command)
-        self._loop.after(0, self.shells.prepare)
+        if self.shells.needs_spare:
+            self._loop.after(0, self.shells.prepare)
 
     def _clear(self, command: Command) -> None:
         """Close what only a running command needs."""

@@ -63,7 +63,8 @@ class Loop:
         """
         before = self._watches.get(fd)
         if before is not None and not before.paused:
-            self._epoll.modify(fd, events)
+            if before.events != events:
+                self._epoll.modify(fd, events)
         else:
             self._epoll.register(fd, events)
             self._new.add(fd)

@@ -8,7 +8,7 @@ import os
 from typing import Any, Dict, Mapping, Optional
 
 from . import processes
-from .shell import WORKSPACE
+from .state import WORKSPACE
 
 _PATHS = {
     "oom": ("memory.events", "memory/memory.oom_control"),

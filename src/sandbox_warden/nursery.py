@@ -89,6 +89,19 @@ class Nursery:
             self._call = let_go
 
     @property
+    def shell_is_alone(self) -> bool:
+        """Whether its shell waits and nothing else is left of its command: no child of the shell,
+        and no orphan, which would be a child of the nursery by now."""
+        if self.shell is None or self._over or self._killing is not None or not self._knows:
+            return False
+        try:
+            return not processes.children(self.shell.pid) and (
+                processes.children(self.pid) == [self.shell.pid]
+            )
+        except OSError:
+            return False
+
+    @property
     def gone(self) -> bool:
         """Whether everything killed is gone."""
         return self._killing is None or self._killing.gone

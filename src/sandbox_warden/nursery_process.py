@@ -10,7 +10,8 @@ import signal
 import socket
 from typing import List, NoReturn, Tuple
 
-from .shell import ARGV, PRELUDE_TARGET, TARGETS, WORKSPACE, prctl
+from .shell import ARGV, PRELUDE_TARGET, TARGETS, prctl
+from .state import WORKSPACE
 
 _PR_SET_CHILD_SUBREAPER = 36
 _BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")

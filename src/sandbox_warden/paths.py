@@ -11,7 +11,7 @@ import stat
 from typing import List, NamedTuple, Optional
 
 from .errors import Refused, refusal, shown
-from .shell import WORKSPACE
+from .state import WORKSPACE
 
 HOME = "/home/sandboxuser"
 PLACES = (WORKSPACE, HOME, "/tmp", "/dev/shm")

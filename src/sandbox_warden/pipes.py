@@ -5,7 +5,7 @@ from typing import Callable, Dict
 
 from .command import Command
 from .loop import READ, Loop
-from .shell import available
+from .shell import Shell, available
 
 READ_SIZE = 256 * 1024
 STALL_S = 10.0
@@ -78,6 +78,21 @@ class Pipes:
             self._late[command] = None
         if len(self._late) > MAX_LATE:
             self.close(next(iter(self._late)))
+
+    def give_back(self, command: Command, shell: Shell) -> None:
+        """Leave the pipes to a shell that goes on. They stay watched: that costs nothing, and what
+        should be written to them nevertheless is dropped."""
+        for fd in command.pipes:
+            self._loop.watch(fd, READ, self._dropper(fd))
+            shell.take_back(fd)
+        command.pipes = {}
+
+    def _dropper(self, fd: int) -> Callable[[int], None]:
+        def drop(_events: int) -> None:
+            if not os.read(fd, READ_SIZE):
+                self._loop.unwatch(fd)
+
+        return drop
 
     def _room(self, command: Command) -> int:
         """How much may be read now without dropping what a live reader has not got yet."""

@@ -1,7 +1,8 @@
-# Read by every bash of the box when it starts (BASH_ENV), before it gets its command. Descriptors:
-# 200 is this text, 201 will hold the state to load, 202 takes the state at the end, 203 signals the
-# start, 204 will hold the call. The rest is in ARGV of shell.py: wait, load the state (at the top
-# level, or its variables would be local to a function), begin, run the command.
+# Read by every bash of the box when it starts (BASH_ENV), before it gets a command. Descriptors: 200
+# is this text, 201 will hold the state to load, 202 takes the state at the end, 203 signals a call,
+# 204 holds it, 205 takes the exit code of a command after which the shell waits for the next. The
+# rest is in SCRIPT of shell.py: wait, load the state (at the top level, or its variables would be
+# local to a function), begin, run the command.
 #
 # A state may define any function, alias and variable, so code that runs after it uses `builtin`
 # (`\builtin` where it is parsed then), expands nothing unquoted and calls no second function. Our
@@ -16,7 +17,6 @@ __sandbox_wait() {
   # A shell that never gets a call exits silently.
   read -rN1 -u203 __sandbox_go || exit 0
   mapfile -d '' -u204 __sandbox_call
-  exec 203<&- 204<&-
   __sandbox_restore= __sandbox_lost= __sandbox_set= __sandbox_aliases= __sandbox_loaded=
 }
 __sandbox_load() {
@@ -65,43 +65,41 @@ __sandbox_check() {
   fi
 }
 __sandbox_begin() {
+  builtin unset -f __sandbox_wait __sandbox_load __sandbox_options __sandbox_check
   builtin eval "${__sandbox_call[1]}"
   __sandbox_command=$__sandbox_set${__sandbox_call[2]}
-  builtin trap "{ $__sandbox_saving || [[ 1 ]]; } >/dev/null 2>&1" EXIT
+  builtin trap "$__sandbox_leaving" EXIT
   [[ $__sandbox_aliases ]] || builtin shopt -s expand_aliases
+  # A shell with unusual options does not go on: our own statements would show in a trace.
+  [[ ${__sandbox_call[3]} && ! $__sandbox_set && ! $__sandbox_aliases ]] &&
+    __sandbox_run=$__sandbox_steps || __sandbox_run=$__sandbox_command
+  builtin unset -v __sandbox_steps
   builtin printf '#begun\n' >&202
 }
-__sandbox_saving='__sandbox_save "$?" "$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}"'
+__sandbox_steps='STEPS'
+__sandbox_leaving='{ __sandbox_save "$?" "$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}" || [[ 1 ]]; } >/dev/null 2>&1'
 __sandbox_save() {
+  # The exit code, which it returns, `shopt` and `set` options, and what turns POSIX mode on.
   # In POSIX mode special builtins take precedence over functions, so `unset` here is bash's own.
   POSIXLY_CORRECT=y
   unset -f builtin && unset -v POSIXLY_CORRECT || return "$1"
   builtin trap - DEBUG ERR RETURN
   builtin trap '' XFSZ
+  __sandbox_call= __sandbox_command= __sandbox_run=
   # A POSIXLY_CORRECT set by the call itself must not turn POSIX mode on for later commands.
   [[ ! $4 || ${__sandbox_restore-} != *'unset -v POSIXLY_CORRECT'* ]] ||
     builtin set -- "$1" "$2" "$3" ''
   # The current folder, whatever PWD says: by the name it was entered with, if still valid.
   if [[ ${DIRSTACK[0]-} == /* && . -ef ${DIRSTACK[0]} ]]; then
-    builtin set -- "$@" "${__sandbox_restore-}" "${DIRSTACK[0]}"
+    builtin set -- "$@" "${DIRSTACK[0]}"
   else
-    builtin set -- "$@" "${__sandbox_restore-}" "$(\builtin pwd -P || \builtin printf %s "${PWD-}")"
+    builtin set -- "$@" "$(\builtin pwd -P || \builtin printf %s "${PWD-}")"
   fi
-  builtin set -- "$@" RANDOM SRANDOM BASH BASHPID BASH_ALIASES BASH_ARGV0 BASH_CMDS BASH_COMMAND \
-    BASH_EXECUTION_STRING BASH_LOADABLES_PATH BASH_SUBSHELL BASH_VERSION BASH_XTRACEFD \
-    COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD HOSTTYPE LINENO \
-    MACHTYPE OSTYPE PIPESTATUS
-  builtin unset -n "${@:7}"
-  builtin unset -v "${@:7}"
   {
-    builtin unset -f trap __sandbox_wait __sandbox_load __sandbox_options __sandbox_check \
-      __sandbox_begin __sandbox_save &&
-      builtin unset -n SANDBOX_COMMAND_ID "${!__sandbox_@}" &&
-      builtin unset -v SANDBOX_COMMAND_ID "${!__sandbox_@}" &&
-      builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${6//$'\n'/?}" "$6" "$2 $3" "$4" &&
+    builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${5//$'\n'/?}" "$5" "$2 $3" "$4" &&
       builtin umask -p &&
       builtin declare -p &&
-      builtin printf '%s\n' "$5" &&
+      builtin printf '%s\n' "${__sandbox_restore-}" &&
       builtin alias -p &&
       builtin printf '__sandbox_loaded=functions\n' &&
       builtin declare -f &&
@@ -110,6 +108,34 @@ __sandbox_save() {
   } >&202
   builtin return "$1"
 }
+__sandbox_next() {
+  # After a command: save the state, tell that the command has ended, and wait for the next. Fails
+  # if there is none, or if the shell is not as every new one is.
+  __sandbox_call= __sandbox_command= __sandbox_run= __sandbox_restore=
+  [[ $BASHOPTS\ $SHELLOPTS == "$__sandbox_usual" && ${DIRSTACK[0]-} == /* ]] || builtin return
+  [[ . -ef ${DIRSTACK[0]} && -x . ]] || builtin return
+  {
+    builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${DIRSTACK[0]//$'\n'/?}" \
+        "${DIRSTACK[0]}" "$__sandbox_usual" '' &&
+      builtin umask -p &&
+      builtin declare -p &&
+      builtin alias -p &&
+      builtin printf '__sandbox_loaded=functions\n' &&
+      builtin declare -f &&
+      builtin declare -Fx &&
+      builtin printf '__sandbox_loaded=all\n#end KEY\n'
+  } >&202 && builtin printf '%s\n' "$__sandbox_status" >&205 || builtin return
+  builtin trap - XFSZ
+  builtin read -rN1 -u203 __sandbox_go && builtin mapfile -d '' -u204 __sandbox_call &&
+    [[ ${#__sandbox_call[@]} == 4 && . -ef ${DIRSTACK[0]} && -x . ]] || builtin return
+  [[ ! $__sandbox_call ]] || builtin cd -- "$__sandbox_call" || builtin return
+  builtin hash -r
+  builtin dirs -c
+  builtin eval "${__sandbox_call[1]}"
+  __sandbox_command=${__sandbox_call[2]}
+  builtin printf '#begun\n' >&202
+}
+__sandbox_end() { builtin return "$__sandbox_status"; }
 trap() {
   # Run the user's EXIT trap after saving the state, not instead of it.
   if [[ $BASH_SUBSHELL != 0 || ($* != *[Ee][Xx][Ii][Tt]* && $* != *0*) ]]; then
@@ -121,15 +147,17 @@ trap() {
     builtin eval "\\builtin set -- $1"
     if [[ ${3-} ]]; then
       # In both branches, so that it sees the exit code in $? and `set -e` cannot skip it.
-      builtin set -- "if { $__sandbox_saving; } >/dev/null 2>&1; then
+      builtin set -- "if ${__sandbox_leaving/ || \[\[ 1 \]\]/}; then
 $3
 else
 $3
 fi"
     else
-      builtin set -- "{ $__sandbox_saving || [[ 1 ]]; } >/dev/null 2>&1"
+      builtin set -- "$__sandbox_leaving"
     fi
     builtin trap -- "$1" EXIT
   fi
 }
+readonly -f trap __sandbox_begin __sandbox_save __sandbox_next __sandbox_end
+readonly __sandbox_usual __sandbox_leaving
 echo 1000 2>/dev/null >/proc/self/oom_score_adj

@@ -14,7 +14,7 @@ from .errors import Refused, refusal
 from .file_channels import MAX_LISTED, Listing, Receiving, Sending
 from .meter import Meter
 from .records import KEY_LENGTH
-from .shell import WORKSPACE
+from .state import WORKSPACE
 
 MAX_STATE = 64 * 1024
 MAX_OUTPUT_LIMIT = 64 << 20

@@ -1,39 +1,51 @@
-"""Running a command in a bash process, with the shell state loaded before and saved after it.
+"""Running commands in a bash process, with the shell state loaded before and saved after each.
 
-Every command is a new bash. It loads the state of the last one (variables, functions, aliases,
-options, working directory) and saves its own at exit, so `exit`, `exec`, a kill or two concurrent
-commands cannot corrupt it. State is passed in sealed memory files and never touches a disk.
+A new bash loads the state that the last command left (variables, functions, aliases, options,
+working directory), runs its command and saves its own state. If it is then as every new one is but
+for that state, it waits for the next command, which costs a tenth of a start. Otherwise it exits,
+as it does after `exit`, and the next command starts from the saved state: so `exec`, a kill or two
+commands at once cannot corrupt it. State is passed in memory files and never touches a disk.
 """
 
 import ctypes
 import fcntl
 import os
 import pkgutil
+import re
 import struct
 import termios
 from typing import Dict, List, Optional, Tuple
 
-WORKSPACE = "/workspace"
+from . import processes
+from .state import BEGUN, KEY, STATE_LIMIT, ShellState
+
 ARGV = [
     "bash",
     "-c",
     "__sandbox_wait; . /dev/fd/201 2>/dev/null; "
     "[[ $__sandbox_loaded$__sandbox_lost$__sandbox_call == all ]] || __sandbox_check; "
-    '__sandbox_begin; builtin eval "$__sandbox_command"',
+    '__sandbox_begin; builtin eval "$__sandbox_run"',
 ]
-TARGETS = (0, 1, 2, 201, 202, 203, 204)
-"""Descriptors of a shell: stdin, stdout, stderr, state, save, go, call. prelude.sh, itself number
-200, uses them; the numbers are too high for users' own redirections."""
+TARGETS = (0, 1, 2, 201, 202, 203, 204, 205)
+"""Descriptors of a shell: stdin, stdout, stderr, state, save, go, call, ended. prelude.sh, itself
+number 200, uses them; the numbers are too high for users' own redirections."""
+MOST_COMMANDS = 64
+"""Of one shell. Each nests in the one before, and leaves things behind that only a new shell is
+without."""
 PRELUDE_TARGET = 200
 PIPE_SIZE = 256 * 1024
 
-_STATE_LIMIT = 4 << 20
-_KEY = os.urandom(8).hex().encode()
-"""Marks a state written by prelude.sh, since a command may write to the same file."""
-_BEGUN = b"#begun\n"
-_NOT_ENTERED = b"#cwd\n"
-_STATE_HEAD = b"#" + _KEY + b" "
-_STATE_END = b"#end " + _KEY + b"\n"
+_RUN = 'builtin eval "$__sandbox_command"; { __sandbox_status=$?; %s } >/dev/null 2>&1'
+"""A command and then our own, redirected as a group, so that no trace or DEBUG trap shows it."""
+_GO_ON = (
+    'builtin eval "$__sandbox_restore"; builtin trap "" XFSZ; builtin trap -p >&202;'
+    " __sandbox_next;"
+)
+"""Not all in a function: variables would be local to it, and a DEBUG trap not in force."""
+_SPECIAL = re.compile(r"(?<![\w-])(?:builtin|enable|exec|set|shopt|trap|ulimit)(?![\w-])")
+"""What changes a shell beyond its state, so that it cannot go on."""
+_OPEN = {0, 1, 2, 202, 203, 204, 205, 206}
+"""Descriptors of a shell that waits: the last while it is telling that it does."""
 _F_SETPIPE_SZ = 1031
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -61,7 +73,9 @@ def prelude_file(open_files: int) -> int:
     the warden's own."""
     limit = b"ulimit -n %d 2>/dev/null\n" % open_files if open_files else b""
     text = pkgutil.get_data(__package__, "prelude.sh") or b""
-    return memory_file(limit + text.replace(b"KEY", _KEY))
+    steps = (_RUN % _GO_ON + " && { builtin set --; ") * (MOST_COMMANDS - 1) + _RUN % ""
+    steps += "; }" * (MOST_COMMANDS - 1) + "; { __sandbox_end; } >/dev/null 2>&1"
+    return memory_file(limit + text.replace(b"KEY", KEY).replace(b"STEPS", steps.encode()))
 
 
 def available(fd: int) -> int:
@@ -69,62 +83,10 @@ def available(fd: int) -> int:
     return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0])
 
 
-class ShellState:
-    """The state one command leaves to the next: a sealed memory file, and the cwd in it."""
-
-    def __init__(self, fd: int, cwd: str) -> None:
-        self.fd = fd
-        self.cwd = cwd
-
-    @classmethod
-    def fresh(cls) -> "ShellState":
-        text = "__sandbox_load %s '' ''\n__sandbox_loaded=all\n" % WORKSPACE
-        return cls(memory_file(text.encode()), WORKSPACE)
-
-    @classmethod
-    def saved(cls, fd: int) -> Optional["ShellState"]:
-        """The state a finished shell wrote to fd; takes over fd. None if the shell wrote none, only
-        part of one, or too much; the previous state then stays."""
-        size = os.fstat(fd).st_size
-        if not len(_STATE_END) < size <= _STATE_LIMIT:
-            return None
-        if os.pread(fd, len(_STATE_END), size - len(_STATE_END)) != _STATE_END:
-            return None
-        head = os.pread(fd, 8192, 0)
-        if not head.startswith(_BEGUN + _STATE_HEAD):
-            return None
-        try:
-            # Processes of the box must not change the state from now on.
-            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        except OSError:
-            pass  # A child has it mapped, and can only harm its own session.
-        cwd = head[len(_BEGUN + _STATE_HEAD) :].split(b"\n", 1)[0]
-        return cls(fd, cwd.decode("utf-8", "replace"))
-
-    def read(self) -> bytes:
-        return os.pread(self.fd, _STATE_LIMIT, 0)
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-def begun(save_fd: int) -> bool:
-    """Whether the shell began its command. If not, nothing of the command was run."""
-    return os.fstat(save_fd).st_size > 0
-
-
-def unsaved(save_fd: int) -> Optional[str]:
-    """Why an ended shell left no state, although it began its command."""
-    size = os.fstat(save_fd).st_size
-    if size > _STATE_LIMIT:
-        return "they take %d bytes, the limit is %d" % (size, _STATE_LIMIT)
-    return "they could not all be written" if size > len(_BEGUN) else None
-
-
-def folder_refused(save_fd: int) -> bool:
-    """Whether the shell could not enter the folder given for the command."""
-    return os.pread(save_fd, len(_NOT_ENTERED) + 1, 0) == _NOT_ENTERED
+def is_special(command: str) -> bool:
+    """Whether a command may change more of its shell than the state. Nothing of ours runs after it
+    then, and the shell does not go on."""
+    return _SPECIAL.search(command) is not None
 
 
 class Shell:
@@ -133,6 +95,8 @@ class Shell:
     def __init__(self, *, stdin: bool) -> None:
         """Raises OSError if the box is out of descriptors."""
         self.pid = 0
+        self.commands = 0
+        """How many calls it has got."""
         self._ours: List[int] = []
         theirs: List[int] = []
         try:
@@ -140,17 +104,20 @@ class Shell:
             self.stdout, out = self._pipe(theirs)
             self.stderr, err = self._pipe(theirs)
             self._state = self._file()
-            self.save = self._file()
+            self._save = self._file()
             self._call = self._file()
             self._go_read, self._go = os.pipe()
             self._ours += (self._go_read, self._go)
+            self.ended, ended = self._pipe(theirs)
         except OSError:
             self.close()
             for fd in theirs:
                 os.close(fd)
             raise
         self.child_ends = theirs
-        self.child_fds = (in_read, out, err, self._state, self.save, self._go_read, self._call)
+        self.child_fds = (
+            in_read, out, err, self._state, self._save, self._go_read, self._call, ended,
+        )  # fmt: skip
 
     def _file(self) -> int:
         fd = memory_file()
@@ -176,23 +143,71 @@ class Shell:
         self.child_ends = []
 
     def call(self, call: bytes, state: ShellState) -> None:
-        """Let the shell run a call (from encode_call), starting from this state."""
-        fill(self._state, state.read())
+        """Let the shell run a call (from encode_call). A new one starts from this state; one that
+        went on has it."""
+        if self.commands == 0:
+            fill(self._state, state.load())
+            os.close(self.keep(self._state))
+            os.close(self.keep(self._go_read))
+        else:
+            _rewind(self._save)
+            _rewind(self._call)
+        self.commands += 1
         fill(self._call, call)
         os.write(self._go, b"g")
-        for fd in (self._state, self._call, self._go):
-            os.close(self.keep(fd))
+
+    def saved(self) -> bytes:
+        """What it has written of its state: a little more than the limit at most."""
+        return os.pread(self._save, STATE_LIMIT + 1, 0)
+
+    def exit_code(self) -> Optional[int]:
+        """The exit code of a command after which it waits for the next, if it has told one."""
+        try:
+            return int(os.read(self.ended, 16)) & 0xFF
+        except (OSError, ValueError):
+            return None
+
+    def is_as_new(self, limits: List[Tuple[int, int]]) -> bool:
+        """Whether nothing but its state has changed. limits: those of a new shell."""
+        folder = "/proc/%d/fd/" % self.pid
+        try:
+            # A command may have closed them.
+            own = {"pipe:[%d]" % os.fstat(fd).st_ino for fd in (self.stdout, self.stderr)}
+            links = {int(name): os.readlink(folder + name) for name in os.listdir(folder)}
+            if links.get(0) != os.devnull:
+                return False
+            # bash keeps its stdout and stderr at other numbers while it waits.
+            others = {link for fd, link in links.items() if fd not in _OPEN} - {os.devnull}
+            return others == own and processes.limits(self.pid) == limits
+        except OSError:
+            return False
+
+    def dismiss(self) -> None:
+        """Have it exit instead of waiting for another call. It saves its state once more."""
+        if self._go in self._ours:
+            _rewind(self._save)
+            os.write(self._save, BEGUN)
+            os.close(self.keep(self._go))
 
     def keep(self, fd: int) -> int:
         """Pass one of our descriptors to the caller, who closes it."""
         self._ours.remove(fd)
         return fd
 
+    def take_back(self, fd: int) -> None:
+        self._ours.append(fd)
+
     def close(self) -> None:
         """Close the remaining descriptors. A shell that still waits for its call exits."""
         for fd in self._ours:
             os.close(fd)
         self._ours = []
+
+
+def _rewind(fd: int) -> None:
+    """Empty a memory file; the shell shares its offset."""
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
 
 
 def _null(theirs: List[int]) -> int:
@@ -203,7 +218,8 @@ def _null(theirs: List[int]) -> int:
 
 def encode_call(command: str, *, command_id: str, cwd: Optional[str], env: Dict[str, str]) -> bytes:
     """A call as the shell reads it. Raises UnicodeEncodeError for invalid text."""
-    parts = (cwd or "", _call_lines(command_id, env), command)
+    goes_on = "" if is_special(command) else "goes on"
+    parts = (cwd or "", _call_lines(command_id, env), command, goes_on)
     return b"".join(part.encode("utf-8", "surrogateescape") + b"\0" for part in parts)
 
 
@@ -211,7 +227,7 @@ def _call_lines(command_id: str, env: Dict[str, str]) -> str:
     lines = ["builtin export SANDBOX_COMMAND_ID=%s\n" % _quote(command_id)]
     for name, value in env.items():
         # Variables of the call are not part of the saved state: it keeps the previous values.
-        lines.append('__sandbox_restore+="unset -v %s\n${%s@A}\n"\n' % (name, name))
+        lines.append('__sandbox_restore+="unset -v %s\n${%s[@]@A}\n"\n' % (name, name))
         lines.append("builtin export %s=%s\n" % (name, _quote(value)))
     return "".join(lines)
 

@@ -1,6 +1,8 @@
 """Spare shells: bash is started in advance, so that a command need not wait for it."""
 
 import errno
+import os
+import resource
 import signal
 from collections import deque
 from typing import Callable, Deque, List, Optional, Set
@@ -12,8 +14,8 @@ from .nursery import Nursery
 from .processes import Killer, Process, Table
 from .shell import Shell, prelude_file
 
-_SPARES = 2
-"""One for the next command, one for a command that follows before the spare is replaced."""
+_SPARES = 1
+"""For a command that cannot go on in the shell of the last one."""
 _MAX_IDLE = 2
 _ATTEMPTS = 10
 """How often a start is retried when the nursery gets killed."""
@@ -22,7 +24,7 @@ _REMEMBERED = 256
 
 
 class Shells:
-    """Gives out shells and reports their end. A shell is used once.
+    """Gives out shells and reports their end.
 
     on_exit(nursery, status): a shell given out has ended; its user releases the nursery.
     on_gone(nursery): everything killed is gone.
@@ -40,6 +42,9 @@ class Shells:
         self._on_exit = on_exit
         self._on_gone = on_gone
         self._prelude = prelude_file(open_files)
+        self._limits = processes.limits(os.getpid())
+        if open_files:
+            self._limits[resource.RLIMIT_NOFILE] = (open_files, open_files)
         self._nurseries: List[Nursery] = []
         self._pids: Set[int] = set()
         """Pids of all nurseries, including closed ones that have not exited yet."""
@@ -56,6 +61,12 @@ class Shells:
             return self._start(Shell(stdin=stdin))
         return self._spares.pop(0)
 
+    def can_go_on(self, nursery: Nursery) -> bool:
+        """Whether a shell that has told the end of its command can run another: nothing is left of
+        the command but the state, so it is as good as a new one."""
+        shell = nursery.shell
+        return nursery.shell_is_alone and shell is not None and shell.is_as_new(self._limits)
+
     def release(self, nursery: Nursery) -> None:
         """The nursery's command has ended."""
         shell = nursery.shell
@@ -68,10 +79,14 @@ class Shells:
         if not nursery.alive and nursery in self._nurseries:
             self._nurseries.remove(nursery)
 
+    @property
+    def needs_spare(self) -> bool:
+        return len(self._spares) < _SPARES
+
     def prepare(self) -> None:
         """Start spare shells for the next commands."""
         try:
-            while len(self._spares) < _SPARES:
+            while self.needs_spare:
                 self._spares.append(self._start(Shell(stdin=False)))
         except OSError:
             pass  # The box is at its limit; the next command gets the error.

@@ -13,9 +13,10 @@ BUILTINS = (
     "test : umask alias unalias read true enable type shift"
 )
 OURS = (
-    "__sandbox_wait", "__sandbox_load", "__sandbox_begin", "__sandbox_save", "__sandbox_saving",
+    "__sandbox_wait", "__sandbox_load", "__sandbox_begin", "__sandbox_save",
     "__sandbox_go", "__sandbox_call", "__sandbox_restore", "__sandbox_lost", "__sandbox_set",
-    "__sandbox_aliases", "__sandbox_loaded", "__sandbox_command", "__sandbox_other",
+    "__sandbox_aliases", "__sandbox_loaded", "__sandbox_command", "__sandbox_run", "__sandbox_end",
+    "__sandbox_next", "__sandbox_status", "__sandbox_leaving", "__sandbox_usual", "__sandbox_other",
 )  # fmt: skip
 
 
@@ -76,8 +77,11 @@ POISONS = [
     "trap 'exit 5' DEBUG",
     "trap '' TERM INT HUP; builtin trap - EXIT",
     # Descriptors and limits.
-    "exec 200>&- 201>&- 202>&- 203>&- 204>&-",
+    "exec 200>&- 201>&- 202>&- 203>&- 204>&- 205>&-",
     "echo junk >&202",
+    "echo junk >&205",
+    "echo 0 >&205; x=1",
+    "echo g >&203; cat <&204",
     "printf '#/workspace\\nexit 0\\n#end\\n' >&202; kill -9 $$",
     "printf '#begun\\n#x /workspace\\nwhile :; do :; done\\n#end\\n' >&202; kill -9 $$",
     "(sleep 0.1; echo junk) >&202 &",
@@ -197,7 +201,7 @@ async def test_a_state_that_cannot_be_loaded_and_a_command_with_input(warden: Wa
 
 
 async def test_functions_that_cannot_be_loaded_are_told(warden: WardenClient) -> None:
-    await warden.run("x=1; alias say='echo say'; function a=b { :; }; function z { :; }")
+    await warden.run("x=1; alias say='echo say'; function a=b { :; }; function z { :; }; exit")
     result = await warden.run("say $x")
     assert result.stdout == "say 1\n"
     assert result.stderr == "sandbox: not all functions of earlier commands could be loaded\n"

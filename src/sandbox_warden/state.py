@@ -1,0 +1,76 @@
+"""The state that one command leaves to the next, as its shell writes it (prelude.sh)."""
+
+import os
+import re
+from typing import Optional
+
+WORKSPACE = "/workspace"
+STATE_LIMIT = 4 << 20
+KEY = os.urandom(8).hex().encode()
+"""Marks a state written by prelude.sh, since a command may write to the same file."""
+BEGUN = b"#begun\n"
+_NOT_ENTERED = b"#cwd\n"
+_HEAD = b"#" + KEY + b" "
+_END = b"#end " + KEY + b"\n"
+_OWN_TRAPS = re.compile(rb"trap -- '[^']*__sandbox_save[^']*' EXIT\ntrap -- '' SIGXFSZ\n", re.S)
+_NOT_LOADED = re.compile(
+    rb"^declare -[^ ]+ (?:RANDOM|SRANDOM|BASH|BASHPID|BASH_ALIASES|BASH_ARGV0|BASH_CMDS"
+    rb"|BASH_COMMAND|BASH_EXECUTION_STRING|BASH_LOADABLES_PATH|BASH_SUBSHELL|BASH_VERSION|BASH_XTRACEFD"
+    rb"|COMP_WORDBREAKS|DIRSTACK|EPOCHREALTIME|EPOCHSECONDS|FUNCNAME|GROUPS|HISTCMD|HOSTTYPE"
+    rb"|LINENO|MACHTYPE|OSTYPE|PIPESTATUS|SANDBOX_COMMAND_ID|__sandbox_\w*)(?:=[^\n]*)?\n"
+    rb"|^declare -f\w* (?:trap|__sandbox_\w+)\n|^(?:trap|__sandbox_\w+) \(\) \n\{ \n.*?^\}\n",
+    re.M | re.S,
+)
+"""bash's own variables, which mean something only in their shell, and ours."""
+
+
+class ShellState:
+    """The state one command leaves to the next, and the cwd in it."""
+
+    def __init__(self, text: bytes, cwd: str) -> None:
+        self._text = text
+        self.cwd = cwd
+
+    @classmethod
+    def fresh(cls) -> "ShellState":
+        text = "__sandbox_load %s '' ''\n__sandbox_loaded=all\n" % WORKSPACE
+        return cls(text.encode(), WORKSPACE)
+
+    @classmethod
+    def saved(cls, data: bytes) -> Optional["ShellState"]:
+        """The state a shell wrote. None if it wrote none, only part of one, or too much; the
+        previous state then stays."""
+        start = data.find(_HEAD)
+        if start < 0 or len(data) > STATE_LIMIT or not data.endswith(_END):
+            return None
+        if not data.startswith(BEGUN):
+            return None
+        cwd = data[start + len(_HEAD) :].split(b"\n", 1)[0]
+        return cls(data[start:], cwd.decode("utf-8", "replace"))
+
+    def load(self) -> bytes:
+        """What a new shell has to run to have this state."""
+        return _NOT_LOADED.sub(b"", self._text)
+
+
+def left_traps(data: bytes) -> bool:
+    """Whether the command has set traps, by what its shell wrote when it ended."""
+    return _OWN_TRAPS.fullmatch(data, len(BEGUN), max(data.find(_HEAD), 0)) is None
+
+
+def begun(data: bytes) -> bool:
+    """Whether the shell began its command, or could not for the call's own fault. If not, nothing
+    of the command was run."""
+    return data.startswith((BEGUN, _NOT_ENTERED))
+
+
+def unsaved(data: bytes) -> Optional[str]:
+    """Why a shell left no state, although it began its command."""
+    if len(data) > STATE_LIMIT:
+        return "they take more than the limit of %d bytes" % STATE_LIMIT
+    return "they could not all be written" if len(data) > len(BEGUN) else None
+
+
+def folder_refused(data: bytes) -> bool:
+    """Whether the shell could not enter the folder given for the command."""
+    return data == _NOT_ENTERED
