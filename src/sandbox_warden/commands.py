@@ -176,7 +176,8 @@ class Commands:
             self._loop.unwatch(shell.ended)
             return
         command.saved = shell.saved()
-        if not self._carrying.can_go_on(command, nursery):
+        if code < 0 or not self._carrying.can_go_on(command, nursery):
+            self._loop.unwatch(shell.ended)
             shell.dismiss()
             return
         command.goes_on = True

@@ -46,6 +46,7 @@ _SPECIAL = re.compile(r"(?<![\w-])(?:builtin|enable|exec|set|shopt|trap|ulimit)(
 """What changes a shell beyond its state, so that it cannot go on."""
 _OPEN = {0, 1, 2, 202, 203, 204, 205, 206}
 """Descriptors of a shell that waits: the last while it is telling that it does."""
+_EXIT_CODE = re.compile(rb"[0-9]{1,3}\n")
 _F_SETPIPE_SZ = 1031
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -161,11 +162,15 @@ class Shell:
         return os.pread(self._save, STATE_LIMIT + 1, 0)
 
     def exit_code(self) -> Optional[int]:
-        """The exit code of a command after which it waits for the next, if it has told one."""
+        """The exit code of a command after which it waits for the next. None if it exits; -1 if
+        something else was told: a command may write there too."""
         try:
-            return int(os.read(self.ended, 16)) & 0xFF
-        except (OSError, ValueError):
+            told = os.read(self.ended, 4096)
+        except OSError:
             return None
+        if not told:
+            return None
+        return int(told) if _EXIT_CODE.fullmatch(told) else -1
 
     def is_as_new(self, limits: List[Tuple[int, int]]) -> bool:
         """Whether nothing but its state has changed. limits: those of a new shell."""

@@ -40,8 +40,8 @@ class ShellState:
     def saved(cls, data: bytes) -> Optional["ShellState"]:
         """The state a shell wrote. None if it wrote none, only part of one, or too much; the
         previous state then stays."""
-        start = data.find(_HEAD)
-        if start < 0 or len(data) > STATE_LIMIT or not data.endswith(_END):
+        start = data.rfind(b"\n" + _HEAD) + 1  # One that was told not to go on writes it again.
+        if start <= 0 or len(data) > STATE_LIMIT or not data.endswith(_END):
             return None
         if not data.startswith(BEGUN):
             return None

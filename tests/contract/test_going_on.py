@@ -41,7 +41,7 @@ closing() { exec 203<&- 205>&-; }
 """
 
 LEFT = {
-    "descriptor": ("ls /proc/$$/fd | grep -cx 3", "0\n"),
+    "descriptor": ("[[ -e /proc/$$/fd/3 ]]; echo $?", "1\n"),
     "elsewhere": ("echo back", "back\n"),
     "limits": ("ulimit -n", "4096\n"),
     "traps": ("trap -p USR1; echo ok", "ok\n"),
