@@ -271,6 +271,11 @@ def test_doctor(alone: Program, sandbox: Program) -> None:
     assert states["bubblewrap"] == states["python"] == states["disk"] == "ok"
     assert "server" not in states
     assert "redis" not in states
+    words = {each["name"]: each["told"] for each in told["findings"]}
+    if states["control groups"] == "ok":
+        assert "CPU burst" in words["control groups"]
+    if states.get("gvisor") == "ok":
+        assert "platform" in words["gvisor"]
     lines = sandbox.output("doctor").splitlines()
     assert [line for line in lines if line.startswith("ok       server") and "healthy" in line]
 
