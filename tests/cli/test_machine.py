@@ -203,7 +203,7 @@ def test_init(alone: Program) -> None:
     shown = alone("serve", "--settings", str(settings), "--print-config", "--json")
     assert json.loads(shown.stdout)["max_sessions"] == 7
     assert alone("init", "etc", "--force", "--json").returncode == 0
-    assert "# SANDBOX_MAX_SESSIONS=200\n" in settings.read_text()
+    assert "# SANDBOX_MAX_SESSIONS=500\n" in settings.read_text()
     told = alone.json("init", "fleet", "--role", "worker")
     assert told["unit"].endswith("/fleet/agent-sandbox-worker.service")
     assert "\nSANDBOX_ROLE=worker\n" in (alone.folder / "fleet/worker.env").read_text()
@@ -271,6 +271,11 @@ def test_doctor(alone: Program, sandbox: Program) -> None:
     assert states["bubblewrap"] == states["python"] == states["disk"] == "ok"
     assert "server" not in states
     assert "redis" not in states
+    words = {each["name"]: each["told"] for each in told["findings"]}
+    if states["control groups"] == "ok":
+        assert "CPU burst" in words["control groups"]
+    if states.get("gvisor") == "ok":
+        assert "platform" in words["gvisor"]
     lines = sandbox.output("doctor").splitlines()
     assert [line for line in lines if line.startswith("ok       server") and "healthy" in line]
 

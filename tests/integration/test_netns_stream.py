@@ -3,11 +3,13 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import aiodocker
 import pytest
 
 from sandbox_sdk.protocol.errors import SessionLost
+from sandbox_server.runtime import cpu_burst
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.docker import DockerRuntime
 from sandbox_server.runtime.docker.config import container_name
@@ -50,6 +52,21 @@ async def test_the_short_way_is_taken_here(box: DockerBox) -> None:
     assert {
         os.readlink(f"/proc/self/task/{task}/ns/net") for task in os.listdir("/proc/self/task")
     } == {network}
+
+
+async def test_a_box_may_burst_where_the_kernel_has_it(box: DockerBox) -> None:
+    pid, _ = await pid_of(box)
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    group = next((line for line in lines if "cpu" in line.split(":")[1].split(",")), lines[-1])
+    parent = "cpu" if group.split(":")[1] else ""
+    files = [
+        Path("/sys/fs/cgroup", parent, group.split(":", 2)[2].lstrip("/"), name)
+        for name in cpu_burst.FILES.values()
+    ]
+    burst = [file for file in files if file.exists()]
+    assert all(file.read_text() == "0\n" for file in burst)
+    await (await box.open_stream()).close()
+    assert all(file.read_text() == "50000\n" for file in burst)
 
 
 async def test_both_ways_lead_to_the_same_shell(

@@ -22,7 +22,11 @@ from sandbox_server.runtime.docker.config import (
     container_name,
     relay_command,
 )
-from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
+from sandbox_server.runtime.docker.enforcement import (
+    enforcement,
+    obstacle_to_burst,
+    obstacle_to_disks,
+)
 from sandbox_server.runtime.docker.stream import Demultiplexer, ExecStream
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.client import WardenBox
@@ -262,6 +266,17 @@ def test_disks_need_an_engine_that_is_root_here(option):
     here = {**INFO, "KernelVersion": os.uname().release, "MemTotal": memory}
     assert obstacle_to_disks(here, unix_socket=True) == ""
     assert obstacle_to_disks({**here, "SecurityOptions": [option]}, unix_socket=True)
+
+
+def test_the_burst_of_boxes_needs_root_on_the_engines_machine(monkeypatch):
+    memory = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    here = {**INFO, "KernelVersion": os.uname().release, "MemTotal": memory}
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert obstacle_to_burst(here, unix_socket=True) == ""
+    assert "another machine" in obstacle_to_burst(here, unix_socket=False)
+    assert "another machine" in obstacle_to_burst(INFO, unix_socket=True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "not root" in obstacle_to_burst(here, unix_socket=True)
 
 
 def test_another_user_with_the_number_of_the_boxs_user_is_replaced(tmp_path):

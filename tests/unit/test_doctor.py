@@ -7,6 +7,7 @@ import pytest
 
 from sandbox_server.doctor.confinement import Promised, judge, judge_memory
 from sandbox_server.doctor.findings import State
+from sandbox_server.doctor.machine import _platform
 from sandbox_server.doctor.versions import (
     Component,
     examine_bubblewrap,
@@ -166,3 +167,9 @@ def test_calls_that_gvisor_answers_itself() -> None:
     facts = {**GOOD, "seccomp": 0, "calls": ["unshare user", "syslog"]}
     assert bad(facts, gvisor) == {}
     assert bad({**facts, "calls": ["mount"]}, gvisor) == {"system calls": State.FAILED}
+
+
+def test_the_platform_of_gvisor_is_told() -> None:
+    assert _platform(["--network=none", "--platform=systrap"]) == "platform systrap"
+    assert _platform(["-platform=ptrace"]).startswith("platform ptrace (systrap is faster")
+    assert _platform(["--network=none"]) == "its default platform"

@@ -16,6 +16,7 @@ from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import main as main_module
 from sandbox_server.local.host import local_settings
 from sandbox_server.settings import IN_PROCESS, Settings, entries, load
+from sandbox_server.settings.capacity import memory_bytes, sessions_for
 from sandbox_server.settings.file import read_into_environment
 
 SECRET = "acme:key-of-acme"
@@ -290,3 +291,32 @@ def test_the_process_ends_with_the_line_and_a_code(tmp_path: Path) -> None:
     assert ended.returncode == 125
     (line,) = ended.stderr.splitlines()
     assert line.startswith("sandbox: SANDBOX_POOL_SIZE: ")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file", "limit", "sessions"),
+    [
+        ("0::/", "memory.max", "max", 2048),
+        ("0::/a.slice/own.scope", "a.slice/memory.max", str(6 << 30), 512),
+        ("0::/a.slice/own.scope", "a.slice/own.scope/memory.max", str(6 << 30), 512),
+        ("4:memory:/own\n0::/", "memory/own/memory.limit_in_bytes", str(6 << 30), 512),
+        ("4:memory:/of/the/host\n0::/", "memory/memory.limit_in_bytes", str(6 << 30), 512),
+        ("4:memory:/own\n0::/", "memory/own/memory.limit_in_bytes", "9223372036854771712", 2048),
+        ("0::/", "memory.max", str(64 << 20), 50),
+    ],
+)
+def test_how_many_sessions_follows_from_the_memory(
+    tmp_path: Path, cgroup: str, file: str, limit: str, sessions: int
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal:  {24 << 20} kB\nMemFree: 1 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text(f"{cgroup}\n")
+    path = tmp_path / "sys/fs/cgroup" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{limit}\n")
+    assert sessions_for(memory_bytes(tmp_path)) == sessions
+
+
+def test_the_default_of_max_sessions_is_this_machines() -> None:
+    assert load().max_sessions == sessions_for(memory_bytes())
+    assert load(max_sessions=7).max_sessions == 7

@@ -71,7 +71,9 @@ def _groups() -> Finding:
     name, found = "control groups", cgroups.find()
     lacking = [each for each in ("memory", "pids", "cpu") if each not in found.parents]
     if not lacking:
-        return Finding(name=name, state=State.OK, told=f"version {found.version}, writable")
+        burst = "with CPU burst" if cgroups.has_burst(found) else "no CPU burst: needs Linux 5.14"
+        told = f"version {found.version}, writable, {burst}"
+        return Finding(name=name, state=State.OK, told=told)
     return Finding(
         name=name,
         state=State.OPTIONAL,
@@ -93,6 +95,7 @@ def _disk(folder: Path) -> Finding:
 
 async def _docker(settings: Settings, wants: str) -> AsyncGenerator[Finding]:
     try:
+        from sandbox_server.runtime.docker.enforcement import obstacle_to_burst
         from sandbox_server.runtime.docker.engine import Endpoint, Engine
 
         engine = Engine(Endpoint.of())
@@ -108,6 +111,8 @@ async def _docker(settings: Settings, wants: str) -> AsyncGenerator[Finding]:
         async with asyncio.timeout(_ANSWER_S):
             told = f"{await engine.version()} at {engine.endpoint.url}"
             info = await engine.info()
+        if why := obstacle_to_burst(info, unix_socket=bool(engine.endpoint.path)):
+            told += f", no CPU burst: {why}"
         yield Finding(name="docker engine", state=State.OK, told=told)
         yield await _image(engine, settings.image, needed=wants in ("docker", "auto"))
         yield _gvisor(info, settings.docker_runtime or "")
@@ -140,7 +145,8 @@ def _gvisor(info: dict[str, object], wanted: str) -> Finding:
     runtimes = info.get("Runtimes")
     name = wanted or "runsc"
     if isinstance(runtimes, dict) and name in runtimes:
-        told = f"{name}, in use" if wanted else f"{name}, for SANDBOX_DOCKER_RUNTIME={name}"
+        use = "in use" if wanted else f"for SANDBOX_DOCKER_RUNTIME={name}"
+        told = f"{name}, {use}, {_platform(runtimes[name].get('runtimeArgs') or [])}"
         return Finding(name="gvisor", state=State.OK, told=told)
     return Finding(
         name="gvisor",
@@ -149,6 +155,16 @@ def _gvisor(info: dict[str, object], wanted: str) -> Finding:
         fix='install runsc, add {"runtimes": {"runsc": {"path": "/usr/bin/runsc"}}} to'
         " /etc/docker/daemon.json and restart the engine",
     )
+
+
+def _platform(arguments: list[str]) -> str:
+    """How gVisor intercepts system calls, which decides how fast a box is."""
+    for argument in arguments:
+        if argument.lstrip("-").startswith("platform="):
+            chosen = argument.partition("=")[2]
+            slow = " (systrap is faster, where this runsc has it)" if chosen == "ptrace" else ""
+            return f"platform {chosen}{slow}"
+    return "its default platform"
 
 
 def _bubblewrap(settings: Settings, *, needed: bool) -> Finding:

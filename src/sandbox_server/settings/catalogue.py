@@ -25,7 +25,7 @@ class Entry:
     """Whether the variable is accepted without its prefix too."""
     meaning: str
     default: str
-    """As one would write it; empty for none."""
+    """As one would write it; empty for none, or where it depends on the machine."""
     about: About
 
     def text(self, value: object) -> str:
@@ -43,7 +43,7 @@ def entries() -> Iterator[Entry]:
             variable=f"{PREFIX}{name.upper()}",
             plain=field.validation_alias is not None,
             meaning=field.description,
-            default=_text(_default(field), known.unit),
+            default="" if known.otherwise else _text(_default(field), known.unit),
             about=known,
         )
 

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, MAX_TIMEOUT_S
 from sandbox_server.runtime.base import Network
 from sandbox_server.runtime.registry import AUTO
+from sandbox_server.settings.capacity import default_max_sessions
 from sandbox_server.settings.fields import (
     ALL,
     FLEET,
@@ -89,7 +90,12 @@ class DeclaredSettings(BaseSettings):
         le=MAX_TIMEOUT_S,
     )
     max_sessions: int = _session(
-        200, "Sessions at the same time; more are told to wait.", unit="number", ge=1
+        default_max_sessions,
+        "Sessions at the same time; more are told to wait.",
+        unit="number",
+        otherwise="one for every 12 MiB of memory, at least 50",
+        example="500",
+        ge=1,
     )
     output_limit: Size = _session(
         1 << 20,

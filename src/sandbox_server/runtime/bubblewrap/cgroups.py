@@ -9,10 +9,11 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandbox_server.runtime import cpu_burst
 from sandbox_server.runtime.base import Limits
 
 ROOT = Path("/sys/fs/cgroup")
@@ -68,6 +69,7 @@ def _first_version(limits: Limits) -> tuple[list[_Write], _Meters]:
         ("pids", "pids.max", str(limits.pids), True),
         ("cpu", "cpu.cfs_period_us", str(_PERIOD_US), True),
         ("cpu", "cpu.cfs_quota_us", str(_quota_us(limits)), True),
+        ("cpu", cpu_burst.FILES[1], str(_quota_us(limits)), False),
     ]
     meters = {
         "oom": ("memory", "memory.oom_control"),
@@ -84,6 +86,7 @@ def _second_version(limits: Limits) -> tuple[list[_Write], _Meters]:
         ("memory", "memory.swap.max", "0", False),
         ("pids", "pids.max", str(limits.pids), True),
         ("cpu", "cpu.max", f"{_quota_us(limits)} {_PERIOD_US}", True),
+        ("cpu", cpu_burst.FILES[2], str(_quota_us(limits)), False),
     ]
     meters = {
         "oom": ("memory", "memory.events"),
@@ -145,13 +148,30 @@ def _enable(parent: Path, names: list[str]) -> None:
 
 def _can_enter(parent: Path) -> bool:
     """Whether our processes can enter a new group below parent."""
+    try:
+        with _probe(parent) as group:
+            words = ["/bin/sh", "-c", 'echo 0 >"$0"', str(group / "cgroup.procs")]
+            return subprocess.run(words, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def has_burst(groups: Groups) -> bool:
+    """Whether the kernel has CPU burst. The root group of version 2 does not show it."""
+    parent = groups.parents.get("cpu")
+    if parent is None:
+        return False
+    with _probe(parent) as group:
+        return (group / cpu_burst.FILES[groups.version]).exists()
+
+
+@contextlib.contextmanager
+def _probe(parent: Path) -> Iterator[Path]:
+    """A group that is there for a moment. Raises OSError."""
     probe = parent / f"sandbox-probe-{os.getpid()}-{time.monotonic_ns()}"
     try:
         probe.mkdir()
-        words = ["/bin/sh", "-c", 'echo 0 >"$0"', str(probe / "cgroup.procs")]
-        return subprocess.run(words, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
+        yield probe
     finally:
         remove([str(probe)])
 

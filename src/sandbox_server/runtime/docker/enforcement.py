@@ -48,6 +48,15 @@ def obstacle_to_disks(info: Mapping[str, object], *, unix_socket: bool) -> str:
     return ""
 
 
+def obstacle_to_burst(info: Mapping[str, object], *, unix_socket: bool) -> str:
+    """Why this process cannot write to the control groups of boxes; empty if it can."""
+    if not unix_socket or not _is_this_machine(info):
+        return "the engine is on another machine"
+    if os.geteuid() != 0:
+        return "the server is not root"
+    return ""
+
+
 def _is_this_machine(info: Mapping[str, object]) -> bool:
     """Compare kernel and memory size: a unix socket may lead into a virtual machine. Both values
     are the host's even inside a container."""

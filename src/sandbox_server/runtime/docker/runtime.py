@@ -17,7 +17,7 @@ import structlog
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
-from sandbox_server.runtime import loop_disk
+from sandbox_server.runtime import cpu_burst, loop_disk
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Limits, Network, Runtime
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
@@ -50,29 +50,37 @@ class DockerBox(WardenBox):
         *,
         python: str,
         same_machine: bool,
+        direct: bool,
     ) -> None:
-        """same_machine: whether to try a direct stream before an exec."""
+        """same_machine: whether we may be root on the engine's machine.
+        direct: whether to try a direct stream before an exec there."""
         super().__init__(box_id)
         self._engine = engine
         self._relay = config.relay_command(python)
         self._gone = f"box {box_id} is gone"
         self._name = config.container_name(box_id)
         self._same_machine = same_machine
+        self._direct = direct
 
     async def open_stream(self) -> ByteStream:
         if self._same_machine:
+            pid, container_id = await self._process()
+            if why := cpu_burst.allow(pid, container_id):
+                log.info("box.no_cpu_burst", box=self.id, why=why)
             try:
-                return await self._open_netns_stream()
+                if self._direct:
+                    return await open_netns_stream(pid, container_id, gone=self._gone)
             except NoNetnsStream as exc:
                 log.info("box.no_netns_stream", box=self.id, why=str(exc))
-                self._same_machine = False
+            self._same_machine = False  # An exec needs no pid, and the burst stays.
         return await self._open_exec()
 
-    async def _open_netns_stream(self) -> ByteStream:
+    async def _process(self) -> tuple[int, str]:
+        """The pid of the warden on the engine's machine, and the container's id."""
         about = await self._show()
         if not about["State"]["Running"]:
             raise SessionLost(self._gone)
-        return await open_netns_stream(int(about["State"]["Pid"]), about["Id"], gone=self._gone)
+        return int(about["State"]["Pid"]), about["Id"]
 
     async def _open_exec(self) -> ByteStream:
         with self._engine.errors(gone=self._gone):
@@ -249,8 +257,14 @@ class DockerRuntime(Runtime):
         return found
 
     def _box(self, box_id: str, *, python: str) -> DockerBox:
-        same_machine = bool(self._engine.endpoint.path) and os.geteuid() == 0 and not self.gvisor
-        return DockerBox(self._engine, box_id, python=python, same_machine=same_machine)
+        same_machine = bool(self._engine.endpoint.path) and os.geteuid() == 0
+        return DockerBox(
+            self._engine,
+            box_id,
+            python=python,
+            same_machine=same_machine,
+            direct=not self.gvisor,
+        )
 
     async def _remove_volumes(self) -> None:
         """Remove volumes of boxes that were removed by hand: `docker rm` without -v keeps them."""
