@@ -15,6 +15,8 @@ from typing import Any, Literal
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from sandbox_server import log_fields
+
 # Without locals: they may contain secrets, and rendering them takes seconds.
 _short_tracebacks = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -29,7 +31,7 @@ def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
     """auto: console on a terminal, else JSON. Libraries log in the same format, from WARNING up."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
     steps: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
+        log_fields.merge,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         *_rendering(console=console),
