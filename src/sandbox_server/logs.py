@@ -9,11 +9,17 @@ import logging
 import re
 import sys
 import threading
+import time
 from collections.abc import MutableMapping
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+from sandbox_server import log_fields
+from sandbox_server.log_writer import LineWriter
 
 # Without locals: they may contain secrets, and rendering them takes seconds.
 _short_tracebacks = structlog.processors.ExceptionRenderer(
@@ -28,20 +34,75 @@ _CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace(r"\x00-", r"\x00-\x09\x0
 def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
     """auto: console on a terminal, else JSON. Libraries log in the same format, from WARNING up."""
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
-    steps: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        *_rendering(console=console),
-    ]
+    rendering = _rendering(console=console)
+    writer = LineWriter(sys.stderr, partial(_rendered, rendering))
     structlog.configure(
-        processors=steps,
+        processors=[_noted],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _Lines(writer),
+        cache_logger_on_first_use=True,
     )
-    foreign = logging.StreamHandler(sys.stderr)
-    foreign.setFormatter(_library_formatter(steps))
-    logging.basicConfig(handlers=[foreign], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[_OfLibraries(writer)], level=logging.WARNING, force=True)
+
+
+def _noted(_logger: WrappedLogger, method: str, event: EventDict) -> tuple[tuple[EventDict], Any]:
+    """All that has to be known at once; the rest is left to the writer."""
+    level = "error" if method == "exception" else method
+    noted = {**log_fields.bound(), **event, "level": level, "timestamp": time.time()}
+    if noted.get("exc_info") is True:  # What is being handled in this thread, not in the writer's.
+        noted["exc_info"] = sys.exception()
+    return (noted,), {}
+
+
+def _rendered(rendering: list[Processor], event: EventDict) -> str:
+    at = datetime.fromtimestamp(event.pop("timestamp", time.time()), UTC)
+    event["timestamp"] = at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    line: Any = event
+    for step in rendering:
+        line = step(None, "", line)
+    return str(line)
+
+
+class _Lines:
+    """structlog's logger: those of its methods that are called."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+
+    def info(self, event: EventDict) -> None:
+        # Outside of a request, others may write to stderr too: there the order counts.
+        (self._writer.hold if "request_id" in event else self._writer.write)(event)
+
+    def error(self, event: EventDict) -> None:
+        self._writer.write(event)
+
+    debug = info
+    warning = critical = exception = error
+
+
+class _OfLibraries(logging.Handler):
+    """Writes the records of libraries as lines of ours."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = record.getMessage()
+        except Exception:  # Its arguments do not fit: as logging does, tell without raising.
+            self.handleError(record)
+            return
+        event = {
+            **log_fields.bound(),
+            "event": message,
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "timestamp": record.created,
+        }
+        if record.exc_info:
+            event["exc_info"] = record.exc_info
+        self._writer.write(event)
 
 
 def _rendering(*, console: bool) -> list[Processor]:
@@ -51,17 +112,6 @@ def _rendering(*, console: bool) -> list[Processor]:
         colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
     )
     return [structlog.processors.format_exc_info, escape_control, renderer]
-
-
-def _library_formatter(steps: list[Processor]) -> logging.Formatter:
-    return structlog.stdlib.ProcessorFormatter(
-        processors=[
-            structlog.stdlib.ExtraAdder(allow=[]),
-            structlog.stdlib.add_logger_name,
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            *steps,
-        ]
-    )
 
 
 def escape_control(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 
 import pytest
-import structlog
 from starlette.datastructures import Headers
 from structlog.testing import capture_logs
 
 from sandbox_sdk.protocol.errors import Unauthorized
+from sandbox_server import log_fields
 from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
 from tests.api.serving import Served, eventually, served
 
@@ -119,7 +119,7 @@ def logged(
 ) -> dict[str, object]:
     """The line of one request, which is written after its answer: that of the test before may come
     in this one."""
-    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as entries:
+    with capture_logs(processors=[log_fields.merge]) as entries:
         answer = server.http.request("POST", path, **options)  # type: ignore[arg-type]
         request_id = answer.headers["x-request-id"]
 

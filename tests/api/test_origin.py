@@ -148,3 +148,13 @@ def test_json_is_read_whatever_it_is_called(open_server: Served, kind: str | Non
         answer = open_server.http.post(path, content=content, headers=headers)
         assert answer.status_code in (status, 404), (path, answer.text)
         assert answer.status_code == status or path.startswith("/command/"), answer.text
+
+
+def test_remembered_hosts_change_no_verdict() -> None:
+    """Callers choose the names: any number of them, asked twice, are judged as the first time."""
+    hosts = AllowedHosts()
+    names = [f"{number}.example" for number in range(200)] + ["x" * 1000]
+    for _ in range(2):
+        assert not any(name in hosts for name in names)
+        assert "localhost:8000" in hosts
+    assert len(hosts._judged) < len(names)

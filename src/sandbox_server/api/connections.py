@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from sandbox_sdk.protocol.errors import Capacity, FileTooLarge, RequestTimeout, SandboxError
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.middleware import WHOLE
 
 log = structlog.get_logger(__name__)
 
@@ -122,6 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._request_is_whole = True
+        self.scope["state"][WHOLE] = True
         super().on_message_complete()
 
     def on_response_complete(self) -> None:

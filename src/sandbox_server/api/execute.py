@@ -10,7 +10,6 @@ from fastapi import Body, Header, Query
 from pydantic import Discriminator, Field, Tag, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
-from structlog.contextvars import bind_contextvars
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
@@ -25,6 +24,7 @@ from sandbox_sdk.protocol.models import (
     invalid_fields,
 )
 from sandbox_sdk.protocol.models import Request as RequestModel
+from sandbox_server import log_fields
 from sandbox_server.api import examples
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import (
@@ -72,7 +72,7 @@ class _Query(RequestModel):
 async def execute(asked: Asked) -> Response:
     wants_events = EVENT_STREAM in asked.http.headers.get("accept", "").lower()
     after = _resumed(asked.http)
-    body = _parsed(await asked.http.body())
+    body = _parsed(await asked.body())
     bind_target(body)
     if isinstance(body, ExecuteRequest) and body.dry_run:
         request = CheckRequest(**{**dict(body), "dry_run": True})
@@ -80,7 +80,7 @@ async def execute(asked: Asked) -> Response:
         return json_response(op.CHECK, verdict)
     if after is None and not wants_events:
         result = await asked.sandboxes.call(op.EXECUTE, _command(body))
-        bind_contextvars(command_id=result.command_id)
+        log_fields.bind(command_id=result.command_id)
         return json_response(op.EXECUTE, result)
     if not wants_events:
         raise InvalidRequest(f"resuming a command needs the header Accept: {EVENT_STREAM}")
@@ -140,7 +140,7 @@ async def _streamed(asked: Asked, events: AsyncIterator[CommandEvent], after: Po
         feed = await stack.enter_async_context(Feed(events))
         first = await feed.next()
         if isinstance(first, StartEvent):
-            bind_contextvars(command_id=first.command_id)
+            log_fields.bind(command_id=first.command_id)
         return EventResponse(
             feed,
             first,

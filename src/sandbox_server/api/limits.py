@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from starlette.datastructures import Headers
-
 KIB = 1 << 10
 MIB = 1 << 20
 
@@ -38,9 +36,3 @@ class ApiLimits:
 
     keep_alive_s: float = 15.0
     """A keep-alive comment is sent after this long without an event."""
-
-
-def announced_bytes(headers: Headers) -> int:
-    """The Content-Length of a request; 0 without one."""
-    length = headers.get("content-length", "")
-    return int(length) if length.isdecimal() else 0

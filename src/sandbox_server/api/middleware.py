@@ -9,9 +9,7 @@ from urllib.parse import quote
 from uuid import uuid4
 
 import structlog
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bound_contextvars, unbind_contextvars
 
 from sandbox_sdk.protocol.errors import (
     FileTooLarge,
@@ -20,12 +18,14 @@ from sandbox_sdk.protocol.errors import (
     RuntimeUnavailable,
     SandboxError,
 )
+from sandbox_server import log_fields
 from sandbox_server.api.errors import error_response, log_failure
-from sandbox_server.api.limits import ApiLimits, announced_bytes
+from sandbox_server.api.headers import announced_bytes, header
+from sandbox_server.api.limits import ApiLimits
 
 log = structlog.get_logger(__name__)
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 MAX_LOGGED_PATH = 200
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -43,12 +43,13 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope.setdefault("state", {})["request_id"] = request_id(Headers(scope=scope))
-        with bound_contextvars(request_id=scope["state"]["request_id"]):
-            try:
-                await self._logged(scope, receive, send)
-            finally:
-                unbind_contextvars("tenant", "thread", "session", "command_id")
+        given = request_id(header(scope, b"x-request-id"))
+        scope.setdefault("state", {})["request_id"] = given
+        bound = log_fields.begin(request_id=given)
+        try:
+            await self._logged(scope, receive, send)
+        finally:
+            log_fields.end(bound)
 
     async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
         started, answer = time.perf_counter(), _Answer(scope["state"]["request_id"], send)
@@ -75,10 +76,9 @@ class RequestLog:
             )
 
 
-def request_id(headers: Headers) -> str:
+def request_id(given: bytes) -> str:
     """The caller's X-Request-ID if it is safe to log, else a new id."""
-    given = headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
+    return given.decode() if _REQUEST_ID.fullmatch(given) else uuid4().hex
 
 
 class _Answer:
@@ -90,7 +90,8 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            MutableHeaders(scope=message)["X-Request-ID"] = self.request_id
+            own = (b"x-request-id", self.request_id.encode())
+            message["headers"] = [*message.get("headers", ()), own]
         await self._send(message)
 
     async def fail(self, error: SandboxError, scope: Scope, receive: Receive) -> None:
@@ -98,6 +99,11 @@ class _Answer:
         notices."""
         if self.status is None:
             await error_response(error, self.request_id)(scope, receive, self.send)
+
+
+WHOLE = "body_is_whole"
+"""Set in the state of a request by a server that has received all of its body: no timer is needed
+to wait for it."""
 
 
 class BodyLimit:
@@ -111,12 +117,13 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] in WITH_BODY:
             limit = self._limits.json_bytes
-            announced = announced_bytes(Headers(scope=scope))
+            announced = announced_bytes(scope)
             if scope["path"] in self._uploads:
                 # The route checks first, also what is announced: it can name the file.
                 limit = self._limits.upload_bytes + self._limits.form_bytes + LARGEST_PIECE
                 announced = 0
-            receive = _Body(receive, self._limits, limit=limit, announced=announced).receive
+            body = _Body(receive, self._limits, limit=limit, announced=announced)
+            receive = body.receive_at_once if scope["state"].get(WHOLE) else body.receive
         await self._app(scope, receive, send)
 
 
@@ -129,6 +136,13 @@ class _Body:
         self._bytes = 0
         self._waited_s = 0.0
         self._whole = False
+
+    async def receive_at_once(self) -> Message:
+        """receive() for a body that is here already. Raises FileTooLarge."""
+        self._check(self._announced)
+        message = await self._receive()
+        self._check(len(message.get("body", b"")))
+        return message
 
     async def receive(self) -> Message:
         """Raises FileTooLarge and RequestTimeout."""

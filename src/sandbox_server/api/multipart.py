@@ -15,7 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from sandbox_sdk.protocol.errors import FileTooLarge, InvalidRequest
 from sandbox_server.api.errors import ClientGone
-from sandbox_server.api.limits import ApiLimits, announced_bytes
+from sandbox_server.api.headers import announced_bytes
+from sandbox_server.api.limits import ApiLimits
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -157,7 +158,7 @@ async def read_upload(request: Request, *, path: str | None, limits: ApiLimits) 
             name = fields.get("path") or path or part.filename or "the file"
             too_large = FileTooLarge.upload(name, limit_bytes=limits.upload_bytes)
             # Here and not in BodyLimit, which does not know the name of the file.
-            if announced_bytes(request.headers) > limits.upload_bytes + limits.form_bytes:
+            if announced_bytes(request.scope) > limits.upload_bytes + limits.form_bytes:
                 raise too_large
             chunks = _file(reader, limits.upload_bytes, too_large)
             return UploadForm(fields, part.filename, chunks)

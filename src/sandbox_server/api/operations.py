@@ -48,7 +48,7 @@ def operation_route(operation: Operation[Any, Any], served: Served) -> PublicRou
 def _keyed(operation: Operation[Any, Any]) -> Handler:
     async def handle(asked: Asked) -> Response:
         if operation.method == "POST":
-            request = parse_body(operation.request, await asked.http.body())
+            request = parse_body(operation.request, await asked.body())
         else:
             request = parse_query(operation.request, asked.http)
         bind_target(request)

@@ -12,16 +12,19 @@ import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox_sdk.protocol.errors import Forbidden
 from sandbox_server.api.errors import error_response
 
 ANY = "*"
+_LOOKED_AT = (b"host", b"sec-fetch-site", b"origin")
 _OWN_SITES = ("same-origin", "none")
 """`Sec-Fetch-Site` of our own pages, and of an address typed by the user."""
 _PORTS = {"http": 80, "https": 443}
+_REMEMBERED = 64
+_LONGEST_NAME = 300
+"""Bounds on the hosts whose verdict is remembered: callers choose them."""
 
 
 class AllowedHosts:
@@ -32,9 +35,19 @@ class AllowedHosts:
         self._everywhere = listening_on in ("0.0.0.0", "::", "")
         own = () if self._everywhere else (listening_on,)
         self._names = {_normal(name) for name in ("localhost", socket.gethostname(), *own, *more)}
+        # Most callers use one name for a server; parsing it takes longer than all else here.
+        self._judged: dict[str, bool] = {}
 
     def __contains__(self, host: str) -> bool:
         """host: the header's value, with or without a port."""
+        known = self._judged.get(host)
+        if known is None:
+            known = self._judge(host)
+            if len(self._judged) < _REMEMBERED and len(host) <= _LONGEST_NAME:
+                self._judged[host] = known
+        return known
+
+    def _judge(self, host: str) -> bool:
         name = _normal(_split(host)[0])
         if name in self._names or ANY in self._names:
             return True
@@ -54,7 +67,7 @@ class OriginGuard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = _refusal(Headers(scope=scope), self._hosts) if scope["type"] == "http" else ""
+        refused = _refusal(scope, self._hosts) if scope["type"] == "http" else ""
         if not refused:
             await self._app(scope, receive, send)
             return
@@ -63,15 +76,19 @@ class OriginGuard:
         await error_response(error, scope["state"]["request_id"])(scope, receive, send)
 
 
-def _refusal(headers: Headers, hosts: AllowedHosts) -> str:
+def _refusal(scope: Scope, hosts: AllowedHosts) -> str:
     """Why a request is refused; empty if it is not."""
-    named = headers.getlist("host")
+    given: dict[bytes, list[str]] = {name: [] for name in _LOOKED_AT}
+    for name, value in scope["headers"]:
+        if name in given:
+            given[name].append(value.decode("latin-1"))
+    named, sites, origins = given.values()
     if len(named) > 1 or not all(name in hosts for name in named):
         return "a server without keys does not accept this Host"
-    if any(site not in _OWN_SITES for site in headers.getlist("sec-fetch-site")):
+    if any(site not in _OWN_SITES for site in sites):
         return "a server without keys does not serve pages of other sites"
     host = named[0] if named else ""
-    if not all(_is_own(origin, host) for origin in headers.getlist("origin")):
+    if not all(_is_own(origin, host) for origin in origins):
         return "a server without keys does not serve pages of another Origin"
     return ""
 

@@ -11,12 +11,12 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from structlog.contextvars import bind_contextvars
 
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import CreateSessionRequest, Target
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
+from sandbox_server import log_fields
 from sandbox_server.api.auth import SCHEMES, ApiKeys
 from sandbox_server.api.errors import ClientGone, error_response
 from sandbox_server.api.limits import ApiLimits
@@ -42,6 +42,17 @@ class Asked:
     @property
     def request_id(self) -> str:
         return str(self.http.scope["state"]["request_id"])
+
+    async def body(self) -> bytes:
+        """The whole body. Raises ClientDisconnect."""
+        pieces = []
+        while True:
+            message = await self.http.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            pieces.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(pieces)
 
 
 Handler = Callable[[Asked], Awaitable[Response]]
@@ -96,7 +107,7 @@ class KeyedRoute(PublicRoute):
 
     async def _answer(self, http: Request) -> Response:
         tenant = self._served.keys.tenant(http.headers)
-        bind_contextvars(tenant=tenant)
+        log_fields.bind(tenant=tenant)
         sandboxes = self._served.tenants.of(tenant)
         return await self._handler(Asked(http, sandboxes, self._served.limits))
 
@@ -104,6 +115,6 @@ class KeyedRoute(PublicRoute):
 def bind_target(request: RequestModel) -> None:
     """Bind the thread or session of a request to its log lines."""
     if isinstance(request, Target | CreateSessionRequest) and request.thread_id is not None:
-        bind_contextvars(thread=request.thread_id)
+        log_fields.bind(thread=request.thread_id)
     elif isinstance(request, Target):
-        bind_contextvars(session=request.session_id)
+        log_fields.bind(session=request.session_id)

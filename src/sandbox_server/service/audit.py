@@ -13,9 +13,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Self
 
-import structlog
-
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server import log_fields
 
 MAX_TEXT = 16384
 """Longer commands are cut; the digest is of the whole text."""
@@ -67,7 +66,7 @@ class AuditLog:
         whole = command.encode("utf-8", "surrogatepass")
         line = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "request_id": structlog.contextvars.get_contextvars().get("request_id"),
+            "request_id": log_fields.bound().get("request_id"),
             **facts,
             "command": command[:MAX_TEXT],
             "command_bytes": len(whole),
