@@ -19,7 +19,7 @@ SERVES := .venv/.serves
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve image test docs docs-check check chaos hostile soak bench clean
+.PHONY: help setup serve image console pictures test docs docs-check check chaos hostile soak bench clean
 
 help: ## list these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,16 @@ serve: $(SERVES) ## run the server; PORT=9000
 
 image: $(SERVES) ## build the image of Docker boxes
 	@$(BIN)/sandbox image build
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	@cd web && npm ci && touch node_modules/.package-lock.json
+
+console: web/node_modules/.package-lock.json ## build the console in the browser from web/
+	@cd web && npm run --silent check && npm run --silent build
+
+pictures: $(STAMP) ## take the pictures of the console in docs/images
+	@SANDBOX_TEST_PICTURES=$(CURDIR)/docs/images scripts/engine.sh run \
+		$(BIN)/python -m pytest tests/console/test_pictures.py $(PYTEST_ARGS)
 
 test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
 	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
@@ -72,5 +82,5 @@ bench: $(STAMP) ## run the benchmarks
 	@scripts/engine.sh run $(BIN)/python -m bench
 
 clean: ## remove .venv and caches of tools; the image cache stays
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@rm -rf .venv web/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ from pathlib import Path
 from bench import fleet, fleet_hop, fleet_report, machine, policy, report
 from bench import results as r
 from bench.crowd import measure_crowd
+from bench.density import measure_density
 from bench.files import measure_files
 from bench.fleet_report import FleetRun
 from bench.latency import measure_commands, measure_starts
@@ -26,13 +27,15 @@ from bench.results import Results
 from bench.sdk import measure_sdk
 from bench.service import lacking, measure_service
 from bench.stage import Stage, open_stage
-from bench.throughput import measure_stdout
+from bench.stdout import measure_stdout
+from bench.throughput import measure_throughput
 from sandbox_server import logs
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks"
 FLEET, POLICY = "fleet", "policy"
 PARTS = (
-    "commands", "stdout", "files", "start", "memory", "service", "crowd", "sdk", POLICY, FLEET,
+    "commands", "stdout", "files", "start", "memory", "service", "crowd", "throughput",
+    "density", "sdk", POLICY, FLEET,
 )  # fmt: skip
 
 
@@ -50,13 +53,19 @@ class Effort:
     firsts: int = 10
     cold_rounds: int = 4
     sessions: int = r.CROWD_SIZE
+    rate_s: float = 5.0
+    tight: int = 1000
+    box_starts: int = 120
+    arrivals: int = r.ARRIVALS
+    dense: int = r.DENSE
     fleet: fleet.Size = field(default_factory=fleet.Size)
     hops: fleet_hop.Effort = field(default_factory=fleet_hop.Effort)
 
 
 QUICK = Effort(
     rounds=3, batch=10, transfers=2, starts=3, crowds=1, boxes=3, creates=10, firsts=2,
-    cold_rounds=2, sessions=20, fleet=fleet.SMALL, hops=fleet_hop.SHORT,
+    cold_rounds=2, sessions=20, rate_s=1.0, tight=100, box_starts=20, arrivals=100, dense=100,
+    fleet=fleet.SMALL, hops=fleet_hop.SHORT,
 )  # fmt: skip
 
 
@@ -68,13 +77,7 @@ def main() -> int:
     if options.only == [POLICY]:
         return 0
     with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        run, fleet_run = asyncio.run(_run(options))
-        if run.found.samples:
-            print(f"\n{report.as_text(run, _pages(run))}")
-        if fleet_run is not None:
-            print(f"\n{fleet_report.as_text(fleet_run)}")
-        if options.out:
-            _write(run, fleet_run, options.out)
+        asyncio.run(_run(options))
         return 0
     print("bench: interrupted; nothing is left behind", file=sys.stderr)
     return 130
@@ -105,7 +108,7 @@ def _policy(options: argparse.Namespace) -> None:
         (options.out / "policy.md").write_text(text)
 
 
-async def _run(options: argparse.Namespace) -> tuple[Run, FleetRun | None]:
+async def _run(options: argparse.Namespace) -> None:
     _end_cleanly_when_told_to()
     effort = QUICK if options.quick else Effort()
     available = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split(",") if name]
@@ -120,10 +123,16 @@ async def _run(options: argparse.Namespace) -> tuple[Run, FleetRun | None]:
                 _say(f"{part} …")
                 await measure()
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    whole = Run(date, options.quick, about, found)
-    if options.only and FLEET not in options.only:
-        return whole, None
-    return whole, await _run_fleet(date, about, available, effort)
+    if found.samples:
+        run = Run(date, options.quick, about, found)
+        print(f"\n{report.as_text(run, _pages(run))}")
+        if options.out:
+            _write(run, options.out)
+    if not options.only or FLEET in options.only:
+        fleet_run = await _run_fleet(date, about, available, effort)
+        print(f"\n{fleet_report.as_text(fleet_run)}")
+        if options.out:
+            _write_fleet(fleet_run, options.out)
 
 
 async def _run_fleet(
@@ -158,6 +167,10 @@ def _parts(stage: Stage, found: Results, e: Effort) -> dict[str, Callable[[], Aw
             cold_rounds=e.cold_rounds,
         ),
         "crowd": lambda: measure_crowd(stage, found, count=e.sessions),
+        "throughput": lambda: measure_throughput(
+            stage, found, seconds=e.rate_s, commands=e.tight, starts=e.box_starts
+        ),
+        "density": lambda: measure_density(stage, found, arrivals=e.arrivals, count=e.dense),
     }
 
 
@@ -177,16 +190,21 @@ def _pages(run: Run) -> list[Page]:
     return [page for page in PAGES if page.is_in(run.found)]
 
 
-def _write(run: Run, fleet_run: FleetRun | None, folder: Path) -> None:
+def _write(run: Run, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for page in _pages(run):
         (folder / f"{page.name}.json").write_text(report.as_json(run, page))
         (folder / f"{page.name}.md").write_text(report.as_markdown(run, page))
         page.draw(run.found, folder / f"{page.name}.svg")
-    if fleet_run is not None:
-        (folder / "fleet.json").write_text(fleet_report.as_json(fleet_run))
-        (folder / "fleet.md").write_text(fleet_report.as_markdown(fleet_run))
+    for name, picture in run.found.pictures.items():
+        (folder / f"{name}.svg").write_text(picture)
     _say(f"written to {folder}")
+
+
+def _write_fleet(run: FleetRun, folder: Path) -> None:
+    (folder / "fleet.json").write_text(fleet_report.as_json(run))
+    (folder / "fleet.md").write_text(fleet_report.as_markdown(run))
+    _say(f"the fleet's written to {folder}")
 
 
 def _say(text: str) -> None:

@@ -18,7 +18,7 @@ from bench.contestants import Command, WrongAnswer
 from bench.measure import orders, per_s, time_s
 from bench.results import Results
 from bench.stage import Stage, all_cpus
-from sandbox_server.runtime.warden import WardenClient
+from sandbox_server.runtime.agent import BoxAgent
 
 SIZE = 100 << 20
 CHUNK = 256 << 10
@@ -91,7 +91,7 @@ def _docker_cp(container: DockerContainer, source: Path, target: Path) -> Mover:
     return Mover(upload, download)
 
 
-def _in_box(client: WardenClient, source: Path, target: Path) -> Mover:
+def _in_box(client: BoxAgent, source: Path, target: Path) -> Mover:
     async def upload() -> None:
         stored = await client.put(_INSIDE, _chunks(source))
         if stored.size != SIZE:

@@ -17,8 +17,10 @@ from pathlib import Path
 from bench.contestants import WrongAnswer
 from bench.fleet_redis import redis_server
 from bench.measure import orders, time_ms
-from sandbox_sdk.backends.remote import RemoteBackend
+from sandbox_sdk.backends.remote import RemoteBackend, RemoteTenants
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_server.api.auth import SOLE_TENANT
 
 DIRECT, HOP = "at the worker", "through a coordinator"
 _KEY = "of-the-fleet"
@@ -73,11 +75,11 @@ async def _measure_latency(
     coordinator: str, worker: str, effort: Effort, found: HopFindings
 ) -> None:
     """The same thread, asked in both ways by turns."""
-    async with (
-        RemoteBackend(coordinator) as through,
-        RemoteBackend(worker, api_key=_KEY, for_tenants=True) as direct,
-    ):
-        ways = {HOP: through, DIRECT: direct}
+    async with contextlib.AsyncExitStack() as stack:
+        through = await stack.enter_async_context(RemoteBackend(coordinator))
+        direct = RemoteTenants(worker, fleet_key=_KEY)
+        stack.push_async_callback(direct.close)
+        ways = {HOP: through, DIRECT: direct.of(SOLE_TENANT)}
         await through.execute(ExecuteRequest(thread_id="hop", command="x=hi"))
         for order in orders(list(ways), effort.rounds):
             for name in order:
@@ -113,7 +115,7 @@ async def _measure_load(
             await client.cleanup(Target(thread_id=thread))
 
 
-async def _command(way: RemoteBackend, thread: str) -> None:
+async def _command(way: Sandboxes, thread: str) -> None:
     result = await way.execute(ExecuteRequest(thread_id=thread, command="echo $x"))
     if result.output != "hi\n":
         raise WrongAnswer(result.output)

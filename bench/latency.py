@@ -10,7 +10,6 @@ from bench.contestants import Command, commands
 from bench.measure import orders, time_ms
 from bench.results import Results, Section
 from bench.stage import Stage
-from sandbox_server.runtime.warden import WardenClient
 
 PAUSE_S = 0.02
 _WARM_UP = 3
@@ -52,7 +51,7 @@ async def measure_starts(stage: Stage, found: Results, *, count: int) -> None:
 async def _start_box(stage: Stage, runtime: str) -> float:
     loop = asyncio.get_running_loop()
     start = loop.time()
-    async with stage.made_box(runtime) as box, WardenClient(box) as client:
+    async with stage.made_box(runtime) as box, box.agent() as client:
         await client.run("echo hi")
         return 1000 * (loop.time() - start)
 

@@ -141,7 +141,16 @@ async def _hey(
     requests: int,
     at_once: int,
 ) -> None:
-    """One `hey` for each of the calls, all at the same time."""
+    rate, failed = await hey_rate(at, calls, requests=requests, at_once=at_once)
+    found.add(r.LOAD, name, rate)
+    found.add(r.FAILURES, name, failed)
+
+
+async def hey_rate(
+    at: Server, calls: Sequence[tuple[str, str]], *, requests: int, at_once: int
+) -> tuple[float, int]:
+    """One `hey` for each of the calls, all at the same time: answers a second, and how many calls
+    failed."""
     told: list[str] = []
 
     async def one(call: tuple[str, str]) -> None:
@@ -152,8 +161,7 @@ async def _hey(
 
     took_s = await time_s(lambda: _all(one, calls))
     good = sum(successes(text) for text in told)
-    found.add(r.LOAD, name, good / took_s)
-    found.add(r.FAILURES, name, requests * len(calls) - good)
+    return good / took_s, requests * len(calls) - good
 
 
 def successes(report: str) -> int:

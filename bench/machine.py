@@ -52,6 +52,12 @@ async def _version(program: str) -> str:
         return ""
 
 
+def table(about: dict[str, str]) -> list[str]:
+    """The last lines of a page: what it was measured on."""
+    rows = [f"| {name} | {value} |" for name, value in about.items()]
+    return ["| machine | |", "| --- | --- |", *rows, ""]
+
+
 def _numbers(version: str) -> str:
     """The version itself, without what a distribution or a machine's owner has added."""
     found = re.search(r"\d+(?:\.\d+)+|\d+\.\d+~?\d+", version.replace("0.0~", "0.0."))

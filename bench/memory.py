@@ -36,9 +36,9 @@ async def measure_memory(stage: Stage, found: Results, *, rounds: int, count: in
     for order in orders(names, rounds):
         for name in order:
             label = r.CONTAINER if name == r.CONTAINER else r.box(name)
-            before = await _available_mb()
+            before = await available_mb()
             during, used = await _crowd(stage, name, count)
-            after = await _available_mb()
+            after = await available_mb()
             found.add(r.MEMORY_BOX, label, *used)
             if (given_up := each_mb(before, during, after, count=count)) is not None:
                 found.add(r.MEMORY_HOST, label, given_up)
@@ -61,9 +61,9 @@ async def _crowd(stage: Stage, name: str, count: int) -> tuple[float | None, lis
     async with AsyncExitStack() as stack:
         if name == r.CONTAINER:
             made = [await stack.enter_async_context(stage.container()) for _ in range(count)]
-            return await _available_mb(), await asyncio.gather(*map(_of_container, made))
+            return await available_mb(), await asyncio.gather(*map(_of_container, made))
         boxes = [await _idle_box(stage, name, stack) for _ in range(count)]
-        left = await _available_mb()
+        left = await available_mb()
         return left, await asyncio.gather(*(_of_box(stage, box) for box in boxes))
 
 
@@ -95,21 +95,21 @@ def _of_embedded(state_dir: Path, box: Box) -> float:
     """The proportional share of the keeper and everything below it."""
     record = Record.read(StateFolder(state_dir).folder(box.id))
     assert record is not None, "the box lives"
-    return sum(_pss_mb(process.pid) for process in _family(record.keeper))
+    return sum(pss_mb(process.pid) for process in family(record.keeper))
 
 
-def _family(process: Process) -> list[Process]:
-    return [process, *(below for child in process.children() for below in _family(child))]
+def family(process: Process) -> list[Process]:
+    return [process, *(below for child in process.children() for below in family(child))]
 
 
-def _pss_mb(pid: int) -> float:
+def pss_mb(pid: int) -> float:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024 / 1e6
     return 0.0
 
 
-async def _available_mb() -> float | None:
+async def available_mb() -> float | None:
     """The machine's free memory, when it has come to rest; None where it does not."""
     samples: list[float] = []
     for _ in range(round(_PATIENCE_S / _EVERY_S)):

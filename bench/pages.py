@@ -8,9 +8,10 @@ from pathlib import Path
 
 from bench import results as r
 from bench.goals import Goal, of_engine
-from bench.plot import draw_latency, draw_service
+from bench.plot import draw_latency, draw_service, draw_throughput
 from bench.results import Results, Section
 from bench.service_goals import of_service
+from bench.throughput_goals import of_throughput
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class Page:
     sections: tuple[Section, ...]
     goals: Callable[[Results], list[Goal]]
     draw: Callable[[Results, Path], None]
+    has_flames: bool = False
 
     @property
     def method(self) -> str:
@@ -49,7 +51,16 @@ SERVICE = Page(
     goals=of_service,
     draw=draw_service,
 )
-PAGES = (ENGINE, SERVICE)
+THROUGHPUT = Page(
+    name="throughput",
+    title="Throughput and tails",
+    caption="Commands a second",
+    sections=r.OF_THROUGHPUT,
+    goals=of_throughput,
+    draw=draw_throughput,
+    has_flames=True,
+)
+PAGES = (ENGINE, SERVICE, THROUGHPUT)
 
 
 def goals(found: Results) -> list[Goal]:

@@ -29,7 +29,7 @@ async def session(stage: Stage) -> AsyncIterator[Command]:
 
 
 def _new_session(stage: Stage) -> Any:
-    from llm_sandbox import SandboxSession
+    from llm_sandbox import SandboxSession  # type: ignore[import-untyped]
 
     limits = Limits()
     return SandboxSession(

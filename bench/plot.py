@@ -1,8 +1,9 @@
-"""The latency of a command as a picture."""
+"""Latency and throughput as pictures."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from bench import results as r
 from bench.results import Results, Section
@@ -22,14 +23,39 @@ def draw_service(found: Results, path: Path) -> None:
     _draw(found, (r.EXECUTE, r.CREATE, r.FIRST), path)
 
 
-def _draw(found: Results, sections: tuple[Section, ...], path: Path) -> None:
-    """Bars up to p50, lines up to p95, on a log scale."""
+def draw_throughput(found: Results, path: Path) -> None:
+    """A line for each contestant: commands a second by callers."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for name, summary in found.summaries(r.RATE):
+        contestant, _, callers = name.rpartition(", ")
+        lines.setdefault(contestant, []).append((int(callers.split()[0]), summary.p50))
+    for contestant, points in lines.items():
+        axes.plot(*zip(*points, strict=True), marker="o", label=contestant)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("callers")
+    axes.set_ylabel("commands a second (log scale)")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _pyplot() -> Any:
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "bench", "font.size": 10}
-    from matplotlib import pyplot as plt
+    from matplotlib import pyplot
 
+    return pyplot
+
+
+def _draw(found: Results, sections: tuple[Section, ...], path: Path) -> None:
+    """Bars up to p50, lines up to p95, on a log scale."""
+    plt = _pyplot()
     shared = len({tuple(found.samples.get(section.key, {})) for section in sections}) == 1
     figure, all_axes = plt.subplots(
         1, len(sections), figsize=(5 * len(sections), 3), sharey=shared, layout="constrained"

@@ -14,7 +14,7 @@ from bench.pages import Page
 from bench.results import Results, Section
 from bench.tables import aligned, piped
 
-_RULES = {"ms": 2, "MB/s": 0, "MB": 1, "1/s": 1, "": 0}
+_RULES = {"ms": 2, "MB/s": 0, "MB": 1, "1/s": 1, "%": 1, "": 0}
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ def as_markdown(run: Run, page: Page) -> str:
         "## Findings",
         *(piped(_rows(section, run.found)) for section in _measured(page, run.found)),
         "MB are millions of bytes.",
+        *_pictures(run.found, page),
         "## Method",
         page.method,
         "## Machine",
@@ -79,6 +80,13 @@ def as_json(run: Run, page: Page) -> str:
     text = json.dumps(body, indent=2, ensure_ascii=False)
     # One line per series, not per number.
     return re.sub(r"\[[\s\d.,e-]+\]", lambda found: " ".join(found[0].split()), text) + "\n"
+
+
+def _pictures(found: Results, page: Page) -> list[str]:
+    if not (page.has_flames and found.pictures):
+        return []
+    names = ", ".join(f"[{name}]({name}.svg)" for name in sorted(found.pictures))
+    return [f"Where the time goes, as flame graphs of a busy process: {names}."]
 
 
 def _measured(page: Page, found: Results) -> Iterator[Section]:
@@ -123,6 +131,9 @@ _COMPARED_WITH = {
     r.EXECUTE: r.LLM_SANDBOX,
     r.FIRST: r.LLM_SANDBOX,
     r.COLD: r.ENGINE_ALONE,
+    r.CPU: r.HOST,
+    r.CPU_MACHINE: r.HOST,
+    r.TIGHT_CALLS: r.HOST,
 }
 
 

@@ -27,7 +27,7 @@ ALL_CPUS = "no CPU limit"
 RUNC, GVISOR, BUBBLEWRAP = "docker/runc", "docker/gVisor", "bubblewrap"
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-Unit = Literal["ms", "MB/s", "MB", "1/s", ""]
+Unit = Literal["ms", "MB/s", "MB", "1/s", "%", ""]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,35 @@ OF_SERVICE = (
     CREATE, EXECUTE, FIRST, BURST, BURST_WHOLE, COLD, LOAD, FAILURES,
     CROWD, CROWD_LAG, CROWD_MEMORY, CROWD_COUNTS,
 )  # fmt: skip
-SECTIONS = (*OF_ENGINE, *OF_SERVICE)
+
+DENSE = 2000
+ARRIVALS, ARRIVALS_AT_ONCE = 1000, 50
+
+
+def with_callers(name: str, count: int) -> str:
+    return f"{name}, {count} caller{'s' if count > 1 else ''}"
+
+
+def server_and_box(runtime: str) -> str:
+    return f"server and box: {runtime}"
+
+
+RATE = Section("rate", "Commands a second", "1/s")
+RATE_LATENCY = Section("rate_latency", "How long each of them took", "ms")
+CPU = Section("cpu", "CPU time of a command, 20 ms after the one before", "ms")
+CPU_MACHINE = Section("cpu_machine", "CPU time of a command, all the machine did, one caller", "ms")
+TIGHT_CALLS = Section("tight_calls", "A command, the next one at once, in long turns", "ms")
+STARTS = Section("starts", "Boxes a second that have answered, four at a time", "1/s")
+ARRIVAL = Section("arrival", f"{ARRIVALS:,} new sessions, {ARRIVALS_AT_ONCE} at a time", "1/s")
+DENSE_CALLS = Section("dense_calls", f"{DENSE:,} sessions: a command, 20 at a time", "ms")
+DENSE_MEMORY = Section("dense_memory", f"{DENSE:,} sessions: memory", "MB")
+DENSE_IDLE = Section("dense_idle", f"{DENSE:,} sessions, all idle: of one core", "%")
+FAILED = Section("failed", "Calls that failed", "")
+OF_THROUGHPUT = (
+    RATE, RATE_LATENCY, CPU, CPU_MACHINE, TIGHT_CALLS, STARTS, ARRIVAL, DENSE_CALLS, DENSE_MEMORY,
+    DENSE_IDLE, FAILED,
+)  # fmt: skip
+SECTIONS = (*OF_ENGINE, *OF_SERVICE, *OF_THROUGHPUT)
 
 
 @dataclass
@@ -101,6 +129,8 @@ class Results:
     """Filled by the run, section by section."""
 
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    pictures: dict[str, str] = field(default_factory=dict)
+    """SVGs, by name."""
 
     def add(self, section: Section, contestant: str, *values: float) -> None:
         self.samples.setdefault(section.key, {}).setdefault(contestant, []).extend(values)

@@ -62,7 +62,8 @@ class Server:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
-def _settings(stage: Stage, runtime: str, pool: int, capacity: int) -> dict[str, str]:
+def _settings(stage: Stage, runtime: str, pool: int, capacity: int | None) -> dict[str, str]:
+    """capacity: None for what the server finds right."""
     owner = f"{stage.run_id}-{next(_numbers)}"
     stage.owners.append(owner)
     return {
@@ -72,14 +73,14 @@ def _settings(stage: Stage, runtime: str, pool: int, capacity: int) -> dict[str,
         "SANDBOX_POOL_SIZE": str(pool),
         "SANDBOX_MIN_POOL_SIZE": str(min(pool, 2)),
         "SANDBOX_MAX_POOL_SIZE": str(4 * pool),
-        "SANDBOX_MAX_SESSIONS": str(capacity),
+        **({} if capacity is None else {"SANDBOX_MAX_SESSIONS": str(capacity)}),
         "SANDBOX_DESTROY_ON_EXIT": "1",
     }
 
 
 @asynccontextmanager
 async def server(
-    stage: Stage, runtime: str, *, pool: int = 5, capacity: int = 250
+    stage: Stage, runtime: str, *, pool: int = 5, capacity: int | None = 250
 ) -> AsyncIterator[tuple[Server, RemoteBackend]]:
     """A server process, and a client of it."""
     settings = _settings(stage, runtime, pool, capacity)

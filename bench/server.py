@@ -7,8 +7,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import logs
+from sandbox_server.event_loop import run_server
 from sandbox_server.main import serve
 from sandbox_server.settings import load
 
@@ -25,7 +26,7 @@ async def main(path: Path) -> None:
         watching.cancel()
 
 
-async def _nothing(url: str, sandboxes: Sandboxes) -> None:
+async def _nothing(url: str, tenants: Tenants) -> None:
     """Nobody waits for a greeting."""
 
 
@@ -39,4 +40,4 @@ async def write_lag(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    run_server(main(Path(sys.argv[1])))

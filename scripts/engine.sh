@@ -211,7 +211,9 @@ lock() { if have flock; then flock "$@"; fi; }
 
 up() {
     local host pair
-    for pair in redis-server=redis-server chromium=chromium hey=hey; do need "$pair" || true; done
+    for pair in redis-server=redis-server chromium=chromium npm=npm hey=hey less=less vi=vim-tiny; do
+        need "$pair" || true
+    done
     have_compose || need docker-compose=docker-compose || true
     if ! host=$(find_engine); then
         need dockerd=docker.io iptables=iptables runsc=runsc || need dockerd=docker.io iptables=iptables || return
@@ -266,7 +268,8 @@ print_env() {
     fi
     have_compose || missing+=("deploy/: no docker-compose (apt-get install docker-compose)")
     have chromium || have chromium-browser ||
-        missing+=("the reference in a browser: no chromium (apt-get install chromium)")
+        missing+=("the reference and the console in a browser: no chromium (apt-get install chromium)")
+    have vi && have less || missing+=("programs for terminals: no vi or no less (apt-get install vim-tiny less)")
     local list text
     list=$(IFS=,; echo "${runtimes[*]-}")
     text=$(printf '%s; ' ${missing[@]+"${missing[@]}"})

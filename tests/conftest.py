@@ -4,6 +4,7 @@ import gc
 import os
 import time
 
+import hypothesis
 import pytest
 
 from tests.leftovers import Leftovers
@@ -14,6 +15,9 @@ GRACE_S = 10.0
 LEFTOVERS = pytest.StashKey[Leftovers]()
 LEFT = pytest.StashKey[list[str]]()
 
+# How long an example takes says something about the machine, not about what is tested.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 gc.disable()
 
@@ -50,5 +54,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"{len(left)} left behind", red=True, bold=True)
         for trace in left:
             terminalreporter.write_line(f"  {trace}")
-    if missing := os.environ.get("SANDBOX_TEST_MISSING"):
-        terminalreporter.write_line(f"NOT TESTED HERE: {missing}", red=True, bold=True)
+    missing = os.environ.get("SANDBOX_TEST_MISSING", "")
+    for what in (missing, *_lacking(terminalreporter)):
+        if what:
+            terminalreporter.write_line(f"NOT TESTED HERE: {what}", red=True, bold=True)
+
+
+def _lacking(terminalreporter: pytest.TerminalReporter) -> set[str]:
+    """What tests were skipped for that only some machines have."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = (report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple))
+    told = (reason.removeprefix("Skipped: ") for reason in reasons)
+    return {reason for reason in told if reason.startswith(("GPUs: ", "the console's sources: "))}

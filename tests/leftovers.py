@@ -60,8 +60,9 @@ class Leftovers:
 
     def _unnamed(self) -> Iterator[str]:
         if has_docker():  # Images being made for boxes: each takes a moment.
-            making = ("ps", "--all", "--filter", "name=sandbox-derive-", "--format", "{{.Names}}")
-            yield from (f"container {name}" for name in docker(*making))
+            for prefix in ("sandbox-derive-", "sandbox-environment-"):
+                making = ("ps", "--all", "--filter", f"name={prefix}", "--format", "{{.Names}}")
+                yield from (f"container {name}" for name in docker(*making))
         yield from _empty_cgroups()
         yield from _unused_loop_devices()
         for path in Path(tempfile.gettempdir()).glob("sandbox-*"):

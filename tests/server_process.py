@@ -19,6 +19,7 @@ from tests.ports import free_port
 from tests.run import run_owner
 
 PATIENCE_S = 60.0
+_MOST_PROCESSES = 4
 
 
 class ServerProcess:
@@ -45,6 +46,21 @@ class ServerProcess:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def children(self) -> list[int]:
+        """Its processes, where it has several, in the order they were started."""
+        found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        return [int(pid) for pid in found.split()]
+
+    def owners(self) -> list[str]:
+        """The labels its boxes may have."""
+        count = _MOST_PROCESSES if "SANDBOX_PROCESSES" in self.settings else 0
+        return [self.name, *(f"{self.name}~{index}" for index in range(count))]
+
     async def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -70,6 +86,13 @@ class ServerProcess:
                     assert self._process is not None
                     assert self._process.returncode is None, self.log()
                     await asyncio.sleep(0.05)
+
+    async def healthy(self) -> None:
+        """Returns when all of its processes answer."""
+        await self.ready()
+        async with httpx.AsyncClient(base_url=self.url) as http, asyncio.timeout(PATIENCE_S):
+            while (await http.get("/health")).json()["status"] != "healthy":
+                await asyncio.sleep(0.05)
 
     def send(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -119,5 +142,6 @@ async def running(runtime: str, state_dir: Path, **settings: str) -> AsyncIterat
     finally:
         await server.stop()
         async with make_runtime(runtime, state_dir) as boxes:
-            left = await boxes.boxes(server.name)
-            await asyncio.gather(*(box.destroy() for box in left))
+            for owner in server.owners():
+                left = await boxes.boxes(owner)
+                await asyncio.gather(*(box.destroy() for box in left))

@@ -14,28 +14,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sandbox_sdk.artifacts import ArtifactFile, AsyncArtifactFile
 from sandbox_sdk.backends.local import LocalBackend, LocalSettings
 from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.errors import *  # noqa: F403
-from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.options import CodeOptions, CommandOptions
 from sandbox_sdk.process import AsyncProcess, Process
 from sandbox_sdk.protocol.events import (
+    CodeErrorEvent,
+    CodeEvent,
     CommandEvent,
+    EndEvent,
     ExitEvent,
     GapEvent,
     OutputEvent,
+    ResultEvent,
     StartEvent,
 )
 from sandbox_sdk.protocol.models import (
+    AgentEntry,
+    AgentInfo,
+    Artifact,
+    ArtifactProblem,
     CleanupResult,
+    CodeError,
+    CodeResult,
     CommandInfo,
     CommandList,
+    Context,
+    EnvironmentEntry,
     ExecuteResult,
     FileEntry,
     Health,
     Limits,
     ListResult,
+    RegistryList,
+    Result,
     RunningCommand,
     Session,
     SessionInfo,
@@ -43,6 +58,8 @@ from sandbox_sdk.protocol.models import (
     SessionSummary,
     SessionUsage,
     StdinReceipt,
+    ToolAnswer,
+    ToolInfo,
     UploadResult,
     Verdict,
 )
@@ -53,20 +70,39 @@ if TYPE_CHECKING:
     from sandbox_sdk.backends.remote import RemoteBackend
 
 __all__ = [
+    "AgentEntry",
+    "AgentInfo",
+    "Artifact",
+    "ArtifactFile",
+    "ArtifactProblem",
+    "AsyncArtifactFile",
     "AsyncBatchSandboxClient",
     "AsyncProcess",
     "AsyncSandboxClient",
     "BatchSandboxClient",
     "Capacity",
     "CleanupResult",
+    "CodeError",
+    "CodeErrorEvent",
+    "CodeEvent",
+    "CodeFailed",
+    "CodeOptions",
+    "CodeResult",
     "CommandEvent",
     "CommandFailed",
     "CommandInfo",
     "CommandList",
     "CommandOptions",
     "CommandRejected",
+    "Context",
+    "ContextLost",
+    "ContextNotFound",
     "DiskFull",
     "Download",
+    "EndEvent",
+    "EnvironmentBuilding",
+    "EnvironmentEntry",
+    "EnvironmentFailed",
     "ExecuteResult",
     "ExitEvent",
     "FileEntry",
@@ -80,6 +116,8 @@ __all__ = [
     "InvalidPath",
     "InvalidRequest",
     "InvalidThreadId",
+    "KernelFailed",
+    "KernelMissing",
     "Limits",
     "ListResult",
     "LocalBackend",
@@ -90,8 +128,11 @@ __all__ = [
     "OutputEvent",
     "Process",
     "RateLimited",
+    "RegistryList",
     "RemoteBackend",
     "RequestTimeout",
+    "Result",
+    "ResultEvent",
     "RunningCommand",
     "RuntimeUnavailable",
     "SandboxClient",
@@ -107,6 +148,8 @@ __all__ = [
     "StartEvent",
     "StdinClosed",
     "StdinReceipt",
+    "ToolAnswer",
+    "ToolInfo",
     "TransferCorrupted",
     "Unauthorized",
     "Unavailable",

@@ -8,13 +8,14 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from sandbox_sdk import transfer
-from sandbox_sdk.connection import Connection, command_request
+from sandbox_sdk.artifacts import AsyncArtifactFile
+from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
 from sandbox_sdk.documented import takes_options, with_contents
-from sandbox_sdk.errors import CommandFailed
-from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.errors import CodeFailed, CommandFailed
+from sandbox_sdk.options import CodeOptions, CommandOptions
 from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import (
     FileMissing,
@@ -23,25 +24,41 @@ from sandbox_sdk.protocol.errors import (
     SessionLost,
     SessionNotFound,
 )
-from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.events import CodeEvent, CommandEvent
 from sandbox_sdk.protocol.models import (
+    TERM,
     WORKSPACE,
+    CallToolRequest,
     CleanupResult,
+    CodeResult,
     CommandList,
+    Context,
+    ContextTarget,
+    CreateContextRequest,
     ExecuteResult,
     FileEntry,
     Health,
+    LimitOptions,
     ListResult,
+    RegistryList,
     RenameRequest,
     Session,
     SessionInfo,
     SessionList,
     Target,
+    ToolAnswer,
     UploadResult,
     Verdict,
     checked,
 )
-from sandbox_sdk.protocol.operations import RENAME
+from sandbox_sdk.protocol.operations import (
+    CREATE_CONTEXT,
+    INTERRUPT_CONTEXT,
+    REMOVE_CONTEXT,
+    RENAME,
+    RESTART_CONTEXT,
+    Operation,
+)
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks, FileChunks
 
@@ -50,11 +67,16 @@ METHODS = {
         "create_session", "session", "sessions", "cleanup", "restart", "health", "thread_id",
         "close",
     ),
-    "Commands": ("execute", "stream", "start", "process", "commands", "check"),
+    "Commands": ("execute", "stream", "start", "terminal", "process", "commands", "check"),
+    "Code": (
+        "run_code", "stream_code", "contexts", "create_context", "restart_context",
+        "remove_context", "interrupt_context",
+    ),
     "Files": (
         "upload_file", "upload_bytes", "download_file", "download_bytes", "read_text",
-        "write_text", "list_files", "exists", "rename",
+        "write_text", "list_files", "exists", "rename", "artifacts",
     ),
+    "Declared by the operator": ("registry", "call_tool"),
 }  # fmt: skip
 """The methods of a client, as its docstring lists them."""
 
@@ -73,11 +95,15 @@ class AsyncSandboxClient:
 
     With `server_url`, or SANDBOX_URL in the environment, it is on that server; otherwise this
     process makes it (see LocalBackend). `api_key` is SANDBOX_API_KEY unless given. `backend`
-    overrides all of these.
+    overrides all of these. A first argument with `://` in it is the server_url.
 
     A client with a `thread_id` (or a `session_id`) shares that sandbox with every other client that
     has the same, now and later; closing the client leaves the sandbox alone. A client without one
     has a sandbox of its own, which ends when the client is closed.
+
+    `environment`, `provider` and `limits` are those of create_session(), for the sandbox that the
+    first use makes. One that was there before keeps its own, and a warning names what differs. A
+    new one after a loss or an expiry has the same.
 
     Every method may raise any SandboxError. Use it in one event loop.
     """
@@ -90,14 +116,24 @@ class AsyncSandboxClient:
         server_url: str | None = None,
         api_key: str | None = None,
         backend: Sandboxes | None = None,
+        environment: str | None = None,
+        provider: str | None = None,
+        limits: LimitOptions | None = None,
     ) -> None:
+        if thread_id is not None and "://" in thread_id:
+            if server_url is not None:
+                raise ValueError(f"two servers are given: {thread_id} and {server_url}")
+            thread_id, server_url = None, thread_id
         if backend is None:
             backend = default_backend(server_url, api_key)
         elif server_url is not None or api_key is not None:
             raise ValueError(
                 "backend has a server_url and api_key of its own: give one or the other"
             )
-        self._connection = Connection(backend, thread_id=thread_id, session_id=session_id)
+        options = {"environment": environment, "provider": provider, "limits": limits}
+        self._connection = Connection(
+            backend, thread_id=thread_id, session_id=session_id, options=options
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._connection}>"
@@ -131,26 +167,43 @@ class AsyncSandboxClient:
         self,
         *,
         environment: str | None = None,
+        agent: str | None = None,
         env: Mapping[str, str] | None = None,
         idle_timeout_s: float | None = None,
+        provider: str | None = None,
+        limits: LimitOptions | None = None,
     ) -> Session:
         """Make the sandbox now, with settings of its own: the first use makes one without them.
 
-        environment: a name out of the server's SANDBOX_ENVIRONMENTS; by default its usual image.
+        environment: what the box has in it: Python3, Node, Data, or another name out of the
+            server's registry or SANDBOX_ENVIRONMENTS; see docs/boxes/environments.md. By default
+            the server's usual image.
+        agent: a name out of the server's registry: the sandbox is as that agent has it, and the
+            `agent` of the answer has its prompt and tools.
         env: variables of every command.
         idle_timeout_s: seconds without use after which it ends, at most a day; by default the
             server's, half an hour unless configured.
+        provider: the runtime that makes it, out of the server's SANDBOX_PROVIDERS; by default the
+            first of them.
+        limits: `memory` and `disk` in bytes or as "2g", `cpus` in cores, `pids` as a number,
+            `command_timeout_s` in seconds or as "10m". What is left out is as usual, and nothing
+            may be more than the server allows: InvalidRequest names the maximum.
 
         `status` says whether it existed before, and `not_applied` which of these settings such a
         sandbox does not have: to have them, cleanup() first.
         """
         return await self._connection.make(
-            environment=environment, env=env or {}, idle_timeout_s=idle_timeout_s
+            environment=environment,
+            agent=agent,
+            env=env or {},
+            idle_timeout_s=idle_timeout_s,
+            provider=provider,
+            limits=limits,
         )
 
     async def session(self) -> SessionInfo:
         """The state of the sandbox. Neither counts as a use, nor makes the one of a thread."""
-        sandboxes, target = await self._connection.ready()
+        sandboxes, target = await self._connection.ready(makes=False)
         return await sandboxes.session(target)
 
     async def sessions(self) -> SessionList:
@@ -159,15 +212,18 @@ class AsyncSandboxClient:
 
     async def cleanup(self) -> CleanupResult:
         """End the sandbox, with its files. The next use of its thread makes a new one."""
-        sandboxes, target = await self._connection.ready()
-        return await sandboxes.cleanup(target)
+        sandboxes, target = await self._connection.ready(makes=False)
+        ended = await sandboxes.cleanup(target)
+        self._connection.has_ended()
+        return ended
 
     async def restart(self, *, env: Mapping[str, str] | None = None) -> Session:
         """End the sandbox and make an empty one for its thread, with the next generation.
 
-        Environment and idle timeout stay as they were; variables are those given here.
+        Environment, agent, provider, limits and idle timeout stay as they were; variables are
+        those given here.
         """
-        sandboxes, target = await self._connection.ready()
+        sandboxes, target = await self._connection.ready(makes=False)
         before = None if target.thread_id else await sandboxes.session(target)
         ended = CleanupResult()
         with contextlib.suppress(SessionNotFound, SessionLost):
@@ -175,13 +231,43 @@ class AsyncSandboxClient:
         return await self._connection.make(
             again=before,
             environment=ended.environment,
+            agent=ended.agent,
             env=env or {},
             idle_timeout_s=ended.idle_timeout_s,
+            provider=ended.provider,
+            limits=ended.limits or None,
         )
 
     async def health(self) -> Health:
         """The state of the server, or of the service in this process."""
         return await (await self._connection.opened()).health()
+
+    # What the operator has declared
+
+    async def registry(self) -> RegistryList:
+        """The agents, tools and environments of the server's registry."""
+        return await (await self._connection.opened()).registry()
+
+    async def call_tool(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> ToolAnswer:
+        """Call a tool by its name, one of ours or a declared one. `text` is for the model.
+
+        With the same idempotency_key it is carried out once, however often it is called.
+        """
+        sandboxes, target = await self._connection.ready()
+        request = checked(
+            CallToolRequest,
+            **dict(target),
+            tool=tool,
+            arguments=dict(arguments or {}),
+            idempotency_key=idempotency_key,
+        )
+        return await sandboxes.call_tool(request)
 
     # Commands
 
@@ -201,7 +287,7 @@ class AsyncSandboxClient:
 
     async def check(self, command: str) -> Verdict:
         """What the policy says of a command, and which simple commands it found. Nothing runs."""
-        sandboxes, target = await self._connection.ready()
+        sandboxes, target = await self._connection.ready(makes=False)
         return await sandboxes.check(command_request(target, command))
 
     @takes_options()
@@ -235,16 +321,117 @@ class AsyncSandboxClient:
         started = await sandboxes.execute(request)
         return AsyncProcess(sandboxes, target, started.command_id)
 
+    @takes_options()
+    async def terminal(
+        self,
+        command: str = "",
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        term: str = TERM,
+        **options: Unpack[CommandOptions],
+    ) -> AsyncProcess:
+        """Run a command on a terminal, in the background. Its output is what a screen shows, and
+        its input what is typed: send_stdin("\\x03") is Ctrl-C.
+
+        Without a command it is an interactive bash that goes on from the last command, and leaves
+        its directory and variables to the next one.
+        """
+        sandboxes, target = await self._connection.ready()
+        pty = {"rows": rows, "cols": cols, "term": term}
+        request = command_request(target, command, **options, background=True, pty=pty)
+        started = await sandboxes.execute(request)
+        return AsyncProcess(sandboxes, target, started.command_id)
+
     async def process(self, command_id: str) -> AsyncProcess:
         """A command that was started before, by this client or another. Raises NotFound."""
-        sandboxes, target = await self._connection.ready()
+        sandboxes, target = await self._connection.ready(makes=False)
         await sandboxes.result(target, command_id)
         return AsyncProcess(sandboxes, target, command_id)
 
     async def commands(self) -> CommandList:
         """The commands that run in the sandbox, and the newest of those that ended."""
-        sandboxes, target = await self._connection.ready()
+        sandboxes, target = await self._connection.ready(makes=False)
         return await sandboxes.commands(target)
+
+    # Code
+
+    @takes_options(CodeOptions)
+    async def run_code(
+        self,
+        code: str,
+        language: str | None = None,
+        *,
+        check: bool = False,
+        **options: Unpack[CodeOptions],
+    ) -> CodeResult:
+        """Run code to its end. Variables and imports stay in its context.
+
+        language: `python` by default; `bash`, or any that the environment has a Jupyter kernel for.
+
+        What the code raises is in `error` of the result. With check it raises CodeFailed.
+        """
+        sandboxes, target = await self._connection.ready()
+        request = code_request(target, code, language=language, **options)
+        result = await sandboxes.run_code(request)
+        if check and result.error is not None:
+            raise CodeFailed(result)
+        return result
+
+    @takes_options(CodeOptions)
+    async def stream_code(
+        self,
+        code: str,
+        language: str | None = None,
+        **options: Unpack[CodeOptions],
+    ) -> AsyncGenerator[CodeEvent]:
+        """Run code and yield what happens: its start, output and results as they come, its end.
+
+        Leaving early does not end it.
+        """
+        sandboxes, target = await self._connection.ready()
+        request = code_request(target, code, language=language, **options)
+        async with aclosing(sandboxes.stream_code(request)) as events:
+            async for event in events:
+                yield event
+
+    async def contexts(self) -> list[Context]:
+        """The contexts of the sandbox. Neither counts as a use, nor makes the sandbox."""
+        sandboxes, target = await self._connection.ready(makes=False)
+        return (await sandboxes.contexts(target)).contexts
+
+    async def create_context(
+        self, language: str = "python", *, cwd: str | None = None, context_id: str | None = None
+    ) -> Context:
+        """Make a context with variables of its own. context_id: a name for it.
+
+        cwd: where its code runs, by default /workspace.
+        """
+        sandboxes, target = await self._connection.ready()
+        request = checked(
+            CreateContextRequest,
+            **dict(target), language=language, cwd=cwd, context_id=context_id,
+        )  # fmt: skip
+        return await sandboxes.call(CREATE_CONTEXT, request)
+
+    async def restart_context(self, context: str | Context = "python") -> Context:
+        """Begin anew in a context: its variables are gone, and what runs there is ended."""
+        return await self._context(RESTART_CONTEXT, context)
+
+    async def remove_context(self, context: str | Context) -> Context:
+        """End a context, with what runs there."""
+        return await self._context(REMOVE_CONTEXT, context)
+
+    async def interrupt_context(self, context: str | Context = "python") -> Context:
+        """Interrupt what runs in a context, as Ctrl-C does. It keeps its variables."""
+        return await self._context(INTERRUPT_CONTEXT, context)
+
+    async def _context(
+        self, operation: Operation[ContextTarget, Context], context: str | Context
+    ) -> Context:
+        sandboxes, target = await self._connection.ready(makes=False)
+        request = checked(ContextTarget, **dict(target), context_id=context_id_of(context))
+        return await sandboxes.call(operation, request)
 
     # Files
 
@@ -298,6 +485,17 @@ class AsyncSandboxClient:
         sandboxes, target = await self._connection.ready()
         request = checked(RenameRequest, **dict(target), path=path, to=to, replace=replace)
         return await sandboxes.call(RENAME, request)
+
+    async def artifacts(self, *, limit: int = 100) -> list[AsyncArtifactFile]:
+        """The files that runs of this thread have left, newest first, also of ended sessions.
+
+        Those of execute(artifacts=True), and those marked with save_artifact in the sandbox.
+        """
+        sandboxes, target = await self._connection.ready()
+        found = await sandboxes.artifacts(
+            thread_id=target.thread_id, session_id=target.session_id, limit=limit
+        )
+        return [AsyncArtifactFile(sandboxes, artifact) for artifact in found.artifacts]
 
     async def read_text(self, path: str, *, encoding: str = "utf-8") -> str:
         """The content of a text file."""

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
 
-from sandbox_sdk.protocol.errors import SessionLost, SessionNotFound
+from sandbox_sdk.protocol.errors import InvalidRequest, SessionLost, SessionNotFound
 from sandbox_sdk.protocol.models import (
+    Context,
     CreateSessionRequest,
     ExecuteRequest,
+    RunCodeRequest,
     Session,
     Target,
     checked,
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
-log = logging.getLogger("sandbox")
+log = logging.getLogger("sandbox.client")
 
 CLOSE_S = 15.0
 """How long close() waits for a server that does not answer."""
@@ -31,9 +34,22 @@ class Connection:
     """
 
     def __init__(
-        self, backend: Sandboxes, *, thread_id: str | None, session_id: str | None
+        self,
+        backend: Sandboxes,
+        *,
+        thread_id: str | None,
+        session_id: str | None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        """options: of the session, where this connection makes it. Raises InvalidRequest."""
         self._backend = backend
+        self._options = {name: value for name, value in (options or {}).items() if value}
+        checked(CreateSessionRequest, **self._options)
+        if session_id is not None and self._options:
+            given = " and ".join(self._options)
+            raise InvalidRequest(f"a session_id names a session that exists: it has its {given}")
+        self._made = not self._options
+        """Whether the session has been asked for with its options."""
         self._owned = thread_id is None and session_id is None
         self._target: Target | None = None
         if not self._owned:
@@ -65,42 +81,60 @@ class Connection:
                     self._opened = True
         return self._backend
 
-    async def ready(self) -> tuple[Sandboxes, Target]:
-        """The open backend, and the sandbox to use; the connection's own is made if need be."""
+    async def ready(self, *, makes: bool = True) -> tuple[Sandboxes, Target]:
+        """The open backend, and the sandbox to use; the connection's own is made if need be.
+        makes: whether one of a thread that has options is made, too."""
         sandboxes = await self.opened()
-        if self._target is None:
+        if self._target is None or (makes and not self._made):
             async with self._opening:
                 if self._target is None:
-                    await self._make_own(sandboxes, CreateSessionRequest())
+                    await self._make_own(sandboxes, checked(CreateSessionRequest, **self._options))
+                elif not self._made:
+                    await self._make(sandboxes, self._target.thread_id, {})
         assert self._target is not None
         return sandboxes, self._target
 
     async def make(self, *, again: Session | None = None, **settings: Any) -> Session:
-        """The session, made if there is none. again: an ended session whose thread gets a new
-        one."""
+        """The session, made if there is none, with the options of this connection where the
+        settings do not say. again: an ended session whose thread gets a new one."""
         sandboxes = await self.opened()
+        settings = {name: value for name, value in settings.items() if value is not None}
         async with self._opening:
             if self._target is None:
-                return await self._make_own(sandboxes, checked(CreateSessionRequest, **settings))
+                request = checked(CreateSessionRequest, **{**self._options, **settings})
+                return await self._make_own(sandboxes, request)
             thread_id = self._target.thread_id
             if thread_id is None:
                 thread_id = (again or await sandboxes.session(self._target)).thread_id
-            request = checked(CreateSessionRequest, thread_id=thread_id, **settings)
-            session = await sandboxes.create_session(request)
-            if session.not_applied:
-                log.warning(
-                    "thread %s has a live session, made without this %s; cleanup() ends it, and"
-                    " the next create_session() has what it asks for",
-                    thread_id,
-                    ", ".join(session.not_applied),
-                )
+            session = await self._make(sandboxes, thread_id, settings)
             if self._target.session_id is not None:
                 self._target = Target(session_id=session.session_id)
         return session
 
+    async def _make(
+        self, sandboxes: Sandboxes, thread_id: str | None, settings: Mapping[str, Any]
+    ) -> Session:
+        asked = {**self._options, **settings}
+        request = checked(CreateSessionRequest, thread_id=thread_id, **asked)
+        session = await sandboxes.create_session(request)
+        self._made = True
+        if session.not_applied:
+            log.warning(
+                "thread %s has a live session, made without this %s; cleanup() ends it, and"
+                " the next create_session() has what it asks for",
+                thread_id,
+                ", ".join(session.not_applied),
+            )
+        return session
+
+    def has_ended(self) -> None:
+        """The next use makes another one, with the same options."""
+        self._made = not self._options
+
     async def _make_own(self, sandboxes: Sandboxes, request: CreateSessionRequest) -> Session:
         session = await sandboxes.create_session(request)
         self._target = Target(thread_id=session.thread_id)
+        self._made = True
         return session
 
     async def close(self, *, cleanup: bool = True) -> None:
@@ -120,3 +154,15 @@ class Connection:
 def command_request(target: Target, command: str, **options: Any) -> ExecuteRequest:
     given = {name: value for name, value in options.items() if value is not None}
     return checked(ExecuteRequest, **dict(target), command=command, **given)
+
+
+def code_request(
+    target: Target, code: str, *, context: str | Context | None = None, **options: Any
+) -> RunCodeRequest:
+    given = {name: value for name, value in options.items() if value is not None}
+    context_id = None if context is None else context_id_of(context)
+    return checked(RunCodeRequest, **dict(target), code=code, context_id=context_id, **given)
+
+
+def context_id_of(context: str | Context) -> str:
+    return context if isinstance(context, str) else context.context_id

@@ -14,9 +14,11 @@ _Class = TypeVar("_Class", bound=type)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
-def takes_options(*, without: Sequence[str] = ()) -> Callable[[_Method], _Method]:
-    """For a method with `**options: Unpack[CommandOptions]`: its signature spells the options out
-    and its docstring explains them."""
+def takes_options(
+    kind: type = CommandOptions, *, without: Sequence[str] = ()
+) -> Callable[[_Method], _Method]:
+    """For a method with `**options: Unpack[CommandOptions]`, or another kind: its signature spells
+    the options out and its docstring explains them."""
 
     def documented(method: _Method) -> _Method:
         signature = inspect.signature(method)
@@ -26,13 +28,13 @@ def takes_options(*, without: Sequence[str] = ()) -> Callable[[_Method], _Method
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None,
-                annotation=getattr(kind, "__forward_arg__", kind),
+                annotation=getattr(type_, "__forward_arg__", type_),
             )
-            for name, kind in CommandOptions.__annotations__.items()
+            for name, type_ in kind.__annotations__.items()
             if name not in without
         ]
         method.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        method.__doc__ = f"{inspect.getdoc(method) or ''}\n\n{inspect.getdoc(CommandOptions) or ''}"
+        method.__doc__ = f"{inspect.getdoc(method) or ''}\n\n{inspect.getdoc(kind) or ''}"
         return method
 
     return documented
@@ -63,7 +65,7 @@ def with_contents(groups: Mapping[str, Sequence[str]]) -> Callable[[_Class], _Cl
     def documented(cls: _Class) -> _Class:
         parts = [inspect.cleandoc(cls.__doc__ or "")]
         for group, names in groups.items():
-            lines = [f"{name:<16}{_first_line(getattr(cls, name))}" for name in names]
+            lines = [f"{name:<18}{_first_line(getattr(cls, name))}" for name in names]
             parts.append(f"{group}:\n\n" + textwrap.indent("\n".join(lines), "    "))
         cls.__doc__ = "\n\n".join(parts) + "\n"
         return cls

@@ -1,8 +1,9 @@
-"""Every error this library raises on purpose: those of the wire, and two of the client's own.
+"""Every error this library raises on purpose: those of the wire, and three of the client's own.
 
 SandboxError
 ├── … every class of sandbox_sdk.protocol.errors
 ├── CommandFailed        a command ended with an exit code other than 0, and `check` was asked for
+├── CodeFailed           code raised, or did not end by itself, and `check` was asked for
 └── TransferCorrupted    a file did not arrive as it was sent
 """
 
@@ -12,7 +13,7 @@ from signal import Signals
 
 from sandbox_sdk.protocol.errors import *  # noqa: F403
 from sandbox_sdk.protocol.errors import SandboxError, size_text
-from sandbox_sdk.protocol.models import ExecuteResult
+from sandbox_sdk.protocol.models import CodeResult, ExecuteResult
 
 _SHOWN = 2000
 """Characters of a failed command's output in the message."""
@@ -44,6 +45,19 @@ def _ending(result: ExecuteResult, memory_bytes: int | None) -> str:
     if code - 128 in set(Signals):
         return f"ended with exit code {code} (128 + {Signals(code - 128).name})"
     return f"ended with exit code {code}"
+
+
+class CodeFailed(SandboxError):
+    """Code run with `check=True` raised, or did not end by itself; see `result`."""
+
+    code = "code_failed"
+
+    def __init__(self, result: CodeResult) -> None:
+        error = result.error
+        shown = "\n".join(error.traceback)[-_SHOWN:] if error else ""
+        message = f"the code ended with {error.name}: {error.value}" if error else "the code failed"
+        super().__init__(f"{message}\n{shown}".strip())
+        self.result = result
 
 
 class TransferCorrupted(SandboxError):

@@ -67,8 +67,13 @@ class AsyncProcess:
         """Send a signal to all its processes."""
         return await self._sandboxes.signal(self._target, self.command_id, signal=signal)
 
+    async def resize(self, *, rows: int, cols: int) -> CommandInfo:
+        """Set the size of its terminal. Raises InvalidRequest if it has none."""
+        return await self._sandboxes.resize(self._target, self.command_id, rows=rows, cols=cols)
+
     async def send_stdin(self, data: str | bytes) -> StdinReceipt:
-        """Input for a command that was started with `stdin_open`. Raises StdinClosed."""
+        """Input for a command that was started with `stdin_open` or on a terminal. Raises
+        StdinClosed."""
         data = data.encode() if isinstance(data, str) else data
         return await self._sandboxes.send_stdin(self._target, self.command_id, data)
 
@@ -115,6 +120,9 @@ class Process:
 
     def signal(self, signal: SignalName) -> CommandInfo:
         return self._background.run(lambda: self._process.signal(signal))
+
+    def resize(self, *, rows: int, cols: int) -> CommandInfo:
+        return self._background.run(lambda: self._process.resize(rows=rows, cols=cols))
 
     def send_stdin(self, data: str | bytes) -> StdinReceipt:
         return self._background.run(lambda: self._process.send_stdin(data))

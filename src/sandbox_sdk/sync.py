@@ -7,23 +7,30 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
+from sandbox_sdk.artifacts import ArtifactFile
 from sandbox_sdk.background import background
 from sandbox_sdk.client import METHODS, AsyncSandboxClient
 from sandbox_sdk.documented import twin_of, with_contents
-from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.options import CodeOptions, CommandOptions
 from sandbox_sdk.process import Process
-from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.events import CodeEvent, CommandEvent
 from sandbox_sdk.protocol.models import (
+    TERM,
     WORKSPACE,
     CleanupResult,
+    CodeResult,
     CommandList,
+    Context,
     ExecuteResult,
     FileEntry,
     Health,
+    LimitOptions,
     ListResult,
+    RegistryList,
     Session,
     SessionInfo,
     SessionList,
+    ToolAnswer,
     UploadResult,
     Verdict,
 )
@@ -44,11 +51,15 @@ class SandboxClient:
 
     With `server_url`, or SANDBOX_URL in the environment, it is on that server; otherwise this
     process makes it (see LocalBackend). `api_key` is SANDBOX_API_KEY unless given. `backend`
-    overrides all of these.
+    overrides all of these. A first argument with `://` in it is the server_url.
 
     A client with a `thread_id` (or a `session_id`) shares that sandbox with every other client that
     has the same, now and later; closing the client leaves the sandbox alone. A client without one
     has a sandbox of its own, which ends when the client is closed.
+
+    `environment`, `provider` and `limits` are those of create_session(), for the sandbox that the
+    first use makes. One that was there before keeps its own, and a warning names what differs. A
+    new one after a loss or an expiry has the same.
 
     Every method may raise any SandboxError. AsyncSandboxClient has the same methods for an event
     loop.
@@ -68,6 +79,9 @@ class SandboxClient:
         server_url: str | None = None,
         api_key: str | None = None,
         backend: Sandboxes | None = None,
+        environment: str | None = None,
+        provider: str | None = None,
+        limits: LimitOptions | None = None,
     ) -> None:
         self._background = background()
         self._client = self._kind(
@@ -76,6 +90,9 @@ class SandboxClient:
             server_url=server_url,
             api_key=api_key,
             backend=backend,
+            environment=environment,
+            provider=provider,
+            limits=limits,
         )
         self._background.close_when_unheld(self, self._client)
 
@@ -102,12 +119,20 @@ class SandboxClient:
         self,
         *,
         environment: str | None = None,
+        agent: str | None = None,
         env: Mapping[str, str] | None = None,
         idle_timeout_s: float | None = None,
+        provider: str | None = None,
+        limits: LimitOptions | None = None,
     ) -> Session:
         return self._run(
             lambda: self._client.create_session(
-                environment=environment, env=env, idle_timeout_s=idle_timeout_s
+                environment=environment,
+                agent=agent,
+                env=env,
+                idle_timeout_s=idle_timeout_s,
+                provider=provider,
+                limits=limits,
             )
         )
 
@@ -125,6 +150,20 @@ class SandboxClient:
 
     def health(self) -> Health:
         return self._run(self._client.health)
+
+    def registry(self) -> RegistryList:
+        return self._run(self._client.registry)
+
+    def call_tool(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> ToolAnswer:
+        return self._run(
+            lambda: self._client.call_tool(tool, arguments, idempotency_key=idempotency_key)
+        )
 
     def execute(
         self, command: str, *, check: bool = False, **options: Unpack[CommandOptions]
@@ -148,12 +187,64 @@ class SandboxClient:
         process = self._run(lambda: self._client.start(command, stdin_open=stdin_open, **options))
         return Process(process, self._background, client=self)
 
+    def terminal(
+        self,
+        command: str = "",
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        term: str = TERM,
+        **options: Unpack[CommandOptions],
+    ) -> Process:
+        process = self._run(
+            lambda: self._client.terminal(command, rows=rows, cols=cols, term=term, **options)
+        )
+        return Process(process, self._background, client=self)
+
     def process(self, command_id: str) -> Process:
         process = self._run(lambda: self._client.process(command_id))
         return Process(process, self._background, client=self)
 
     def commands(self) -> CommandList:
         return self._run(self._client.commands)
+
+    def run_code(
+        self,
+        code: str,
+        language: str | None = None,
+        *,
+        check: bool = False,
+        **options: Unpack[CodeOptions],
+    ) -> CodeResult:
+        return self._run(lambda: self._client.run_code(code, language, check=check, **options))
+
+    def stream_code(
+        self,
+        code: str,
+        language: str | None = None,
+        **options: Unpack[CodeOptions],
+    ) -> Generator[CodeEvent]:
+        self._close_at_exit()
+        return self._background.iterate(lambda: self._client.stream_code(code, language, **options))
+
+    def contexts(self) -> list[Context]:
+        return self._run(self._client.contexts)
+
+    def create_context(
+        self, language: str = "python", *, cwd: str | None = None, context_id: str | None = None
+    ) -> Context:
+        return self._run(
+            lambda: self._client.create_context(language, cwd=cwd, context_id=context_id)
+        )
+
+    def restart_context(self, context: str | Context = "python") -> Context:
+        return self._run(lambda: self._client.restart_context(context))
+
+    def remove_context(self, context: str | Context) -> Context:
+        return self._run(lambda: self._client.remove_context(context))
+
+    def interrupt_context(self, context: str | Context = "python") -> Context:
+        return self._run(lambda: self._client.interrupt_context(context))
 
     def upload_file(
         self, local_path: str | os.PathLike[str], path: str | None = None
@@ -176,6 +267,10 @@ class SandboxClient:
 
     def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
         return self._run(lambda: self._client.rename(path, to, replace=replace))
+
+    def artifacts(self, *, limit: int = 100) -> list[ArtifactFile]:
+        found = self._run(lambda: self._client.artifacts(limit=limit))
+        return [ArtifactFile(each, self._background, client=self) for each in found]
 
     def read_text(self, path: str, *, encoding: str = "utf-8") -> str:
         return self._run(lambda: self._client.read_text(path, encoding=encoding))

@@ -6,33 +6,25 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.server import resolved
 from sandbox_server.policy.rulefile import PolicyError
-from sandbox_server.runtime.base import Enforcement, Runtime
-from sandbox_server.runtime.registry import choose
+from sandbox_server.registry.live import LiveRegistry
+from sandbox_server.runtime.registry import AUTO, ChosenRuntime, choose
 from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate
 from sandbox_server.settings import Settings
 from sandbox_server.unused import refuse_without_effect
 
 
-@dataclass(frozen=True)
-class ChosenRuntime:
-    runtime: Runtime
-    why: str
-    enforcement: Enforcement
-
-
 async def check_start(settings: Settings) -> None:
     """Raises what `serve` would, as InvalidRequest or RuntimeUnavailable."""
     await check_settings(settings)
     if settings.role != "coordinator":
-        async with open_runtime(settings):
+        async with open_runtimes(settings):
             pass
 
 
@@ -46,20 +38,25 @@ async def check_settings(settings: Settings) -> None:
         await Store.open(settings.redis()).close()
     if settings.role != "coordinator":
         read_gate(settings).close()
+        LiveRegistry(settings.registry)
         _writable(settings.variable("state_dir"), settings.state_folder(), folder=True)
         if settings.audit_log is not None:
             _writable(settings.variable("audit_log"), settings.audit_log, folder=False)
 
 
 @contextlib.asynccontextmanager
-async def open_runtime(settings: Settings) -> AsyncIterator[ChosenRuntime]:
-    """The runtime of these settings. Raises InvalidRequest if they cannot be used with it,
-    RuntimeUnavailable if it does not work here."""
-    runtime, why = await choose(settings.runtime, settings.runtime_options())
-    async with runtime:
-        enforcement = await runtime.enforcement()
-        refuse_without_effect(settings, runtime, why=why, enforcement=enforcement)
-        yield ChosenRuntime(runtime, why, enforcement)
+async def open_runtimes(settings: Settings) -> AsyncIterator[list[ChosenRuntime]]:
+    """The runtimes of these settings, the default one first. Raises InvalidRequest if the settings
+    cannot be used with them, RuntimeUnavailable if one does not work here."""
+    async with contextlib.AsyncExitStack() as stack:
+        opened = []
+        for name in settings.provider_names():
+            made, why = await choose(name, settings.runtime_options())
+            runtime = await stack.enter_async_context(made)
+            named = runtime.name if name == AUTO else name
+            opened.append(ChosenRuntime(named, runtime, why, await runtime.enforcement()))
+        refuse_without_effect(settings, opened)
+        yield opened
 
 
 def api_keys(settings: Settings) -> ApiKeys:

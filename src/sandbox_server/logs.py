@@ -31,10 +31,16 @@ _CONTROL = re.compile(
 _CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace(r"\x00-", r"\x00-\x09\x0b-"))
 
 
-def configure(*, form: Literal["auto", "json", "console"], level: str) -> None:
-    """auto: console on a terminal, else JSON. Libraries log in the same format, from WARNING up."""
+def configure(
+    *, form: Literal["auto", "json", "console"], level: str, process: int | None = None
+) -> None:
+    """auto: console on a terminal, else JSON. Libraries log in the same format, from WARNING up.
+
+    process: a field of every line, where several processes write into one log.
+    """
     console = form == "console" or (form == "auto" and sys.stderr.isatty())
-    rendering = _rendering(console=console)
+    of_process: list[Processor] = [] if process is None else [_OfProcess(process)]
+    rendering = [*of_process, *_rendering(console=console)]
     writer = LineWriter(sys.stderr, partial(_rendered, rendering))
     structlog.configure(
         processors=[_noted],
@@ -103,6 +109,17 @@ class _OfLibraries(logging.Handler):
         if record.exc_info:
             event["exc_info"] = record.exc_info
         self._writer.write(event)
+
+
+class _OfProcess:
+    """A processor that adds the number of this process."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+
+    def __call__(self, _: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+        event.setdefault("process", self._process)
+        return event
 
 
 def _rendering(*, console: bool) -> list[Processor]:

@@ -16,24 +16,31 @@ from urllib.parse import urlsplit
 import structlog
 from fastapi import FastAPI
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import mcp
 from sandbox_server.api.app import create_app
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import AllowedHosts
+from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of
-from sandbox_server.checks import api_keys, check_settings, open_runtime, read_gate
-from sandbox_server.runtime.base import Enforcement, Runtime
-from sandbox_server.service import SandboxService, ServiceFacts
+from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
+from sandbox_server.console import install_console
+from sandbox_server.environments.opening import LiveEnvironments, open_builds
+from sandbox_server.providers import facts_of, providers_of, rules_of
+from sandbox_server.registry.live import LiveRegistry
+from sandbox_server.service import SandboxService
 from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate
 from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
+from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.registry import Registry
+from sandbox_server.sessions.share import Share
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
+from sandbox_server.storage.storage import open_storage
 from sandbox_server.unused import unknown, unused
 from sandbox_server.worker import Worker
 
@@ -53,15 +60,15 @@ class Left:
     sessions: int = 0
     until: datetime | None = None
     """When their boxes end by themselves if no server adopts them."""
+    for_good: bool = False
+    """Whether there is to be no next one."""
 
 
 async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable if it cannot start."""
     await check_settings(settings)
     log_unused(settings)
-    limits = replace(
-        _api_limits(settings), connections=min(ApiLimits.connections, _allow_many_files() // 4)
-    )
+    limits = server_limits(settings)
     stop = asyncio.Event()
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
@@ -79,9 +86,13 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
             )
-            left = await _left(tenants, settings)
-    log.info("server.stopped", sessions=left.sessions, until=left.until and left.until.isoformat())
+            left = await sessions_left(tenants, settings)
+    log_stopped(left)
     return left
+
+
+def log_stopped(left: Left) -> None:
+    log.info("server.stopped", sessions=left.sessions, until=left.until and left.until.isoformat())
 
 
 async def end_sessions(settings: Settings) -> int:
@@ -99,24 +110,47 @@ async def end_sessions(settings: Settings) -> int:
         ) from None
 
 
-async def _left(tenants: Tenants, settings: Settings) -> Left:
+async def sessions_left(tenants: Tenants, settings: Settings) -> Left:
+    """What a server leaves that stops now."""
     if settings.destroy_on_exit or not isinstance(tenants, SandboxService):
         return Left()
+    if tenants.leaves:
+        return Left(for_good=True)
     sessions = (await tenants.health()).active_sessions
     lives = timedelta(seconds=settings.idle_timeout + DEADMAN_MARGIN_S)
     return Left(sessions, datetime.now(UTC) + lives) if sessions else Left()
 
 
-def make_app(tenants: Tenants, settings: Settings) -> FastAPI:
-    """The HTTP app: the API, and the tools over MCP if that is installed."""
-    keys, limits = api_keys(settings), _api_limits(settings)
+def make_app(tenants: Tenants, settings: Settings, *, elsewhere: ASGIApp | None = None) -> FastAPI:
+    """The HTTP app: the API, the console, and the tools over MCP if that is installed.
+
+    elsewhere: answers calls over MCP in a process whose connections of that kind another one has.
+    """
+    served = Served(tenants, api_keys(settings), _api_limits(settings))
     hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
-    if settings.role == "worker" or not mcp.is_installed():
-        return create_app(tenants, keys=keys, limits=limits, hosts=hosts)
-    tools = mcp.Mcp(tenants, tenant=keys.tenant)
-    app = create_app(tenants, keys=keys, limits=limits, hosts=hosts, lifespan=tools.lifespan)
-    app.router.routes.append(Route("/mcp", tools))
+    make = functools.partial(
+        create_app, tenants, keys=served.keys, limits=served.limits, hosts=hosts
+    )
+    if settings.role == "worker":
+        return make()
+    if not mcp.is_installed():
+        app = make()
+    elif elsewhere is not None:
+        app = make()
+        app.router.routes.append(Route("/mcp", elsewhere))
+    else:
+        tools = mcp.Mcp(tenants, tenant=served.keys.tenant)
+        app = make(lifespan=tools.lifespan)
+        app.router.routes.append(Route("/mcp", tools))
+    if settings.console:
+        install_console(app, served)
     return app
+
+
+def server_limits(settings: Settings) -> ApiLimits:
+    """With as many connections as this process can have open files for."""
+    connections = min(ApiLimits.connections, _allow_many_files() // 4)
+    return replace(_api_limits(settings), connections=connections)
 
 
 def _api_limits(settings: Settings) -> ApiLimits:
@@ -140,13 +174,18 @@ async def open_service(
     *,
     url: str = "",
     stop: asyncio.Event | None = None,
+    share: Share | None = None,
+    occupancy: Occupancy | None = None,
 ) -> AsyncIterator[SandboxService]:
     """A running service on the configured runtime. The boxes of sessions outlive it.
 
-    Raises InvalidRequest for an invalid rule file.
+    share and occupancy: of a process that is one of several. Raises InvalidRequest for an invalid
+    rule file or registry.
     """
+    share = share or Share(name=settings.name())
+    registry = LiveRegistry(settings.registry)
     with open_gate(settings) as gate:
-        service = _open_service(settings, gate, url=url, stop=stop)
+        service = _open_service(settings, gate, registry, share, occupancy, url=url, stop=stop)
         async with service as opened:
             yield opened
 
@@ -165,50 +204,80 @@ def open_gate(settings: Settings) -> Iterator[Gate]:
 
 @contextlib.asynccontextmanager
 async def _open_service(
-    settings: Settings, gate: Gate, *, url: str, stop: asyncio.Event | None
+    settings: Settings,
+    gate: Gate,
+    declared: LiveRegistry,
+    share: Share,
+    occupancy: Occupancy | None,
+    *,
+    url: str,
+    stop: asyncio.Event | None,
 ) -> AsyncIterator[SandboxService]:
     state = settings.state_folder()
-    async with open_runtime(settings) as chosen:
-        runtime, why = chosen.runtime, chosen.why
-        log.info("runtime.chosen", runtime=runtime.name, why=why)
-        for limit, lack in chosen.enforcement.missing().items():
-            log.warning("limit.not_enforced", limit=limit, why=lack)
+    async with open_runtimes(settings) as opened:
+        for each in opened:
+            log.info("runtime.chosen", runtime=each.name, why=each.why)
+            for limit, lack in each.enforcement.missing().items():
+                log.warning("limit.not_enforced", runtime=each.name, limit=limit, why=lack)
+        has_images = any(each.runtime.has_images for each in opened)
+        environments = LiveEnvironments(declared, settings, has_images=has_images)
+        rules = rules_of(settings, opened, environments)
         if settings.role == "worker":
             from sandbox_server.fleet.opening import worker_standing
 
             stop = stop or asyncio.Event()
-            standing = worker_standing(settings, state, url, runtime.name, stop)
+            names = [each.name for each in opened]
+            standing = worker_standing(settings, state, url, names, stop)
         else:
-            standing = _alone(settings, state)
-        async with standing as (registry, lease):
+            standing = _alone(share, state)
+        capacity = Occupancy(settings.max_sessions, memory=settings.total_memory)
+        async with contextlib.AsyncExitStack() as stack:
+            builds = {
+                each.name: await stack.enter_async_context(open_builds(each.runtime, state))
+                for each in opened
+            }
+            default, *others = providers_of(
+                settings,
+                opened,
+                share.owner,
+                rules=rules,
+                environments=environments,
+                builds=builds,
+            )
+            registry, lease = await stack.enter_async_context(standing)
+            storage = await stack.enter_async_context(
+                open_storage(state, share.name, settings.stored(), history=registry.history)
+            )
             worker = Worker(
-                runtime,
-                settings.box_spec(settings.name()),
+                default.runtime,
+                default.spec,
                 registry,
                 lease,
                 role=settings.role,
                 pool=settings.pool(),
-                environments=_environments(settings, runtime),
+                environments=default.environments,
                 idle_timeout_s=settings.idle_timeout,
-                capacity=settings.max_sessions,
+                capacity=occupancy or capacity,
                 destroy_on_exit=settings.destroy_on_exit,
+                owners=registry.owners(),
+                name=default.name,
+                others=others,
+                rules=rules,
+                journal=storage.journal,
             )
             async with worker:
                 await lease.serve(load=worker.load, on_gap=worker.table.vouch)
-                facts = ServiceFacts(
-                    worker_id=settings.name(),
-                    runtime=runtime.name,
-                    why=why,
-                    limits=_limits(settings, chosen.enforcement),
+                facts = facts_of(settings, opened, share.owner)
+                yield SandboxService(
+                    worker.table,
+                    facts,
+                    health=worker.health,
+                    gate=gate,
+                    name_of=environments.name_of,
+                    kernels_of=environments.kernels_of,
+                    registry=declared,
+                    storage=storage,
                 )
-                yield SandboxService(worker.table, facts, health=worker.health, gate=gate)
-
-
-def _environments(settings: Settings, runtime: Runtime) -> dict[str, str]:
-    """Without images, an environment only matters if it has its own policy."""
-    if runtime.has_images:
-        return settings.environments
-    return {n: image for n, image in settings.environments.items() if n in settings.policies}
 
 
 def log_unused(settings: Settings) -> None:
@@ -221,34 +290,24 @@ Standing = tuple[Registry, Lease]
 
 
 @contextlib.asynccontextmanager
-async def _alone(settings: Settings, state: Path) -> AsyncIterator[Standing]:
-    name = settings.name()
-    with alone(state, name):
-        registry = SqliteRegistry(state / f"{name}.sqlite", worker=name)
+async def _alone(share: Share, state: Path) -> AsyncIterator[Standing]:
+    with alone(state, share.owner):
+        registry = open_registry(share, state)
         try:
-            yield registry, LoneLease(name, registry.next_epoch())
+            yield registry, LoneLease(share.owner, registry.next_epoch())
         finally:
             await registry.close()
+
+
+def open_registry(share: Share, state: Path) -> SqliteRegistry:
+    """That of a standalone server, shared by its processes. Close it."""
+    return SqliteRegistry(state / f"{share.name}.sqlite", share=share)
 
 
 def _open_routing(settings: Settings) -> contextlib.AbstractAsyncContextManager[Tenants]:
     from sandbox_server.fleet.opening import open_routing
 
     return open_routing(settings)
-
-
-def _limits(settings: Settings, enforcement: Enforcement) -> models.Limits:
-    return models.Limits(
-        memory_bytes=settings.memory_limit,
-        cpus=settings.cpu_limit,
-        pids=settings.pids_limit,
-        disk_bytes=settings.disk_limit,
-        command_timeout_s=settings.command_timeout,
-        output_limit_bytes=settings.output_limit,
-        upload_limit_bytes=settings.max_upload,
-        network=settings.network,
-        not_enforced=enforcement.missing(),
-    )
 
 
 def _allow_many_files() -> int:

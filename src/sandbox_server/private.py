@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-_OURS = ("boxes", "uids", "shared", "history", "lost+found", "*.lock", "*.home", "*.sock", "*.log",
-         "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal")  # fmt: skip
+_OURS = ("boxes", "uids", "shared", "layers", "history", "lost+found",
+         "*.lock", "*.home", "*.sock", "*.log", "*.artifacts",
+         "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal",
+         "*.history", "*.history-wal", "*.history-shm", "*.history-journal")  # fmt: skip
 """Patterns of all names in a state folder."""
 
 
@@ -34,7 +36,15 @@ def _is_ours(name: str) -> bool:
 
 
 def private_file(path: Path) -> None:
-    """Create an empty file with mode 0600, or set that on an existing one. Raises OSError."""
+    """Create an empty file with mode 0600, or set that on an existing one. Raises OSError.
+
+    One that is private already is not opened: when it was closed again, this process would lose the
+    locks of SQLite on it, and another process could remove a log that is still written to.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat().st_mode
+        if stat.S_ISREG(found) and not stat.S_IMODE(found) & 0o077:
+            return
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077:

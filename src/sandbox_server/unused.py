@@ -6,44 +6,50 @@ it. One that belongs to another role is only told: a fleet may share its setting
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sandbox_sdk.nearest import did_you_mean
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.variables import VARIABLES
-from sandbox_server.runtime.base import Enforcement, Runtime
+from sandbox_server.runtime.registry import ChosenRuntime
 from sandbox_server.settings import IN_PROCESS, Settings, entries
 
 _OF_OTHERS = {"SANDBOX_CACHE", "SANDBOX_COMMAND_ID"}
 """Of this project's development tools, and of commands in a box."""
-_LIMITS = {"memory": "memory_limit", "cpu": "cpu_limit", "pids": "pids_limit", "disk": "disk_limit"}
+_LIMITS = {
+    "memory": ("memory_limit", "max_memory", "total_memory"),
+    "cpu": ("cpu_limit", "max_cpus"),
+    "pids": ("pids_limit", "max_pids"),
+    "disk": ("disk_limit", "max_disk"),
+}
 
 
-def refuse_without_effect(
-    settings: Settings, runtime: Runtime, *, why: str, enforcement: Enforcement
-) -> None:
-    """why: the reason for the choice of runtime. Raises InvalidRequest."""
+def refuse_without_effect(settings: Settings, opened: Sequence[ChosenRuntime]) -> None:
+    """Raises InvalidRequest. A network or an image needs one runtime that has such a thing, and the
+    sessions of the others do without; a limit has to hold on all of them."""
     problems = [
-        *_not_of_this_runtime(settings, runtime, why),
-        *_not_enforced(settings, enforcement),
+        *_of_no_runtime(settings, opened),
+        *(problem for each in opened for problem in _not_enforced(settings, each)),
     ]
     if problems:
-        raise InvalidRequest("; ".join(problems))
+        raise InvalidRequest("; ".join(dict.fromkeys(problems)))
 
 
-def _not_of_this_runtime(settings: Settings, runtime: Runtime, why: str) -> Iterator[str]:
+def _of_no_runtime(settings: Settings, opened: Sequence[ChosenRuntime]) -> Iterator[str]:
     engine = "start a Docker engine (SANDBOX_RUNTIME=docker or auto)"
-    if settings.network not in runtime.networks:
+    why = ", and ".join(each.why for each in opened)
+    if not any(settings.network in each.runtime.networks for each in opened):
         given = f"{settings.variable('network')}={settings.network}"
         off = f"{settings.variable('network')}=none"
-        if runtime.name == "docker":
+        if any(each.runtime.name == "docker" for each in opened):
             yield f"{given}: boxes on gVisor have no network; use another runtime, or set {off}"
         else:
             yield f"{given} needs the docker runtime: {engine}, or set {off}; the runtime is {why}"
-    if runtime.has_images:
+    if any(each.runtime.has_images for each in opened):
         return
+    names = {each.runtime.name for each in opened}
     for entry in entries():
-        if entry.name not in settings.model_fields_set or runtime.name in entry.about.runtimes:
+        if entry.name not in settings.model_fields_set or names & set(entry.about.runtimes):
             continue
         if entry.about.runtimes and not _means_something(settings, entry.name):
             name = settings.variable(entry.name)
@@ -57,14 +63,16 @@ def _means_something(settings: Settings, name: str) -> bool:
     return name == "network" or not getattr(settings, name)
 
 
-def _not_enforced(settings: Settings, enforcement: Enforcement) -> Iterator[str]:
-    for limit in sorted(enforcement.absent):
-        if _LIMITS[limit] in settings.model_fields_set:
-            name, lack = settings.variable(_LIMITS[limit]), enforcement.missing()[limit]
-            yield (
-                f"{name} has no effect here: {lack}; unset it, or see `sandbox doctor` for what"
-                " this machine lacks"
-            )
+def _not_enforced(settings: Settings, chosen: ChosenRuntime) -> Iterator[str]:
+    lacks = chosen.enforcement.missing()
+    where = f"on {chosen.name} boxes" if len(settings.providers) > 1 else "here"
+    for limit in sorted(chosen.enforcement.absent):
+        for name in _LIMITS[limit]:
+            if name in settings.model_fields_set:
+                yield (
+                    f"{settings.variable(name)} has no effect {where}: {lacks[limit]}; unset it, or"
+                    " see `sandbox doctor` for what this machine lacks"
+                )
 
 
 def unused(settings: Settings, *, role: str = "") -> dict[str, str]:

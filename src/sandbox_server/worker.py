@@ -10,21 +10,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_sdk.protocol.models import Health
+from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, Health
 from sandbox_server import __version__
-from sandbox_server.pool import PooledBoxes, PoolSettings
+from sandbox_server.pool import (
+    Environments,
+    PooledBoxes,
+    PoolSettings,
+    Provider,
+    ProviderBoxes,
+)
 from sandbox_server.runtime.agent import Fenced
-from sandbox_server.runtime.base import BoxSpec, Runtime
+from sandbox_server.runtime.base import BoxSpec, Enforcement, Runtime
 from sandbox_server.sessions.adoption import AT_ONCE, Adoption
 from sandbox_server.sessions.lease import Lease, Load
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionMaker
+from sandbox_server.sessions.notes import SessionNotes
+from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.registry import Registry
-from sandbox_server.sessions.table import Occupancy, SessionTable
+from sandbox_server.sessions.rules import SessionRules, limit_values
+from sandbox_server.sessions.table import SessionTable
 from sandbox_server.sessions.watch import Watch
+from sandbox_server.storage.history import Journal
 
 TICK_S = 5.0
 FENCED_S = 1.0
@@ -42,32 +53,61 @@ class Worker:
         *,
         role: str = "standalone",
         pool: PoolSettings,
-        environments: Mapping[str, str],
+        environments: Environments = dict,
         idle_timeout_s: float,
-        capacity: int,
+        capacity: int | Occupancy,
         destroy_on_exit: bool = False,
         tick_s: float = TICK_S,
+        owners: Sequence[str] = (),
+        name: str = "",
+        others: Sequence[Provider] = (),
+        rules: SessionRules | None = None,
+        journal: Journal | None = None,
     ) -> None:
+        """capacity: an Occupancy where several processes share it. owners: see PooledBoxes.
+        name: by which sessions ask for the runtime, unless it is its own. others: further runtimes
+        that they can ask for. rules: without, sessions have what the spec says. journal: remembers
+        the sessions."""
+        name = name or runtime.name
         self._role = role
         self._owner = spec.owner
-        self._runtime_name = runtime.name
+        self._runtime_name = name
         self._destroy = destroy_on_exit
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
-        self._occupancy = Occupancy(capacity)
-        self._boxes = PooledBoxes(
-            runtime,
-            spec,
-            pool,
-            environments=environments,
-            epoch=lambda: lease.epoch,
-            room=lambda: self._occupancy.room,
-            notes=registry.ledger,
+        self._occupancy = capacity if isinstance(capacity, Occupancy) else Occupancy(capacity)
+        none_warm = replace(pool, size=0, min_size=0, max_size=0)
+        default = Provider(name=name, runtime=runtime, spec=spec, environments=environments)
+        self._boxes = ProviderBoxes(
+            {
+                each.name: PooledBoxes(
+                    each.runtime,
+                    each.spec,
+                    pool if each is default else none_warm,
+                    environments=each.environments,
+                    epoch=lambda: lease.epoch,
+                    room=lambda: self._occupancy.room,
+                    notes=registry.ledger,
+                    owners=owners,
+                )
+                for each in (default, *others)
+            }
         )
-        maker = SessionMaker(self._boxes, lease, registry.ledger, idle_timeout_s=idle_timeout_s)
-        self.table = SessionTable(registry, lease, maker, self._occupancy)
+        rules = rules or SessionRules(
+            default=limit_values(spec.limits, command_timeout_s=COMMAND_TIMEOUT_S),
+            idle_timeout_s=idle_timeout_s,
+            providers=dict.fromkeys(self._boxes.sources, Enforcement()),
+        )
+        maker = SessionMaker(self._boxes, lease, registry.ledger, rules)
+        self.table = SessionTable(registry, lease, maker, self._occupancy, SessionNotes(journal))
         self._adoption = Adoption(
-            self.table, maker, registry, lease, self._boxes, idle_timeout_s=idle_timeout_s
+            self.table,
+            maker,
+            registry,
+            lease,
+            self._boxes.sources,
+            idle_timeout_s=idle_timeout_s,
+            limits=rules.default,
         )
         self._watch = Watch(self.table, registry, deadman_s=spec.deadman_s, tick_s=tick_s)
 
@@ -75,6 +115,7 @@ class Worker:
         try:
             self._stack.push_async_callback(self._let_go)
             await self._adoption.run()
+            self.table.recount()
             await self._stack.enter_async_context(self._boxes)
             await self._stack.enter_async_context(self._watch)
         except BaseException:
@@ -101,16 +142,13 @@ class Worker:
         return Load(sessions=len(self.table), warm=self._boxes.warm)
 
     def health(self) -> Health:
-        broken = self._boxes.failures()
-        failure, full = broken.pop("", None), self.table.room == 0
-        checks = {
-            "runtime": failure or "ok",
-            "capacity": "full" if full else "ok",
-            **{f"environment {name}": why for name, why in broken.items()},
-        }
+        left = self._occupancy.memory_left
+        full = "full" if self.table.room == 0 else "ok" if left != 0 else "no memory left"
+        checks = {"runtime": "ok", "capacity": full, **self._boxes.checks()}
+        unable = checks["runtime"] != "ok" and not self._boxes.warm
+        well = all(state == "ok" for state in checks.values())
         return Health(
-            status="unhealthy" if failure and not self._boxes.warm else
-            "degraded" if failure or full or broken else "healthy",
+            status="unhealthy" if unable else "healthy" if well else "degraded",
             role=self._role,
             worker_id=self._owner,
             runtime=self._runtime_name,
@@ -120,7 +158,8 @@ class Worker:
             version=__version__,
             uptime_s=round(time.monotonic() - self._began, 3),
             checks=checks,
-        )  # fmt: skip
+            providers=list(self._boxes.sources),
+        )
 
 
 async def _is_fenced(session: LiveSession) -> bool:

@@ -11,6 +11,7 @@ from .pipes import Pipes
 from .shell import Shell
 from .shells import Shells
 from .state import WORKSPACE, ShellState, begun, folder_refused, left_traps, unsaved
+from .terminals import Size
 
 LOAD_S = 5.0
 """A shell killed after this long without having begun was blocked by its state."""
@@ -25,7 +26,9 @@ class Carrying:
         self._waiting: Optional[Nursery] = None
         """Its shell ran the last command, has its state and can go on."""
 
-    def shell_for(self, command: Command, *, stdin: bool) -> Nursery:
+    def shell_for(
+        self, command: Command, *, stdin: bool, terminal: Optional[Size] = None
+    ) -> Nursery:
         """A nursery whose shell waits for its call. Raises OSError."""
         waiting = self._waiting
         if waiting is not None and not (stdin or command.special):
@@ -33,7 +36,7 @@ class Carrying:
             if waiting is self._waiting and waiting.alive:
                 self._waiting = None
                 return waiting
-        return self._shells.take(stdin=stdin)
+        return self._shells.take(stdin=stdin, terminal=terminal, interactive=command.interactive)
 
     def can_go_on(self, command: Command, nursery: Nursery) -> bool:
         """Whether the shell of a command that has ended can run the next one: nothing is left of

@@ -11,6 +11,7 @@ from .frames import (
     GAP,
     OFFSET,
     REPLY,
+    RESULT,
     STARTED,
     STDERR,
     STDOUT,
@@ -22,7 +23,7 @@ from .frames import (
 )
 from .stdin import Stdin
 
-_KINDS = (STDOUT, STDERR)
+_KINDS = (STDOUT, STDERR, RESULT)
 
 
 class Following(Source):

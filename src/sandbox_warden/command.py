@@ -1,15 +1,18 @@
 """One command and the followers of its output."""
 
 import os
+import signal
 import time
 from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 from .errors import Refused
 from .loop import Timer
+from .marks import file_clock
 from .nursery import Nursery
 from .output import OutputLog
 from .shell import Shell
 from .stdin import Stdin
+from .terminals import Keys, Size, resize
 
 _SIGNALS = {
     1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
@@ -51,7 +54,9 @@ class Command:
         self.key: Optional[str] = None
         self.cwd: Optional[str] = None
         self.log = log
-        self.started = started
+        self.started = self.touched = started
+        """When it began, and when something was last typed or shown in its terminal."""
+        self.started_at = file_clock()
         self.call: Optional[Callable[[Shell], None]] = None
         self.nursery: Optional[Nursery] = None
         self.pipes: Dict[int, int] = {}
@@ -76,8 +81,19 @@ class Command:
         self.paused = False
         self.hurried = False
         self.stdin: Optional[Stdin] = None
+        self.terminal: Optional[Size] = None
+        self.keys: Optional[Keys] = None
+        """The size of its terminal, if it has one."""
+        self.interactive = False
+        """Whether somebody types commands in its terminal."""
         self.followers: Set[Follower] = set()
         self.result: Optional[Dict[str, Any]] = None
+        self.on_end: Optional[Callable[[Dict[str, Any]], None]] = None
+        """Of a process of ours, which is not the user's command: called with its result."""
+        self.on_signal: Optional[Callable[[int], None]] = None
+        """Of a cell, which has no process of its own."""
+        self.tells_changes = False
+        """Whether its result says if it left all files as they were."""
         self.late_bytes = 0
         """Output of background children after the end: read so that they go on, not kept."""
 
@@ -89,6 +105,17 @@ class Command:
     @property
     def age_s(self) -> float:
         return time.monotonic() - self.started
+
+    def resize(self, size: Size) -> None:
+        """Raises Refused if it has no terminal. Does nothing after its end."""
+        if self.terminal is None:
+            message = "command %s has no terminal: start it with pty" % self.ident
+            raise Refused("invalid_request", message)
+        self.terminal = size
+        for fd in self.pipes:
+            resize(fd, size)
+        if self.pipes and self.keys is not None:
+            self.keys.send(signal.SIGWINCH)
 
     def standing(self, *, output_bytes: int, cwd: str, **ended: Any) -> Dict[str, Any]:
         """Its current status; `ended` has the additional fields of one that has ended."""
@@ -112,6 +139,8 @@ class Command:
             "idempotency_key": self.key,
             "running": self.result is None,
             "exit_code": None if self.result is None else self.result["exit_code"],
+            "is_code": self.on_signal is not None,
+            "pty": None if self.terminal is None else list(self.terminal),
             "age_s": round(self.age_s, 3),
             "output_bytes": self.log.size,
             "late_bytes": self.late_bytes,

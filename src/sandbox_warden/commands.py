@@ -4,13 +4,14 @@ import errno
 import os
 import stat
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set
 
 from .carrying import Carrying
 from .command import Command, exit_of
 from .errors import Refused, refusal
 from .killing import Trace
 from .loop import READ, Loop
+from .marks import has_marks, is_unchanged
 from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
@@ -20,6 +21,7 @@ from .shell import Shell, encode_call, is_special
 from .shells import Shells
 from .state import begun
 from .stdin import Stdin
+from .terminals import Size
 
 PREPARE_S = 0.02
 SETTLE_S = 10.0
@@ -39,6 +41,7 @@ class Commands:
         self._meter = meter
         self.records = Records()
         self._by_shell: Dict[Shell, Command] = {}
+        self._cells: Set[Command] = set()
         self.shells = Shells(loop, open_files, on_exit=self._shell_ended, on_gone=self._all_gone)
         self.pipes = Pipes(loop, on_room=self._settle)
         self._carrying = Carrying(loop, self.shells, self.pipes)
@@ -47,7 +50,17 @@ class Commands:
 
     @property
     def running(self) -> List[Command]:
-        return list(self._by_shell.values())
+        """The user's: commands, and cells of code."""
+        own = [command for command in self._by_shell.values() if command.on_end is None]
+        return own + list(self._cells)
+
+    def idle_s(self, now: float, used_at: float) -> float:
+        """Since the last command ended, or the last use. A terminal that is open counts by what is
+        typed and shown in it: somebody may have left it."""
+        running = self.running
+        if any(command.terminal is None for command in running):
+            return 0.0
+        return now - max([used_at, self.finished_at, *(each.touched for each in running)])
 
     @property
     def cwd(self) -> str:
@@ -66,23 +79,29 @@ class Commands:
         stdin: bool,
         stdin_open: bool,
         output_limit: int,
+        terminal: Optional[Size] = None,
     ) -> Command:
         if cwd is not None:
             _check_folder(cwd)
         # First, since it may raise: that must not leave a shell waiting.
-        call = encode_call(text, command_id=ident, cwd=cwd, env=env)
-        command = Command(ident, digest, OutputLog(output_limit), time.monotonic())
+        on_terminal = terminal is not None
+        call = encode_call(text, command_id=ident, cwd=cwd, env=env, last=on_terminal)
+        log = OutputLog(output_limit, only_end=on_terminal)
+        command = Command(ident, digest, log, time.monotonic())
+        command.terminal = terminal
+        command.interactive = on_terminal and not text
         command.key = key
         command.cwd = cwd
         command.oom_before = self._meter.oom_kills()
         command.call = lambda shell: shell.call(call, self._carrying.state)
-        command.special = is_special(text)
+        command.special = is_special(text) or on_terminal
         self.records.add(command)
         self.ran += 1
         if self._meter.crowded():
             self._make_room(command, "the box has reached its process limit")
         try:
-            self._spawn(command, stdin=stdin or stdin_open, stdin_open=stdin_open)
+            has_input = stdin or stdin_open or on_terminal
+            self._spawn(command, stdin=has_input, stdin_open=stdin_open or on_terminal)
         except (OSError, MemoryError) as exc:
             self._could_not_start(command, exc)
             return command
@@ -90,15 +109,59 @@ class Commands:
             command.timer = self._loop.after(timeout_s, lambda: self._time_out(command))
         return command
 
+    def start_service(
+        self, text: str, *, ident: str, env: Dict[str, str], log: OutputLog,
+        on_end: Callable[[Dict[str, Any]], None],
+    ) -> Optional[Command]:  # fmt: skip
+        """Start a process of our own, in a shell with the state of the last command. It has an
+        input, and its output goes to `log`. None if it could not be started, which on_end told."""
+        call = encode_call(text, command_id=ident, cwd=None, env=env)
+        command = Command(ident, "", log, time.monotonic())
+        command.on_end = on_end
+        command.call = lambda shell: shell.call(call, self._carrying.state)
+        command.special = True
+        self.records.services.add(ident)
+        try:
+            self._spawn(command, stdin=True, stdin_open=True)
+        except (OSError, MemoryError) as exc:
+            self._could_not_start(command, exc)
+            return None
+        return command
+
+    def begin_cell(self, command: Command, on_signal: Callable[[int], None]) -> None:
+        """A command that runs in a kernel."""
+        command.on_signal = on_signal
+        self.records.add(command)
+        self._cells.add(command)
+        self.ran += 1
+
+    def cell_output(self, command: Command, stream: int, data: bytes) -> None:
+        command.log.append(stream, data)
+        for follower in list(command.followers):
+            if follower.live:
+                follower.wake()
+
+    def finish_cell(self, command: Command, *, exit_code: int, reason: Optional[str]) -> None:
+        self._cells.discard(command)
+        self._finish(command, exit_code=exit_code, reason=reason)
+
     def _spawn(self, command: Command, *, stdin: bool, stdin_open: bool = False) -> None:
-        nursery = self._carrying.shell_for(command, stdin=stdin)
+        nursery = self._carrying.shell_for(command, stdin=stdin, terminal=command.terminal)
         shell = nursery.go()
         command.nursery = nursery
         self._by_shell[shell] = command
-        command.pipes = {shell.keep(shell.stdout): STDOUT, shell.keep(shell.stderr): STDERR}
+        command.pipes = {shell.keep(shell.stdout): STDOUT}
+        if shell.stderr >= 0:
+            command.pipes[shell.keep(shell.stderr)] = STDERR
         if stdin:
-            fd = shell.keep(shell.stdin)
-            command.stdin = Stdin(self._loop, fd, to_be_sent=stdin_open)
+            command.keys = shell.keys
+            command.stdin = Stdin(
+                self._loop,
+                shell.keep(shell.stdin),
+                to_be_sent=stdin_open,
+                on_terminal=command.terminal is not None,
+                keys=shell.keys,
+            )
         try:
             self.pipes.watch(command)
             if not command.special:
@@ -147,6 +210,8 @@ class Commands:
 
     def kill(self, command: Command, number: int) -> None:
         nursery = command.nursery
+        if command.on_signal is not None and command.result is None:
+            command.on_signal(number)
         if nursery is None:
             return
         command.signalled = True
@@ -273,7 +338,8 @@ class Commands:
 
     def _finish(self, command: Command, *, exit_code: int, **more: Any) -> None:
         """more: signal, reason and state_saved, unless None or False."""
-        self.finished_at = time.monotonic()
+        if command.on_end is None:
+            self.finished_at = time.monotonic()
         command.log.settle()
         command.result = command.standing(
             output_bytes=command.log.size,
@@ -282,10 +348,17 @@ class Commands:
             exit_code=exit_code,
             **more,
         )
+        if has_marks(command.ident):
+            command.result["marked"] = True
+        elif command.tells_changes and is_unchanged(command.started_at):
+            command.result["unchanged"] = True
         self._clear(command)
         for follower in list(command.followers):
             follower.wake()
-        self.records.finished(command)
+        if command.on_end is None:
+            self.records.finished(command)
+        else:
+            command.on_end(command.result)
         if self.shells.needs_spare:
             self._loop.after(0, self.shells.prepare)
 
@@ -299,6 +372,7 @@ class Commands:
         self.pipes.outlive(command)
         if command.stdin is not None:
             command.stdin.close()
+        command.keys = None
 
 
 def _check_folder(cwd: str) -> None:

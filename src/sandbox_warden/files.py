@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, Tuple
 from .errors import Refused, shown
 from .frames import CHUNK
 from .paths import Found, find, refusal_at
+from .walk import BEING_RECEIVED
 
 FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _TYPES = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -136,9 +137,11 @@ class Upload:
         self._name = found.name
         self._part = ".upload-" + os.urandom(8).hex()
         self._folder = found.folder
+        BEING_RECEIVED.add(self._part)
         try:
             self._fd = self._create()
         except BaseException:
+            BEING_RECEIVED.discard(self._part)
             os.close(self._folder)
             raise
 
@@ -178,6 +181,7 @@ class Upload:
             os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as exc:
             raise refusal_at(self.path, self._folder, exc) from None
+        BEING_RECEIVED.discard(self._part)
         self._part = ""
         self.close()
 
@@ -190,6 +194,7 @@ class Upload:
                 os.unlink(self._part, dir_fd=self._folder)
             except OSError:
                 pass
+            BEING_RECEIVED.discard(self._part)
         os.close(self._fd)
         os.close(self._folder)
         self._fd = -1

@@ -25,14 +25,15 @@ WINDOW = 1 << 20
 HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, _END, PING, STDIN, RENAME = range(
     1, 15
 )
+CHANGES, CODE, CONTEXTS, RESIZE = range(15, 19)
 # Parts of a request, in either direction.
 DATA, EOF, CREDIT, CANCEL = range(32, 36)
 # Answers.
-REPLY, ERROR, STARTED, STDOUT, STDERR, GAP = range(64, 70)
+REPLY, ERROR, STARTED, STDOUT, STDERR, GAP, RESULT = range(64, 71)
 
 REQUEST_KINDS = range(1, 32)
 """Range for requests, including those of later versions."""
-KINDS = frozenset([*range(1, 15), *range(32, 36), *range(64, 70)])
+KINDS = frozenset([*range(1, 19), *range(32, 36), *range(64, 71)])
 
 Frame = Tuple[int, int, bytes]
 """Kind, channel, payload."""

@@ -63,7 +63,7 @@ class Nursery:
     def start(self, shell: Shell) -> None:
         """Start bash with the shell's descriptors. Raises OSError."""
         fds = array.array("i", shell.child_fds)
-        self._sock.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        self._sock.sendmsg([shell.extras or b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         shell.handed_over()
         self.shell = shell
         self._early = []

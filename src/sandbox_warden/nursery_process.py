@@ -5,19 +5,24 @@ are left) for one that ended, and `empty` when asked to wait for the children.
 """
 
 import array
+import fcntl
 import os
 import signal
 import socket
-from typing import List, NoReturn, Tuple
+import termios
+from typing import Dict, List, NoReturn, Optional, Tuple
 
-from .shell import ARGV, PRELUDE_TARGET, TARGETS, prctl
+from .shell import ARGV, INTERACTIVE_ARGV, KEYS, PRELUDE, PRELUDE_TARGET, TARGETS, prctl
 from .state import WORKSPACE
+from .terminals import signal_foreground
 
 _PR_SET_CHILD_SUBREAPER = 36
 _BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 """Not from PATH, which may start with folders the user can write to."""
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these signals, and a command would inherit that."""
+Moves = List[Tuple[int, int]]
+"""Descriptors of the nursery, and the numbers that they have in a shell."""
 
 
 def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
@@ -38,12 +43,14 @@ def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
                 _wait_for_all()
                 sock.send(b"empty")
                 continue
-            actions = [(os.POSIX_SPAWN_DUP2, prelude_fd, PRELUDE_TARGET)]
-            actions += [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in zip(fds, TARGETS)]
+            extras = {bytes([each]): fd for each, fd in zip(message, fds[len(TARGETS) :])}
+            moves = [(extras.get(PRELUDE, prelude_fd), PRELUDE_TARGET), *zip(fds, TARGETS)]
             try:
-                pid = os.posix_spawn(
-                    bash, ARGV, environ, file_actions=actions, setsid=True, setsigdef=_IGNORED
-                )
+                if os.isatty(fds[0]):
+                    argv = INTERACTIVE_ARGV if PRELUDE in extras else ARGV
+                    pid = _spawn_on_terminal(bash, argv, environ, moves, extras.get(KEYS))
+                else:
+                    pid = _spawn(bash, environ, moves)
             except OSError as exc:
                 sock.send(b"exit %d idle" % -(exc.errno or 1))
                 continue
@@ -55,6 +62,36 @@ def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
             sock.send(b"exit %d %s" % (status, b"idle" if _childless() else b"busy"))
     finally:
         os._exit(0)
+
+
+def _spawn(bash: str, environ: Dict[str, str], moves: Moves) -> int:
+    actions = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in moves]
+    return os.posix_spawn(
+        bash, ARGV, environ, file_actions=actions, setsid=True, setsigdef=_IGNORED
+    )
+
+
+def _spawn_on_terminal(
+    bash: str, argv: List[str], environ: Dict[str, str], moves: Moves, keys: Optional[int]
+) -> int:
+    """The same, with its stdin as its controlling terminal, which posix_spawn cannot do. keys:
+    where signals of keys come from, if not from the kernel."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        for number in _IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+        for fd, to in moves:
+            os.dup2(fd, to)
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        if keys is not None and not os.fork():
+            _close_others(keys)
+            signal_foreground(keys)
+        os.execve(bash, argv, environ)
+    finally:
+        os._exit(127)
 
 
 def _enter_workspace() -> None:
@@ -82,8 +119,8 @@ def _become_subreaper() -> bytes:
 
 def _receive(sock: socket.socket) -> Tuple[bytes, List[int]]:
     fds = array.array("i")
-    size = socket.CMSG_SPACE(len(TARGETS) * fds.itemsize)
-    message, control, _, _ = sock.recvmsg(1, size, socket.MSG_CMSG_CLOEXEC)
+    size = socket.CMSG_SPACE((len(TARGETS) + 2) * fds.itemsize)
+    message, control, _, _ = sock.recvmsg(2, size, socket.MSG_CMSG_CLOEXEC)
     for _level, _kind, data in control:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return message, list(fds)

@@ -1,14 +1,14 @@
 """The retained output of one command: its beginning and its end, with absolute offsets.
 
-stdout and stderr are kept in one log in the order they were read. The combined text, each stream
-and a resumed read all come from the same bytes.
+stdout and stderr are kept in one log in the order they were read, and so are the results of a cell.
+The combined text, each stream and a resumed read all come from the same bytes.
 """
 
 from array import array
 from bisect import bisect_right
 from typing import Optional, Tuple
 
-STDOUT, STDERR = 0, 1
+STDOUT, STDERR, RESULT = 0, 1, 2
 
 
 class OutputLog:
@@ -18,13 +18,15 @@ class OutputLog:
     [gap_start, gap_end) is missing.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.half = max(limit // 2, 1)
+    def __init__(self, limit: int, *, only_end: bool = False) -> None:
+        """only_end: keep none of the beginning, as a terminal does."""
+        self.half = max(limit if only_end else limit // 2, 1)
         self.size = 0
         self._head = bytearray()
+        self._head_limit = 0 if only_end else self.half
         self._tail = bytearray()
-        self._tail_start = self.half
-        # Where the stream changes: offset * 2 + stream. Eight bytes per change bound the memory of
+        self._tail_start = self._head_limit
+        # Where the stream changes: offset * 4 + stream. Eight bytes per change bound the memory of
         # a command that alternates between its streams byte by byte.
         self._marks = array("Q")
 
@@ -47,9 +49,9 @@ class OutputLog:
     def append(self, stream: int, data: bytes) -> None:
         if not data:
             return
-        if not self._marks or self._marks[-1] & 1 != stream:
-            self._marks.append(self.size * 2 + stream)
-        room = self.half - len(self._head)
+        if not self._marks or self._marks[-1] & 3 != stream:
+            self._marks.append(self.size * 4 + stream)
+        room = self._head_limit - len(self._head)
         if room > 0:
             self._head += data[:room]
             data_for_tail = data[room:]
@@ -81,11 +83,11 @@ class OutputLog:
             offset = self.gap_end
         if offset >= self.size:
             return None
-        index = bisect_right(self._marks, offset * 2 + 1) - 1
-        stream = self._marks[index] & 1
+        index = bisect_right(self._marks, offset * 4 + 3) - 1
+        stream = self._marks[index] & 3
         end = min(offset + most, self.size)
         if index + 1 < len(self._marks):
-            end = min(end, self._marks[index + 1] >> 1)
+            end = min(end, self._marks[index + 1] >> 2)
         if offset < len(self._head):
             return offset, stream, bytes(self._head[offset : min(end, len(self._head))])
         start = offset - self._tail_start
@@ -101,7 +103,7 @@ class OutputLog:
 
     def _trim_marks(self) -> None:
         """Drop the stream changes inside the gap, except the last, which applies at its end."""
-        first = bisect_right(self._marks, len(self._head) * 2 + 1)
-        last = bisect_right(self._marks, self._tail_start * 2 + 1) - 1
+        first = bisect_right(self._marks, len(self._head) * 4 + 3)
+        last = bisect_right(self._marks, self._tail_start * 4 + 3) - 1
         if last > first:
             del self._marks[first:last]

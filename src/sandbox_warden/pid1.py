@@ -15,6 +15,7 @@ from .warden import Warden
 def main(arguments: Dict[str, str]) -> None:
     """box: its id. build: the warden's build. deadman_s: how long the owner may be silent.
     listen_fd: an inherited listening socket; without it the warden listens for relays.
+    ready_fd: a socket that gets a byte when the warden is about to serve.
     pids: process limit of the box. open_files: descriptor limit of a command.
     meter_NAME: descriptors of cgroup files."""
     listen_fd = arguments.get("listen_fd")
@@ -40,4 +41,7 @@ def main(arguments: Dict[str, str]) -> None:
     )
     gc.collect()
     gc.freeze()
+    if "ready_fd" in arguments:
+        os.write(int(arguments["ready_fd"]), b"r")
+        os.close(int(arguments["ready_fd"]))
     warden.serve()

@@ -1,6 +1,7 @@
 """Reads the output of commands from their pipes into their logs, at the pace of the readers."""
 
 import os
+import time
 from typing import Callable, Dict
 
 from .command import Command
@@ -10,6 +11,8 @@ from .shell import Shell, available
 READ_SIZE = 256 * 1024
 STALL_S = 10.0
 """How long a stalled reader may block a command before it gets a gap."""
+TERMINAL_HOLDS = 256 * 1024
+"""More than the kernel keeps of a terminal's output."""
 MAX_LATE = 256
 """Most ended commands whose children hold their pipes open, at two descriptors each. Beyond that
 the oldest are closed."""
@@ -41,14 +44,20 @@ class Pipes:
         """Bytes read; 0 if the pipe is empty or closed."""
         try:
             data = os.read(fd, most)
+            if command.terminal is not None:
+                data += _more(fd, most - len(data))
         except BlockingIOError:
             return 0
+        except OSError:
+            data = b""  # A terminal that no process has open any more.
         if not data:
             self._close(command, fd)
         elif command.result is not None:
             command.late_bytes += len(data)
         else:
             command.log.append(command.pipes[fd], data)
+            if command.terminal is not None:
+                command.touched = time.monotonic()
             for follower in list(command.followers):
                 if follower.live:
                     follower.wake()
@@ -61,7 +70,7 @@ class Pipes:
         fewer bytes were read than expected.
         """
         if command.left is None:
-            command.left = {fd: available(fd) for fd in command.pipes}
+            command.left = {fd: self._left(command, fd) for fd in command.pipes}
         for fd in list(command.pipes):
             while command.left[fd] > 0:
                 room = self._room(command)
@@ -71,6 +80,10 @@ class Pipes:
                 count = self._read(command, fd, min(READ_SIZE, room, command.left[fd]))
                 command.left[fd] = command.left[fd] - count if count else 0
         return True
+
+    def _left(self, command: Command, fd: int) -> int:
+        # What a terminal holds is only known by reading it.
+        return TERMINAL_HOLDS if command.terminal is not None else available(fd)
 
     def outlive(self, command: Command) -> None:
         """After its end, read and drop what its children write, so that they do not block."""
@@ -143,3 +156,16 @@ class Pipes:
         os.close(fd)
         if not command.pipes:
             self._late.pop(command, None)
+
+
+def _more(fd: int, most: int) -> bytes:
+    """What else a terminal has, which it gives 4 KiB at a time."""
+    pieces = []
+    while most > 0:
+        try:
+            piece = os.read(fd, most)
+        except OSError:
+            break
+        pieces.append(piece)
+        most -= len(piece)
+    return b"".join(pieces)

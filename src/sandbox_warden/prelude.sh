@@ -78,6 +78,8 @@ __sandbox_begin() {
 }
 __sandbox_steps='STEPS'
 __sandbox_leaving='{ __sandbox_save "$?" "$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}" || [[ 1 ]]; } >/dev/null 2>&1'
+# In a terminal bash has the options of whoever types; those of the commands come and go.
+[[ $- != *i* ]] || __sandbox_leaving=${__sandbox_leaving/'"$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}"'/'"${__sandbox_came[@]}"'}
 __sandbox_save() {
   # The exit code, which it returns, `shopt` and `set` options, and what turns POSIX mode on.
   # In POSIX mode special builtins take precedence over functions, so `unset` here is bash's own.
@@ -96,7 +98,7 @@ __sandbox_save() {
     builtin set -- "$@" "$(\builtin pwd -P || \builtin printf %s "${PWD-}")"
   fi
   {
-    builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${5//$'\n'/?}" "$5" "$2 $3" "$4" &&
+    builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${5//$'\n'/?}" "$5" "${2:+$2 $3}" "$4" &&
       builtin umask -p &&
       builtin declare -p &&
       builtin printf '%s\n' "${__sandbox_restore-}" &&

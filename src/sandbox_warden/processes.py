@@ -132,6 +132,18 @@ def children(pid: int) -> List[int]:
     return [int(child) for child in _read("/proc/%d/task/%d/children" % (pid, pid)).split()]
 
 
+def descriptors(pid: int) -> Dict[int, str]:
+    """What each descriptor of a process is open to; one that closes meanwhile is closed. Raises
+    OSError if the process is gone."""
+    folder, found = "/proc/%d/fd/" % pid, {}
+    for name in os.listdir(folder):
+        try:
+            found[int(name)] = os.readlink(folder + name)
+        except FileNotFoundError:
+            pass
+    return found
+
+
 def limits(pid: int) -> List[Tuple[int, int]]:
     """The resource limits of a process. Raises OSError if it is gone."""
     return [resource.prlimit(pid, number) for number in range(_LIMITS)]

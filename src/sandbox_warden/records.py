@@ -1,7 +1,7 @@
 """The records of commands, kept within limits for servers that reconnect."""
 
 from collections import deque
-from typing import Any, Deque, Dict, List, Optional, Tuple
+from typing import Any, Deque, Dict, List, Optional, Set, Tuple
 
 from .command import Command
 from .errors import Refused
@@ -23,6 +23,8 @@ class Records:
         self._done: Deque[Command] = deque()
         self._with_output: Deque[Command] = deque()
         self._kept_bytes = 0
+        self.services: Set[str] = set()
+        """Ids of processes of ours, which no record tells of."""
 
     def summaries(self) -> Tuple[List[Dict[str, Any]], bool]:
         """Summaries of the running and the newest ended commands in order of start, and whether
@@ -44,7 +46,8 @@ class Records:
         return command
 
     def knows(self, ident: bytes) -> bool:
-        return ident.decode("utf-8", "replace") in self._by_id
+        name = ident.decode("utf-8", "replace")
+        return name in self._by_id or name in self.services
 
     def known(self, ident: str, key: Optional[str], digest: str) -> Optional[Command]:
         """The command that an earlier attempt of the same call started, if any."""

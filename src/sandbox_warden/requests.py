@@ -6,20 +6,27 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from . import files, frames
+from .cells import Cells
 from .channels import Feeding, Following
 from .command import Command
 from .commands import Commands
 from .connection import Connection
 from .errors import Refused, refusal
 from .file_channels import MAX_LISTED, Listing, Receiving, Sending
+from .marks import file_clock, marked
 from .meter import Meter
 from .records import KEY_LENGTH
 from .state import WORKSPACE
+from .terminals import Size
 
 MAX_STATE = 64 * 1024
 MAX_OUTPUT_LIMIT = 64 << 20
 MIN_OUTPUT_LIMIT = 4096
-_USES = (frames.RUN, frames.PUT, frames.GET, frames.LIST, frames.RENAME)
+MAX_SIZE = 10000
+ABILITIES = ("pty",)
+"""What wardens of this protocol version did not always have."""
+_USES = (frames.RUN, frames.CODE, frames.PUT, frames.GET, frames.LIST, frames.RENAME,
+         frames.CHANGES)  # fmt: skip
 """Requests that count as use of the box; monitoring does not."""
 
 Body = Dict[str, Any]
@@ -30,9 +37,17 @@ class Requests:
     """Handles requests. `hello` is the warden's own: it decides who owns the box."""
 
     def __init__(
-        self, commands: Commands, meter: Meter, *, box: str, build: str, hello: Handler
+        self,
+        commands: Commands,
+        cells: Cells,
+        meter: Meter,
+        *,
+        box: str,
+        build: str,
+        hello: Handler,
     ) -> None:
         self._commands = commands
+        self._cells = cells
         self._meter = meter
         self._box = box
         self._build = build
@@ -45,14 +60,18 @@ class Requests:
             frames.ATTACH: self._attach,
             frames.SIGNAL: self._signal,
             frames.STDIN: self._stdin,
+            frames.RESIZE: self._resize,
             frames.PUT: self._put,
             frames.GET: self._get,
             frames.LIST: self._list,
             frames.STAT: self._stat,
             frames.RENAME: self._rename,
+            frames.CHANGES: self._changes,
             frames.USAGE: self._usage,
             frames.STATE: self._set_state,
             frames.PING: self._ping,
+            frames.CODE: self._run_code,
+            frames.CONTEXTS: self._contexts,
         }
 
     def serve(self, connection: Connection, kind: int, channel: int, body: Body) -> None:
@@ -70,17 +89,15 @@ class Requests:
     def about(self, connection: Connection) -> Body:
         """The box's description in the answers to HELLO and STATE."""
         now = time.monotonic()
-        idle_s = 0.0  # Since the last command ended or the last file was moved.
-        if not self._commands.running:
-            idle_s = now - max(self._used_at, self._commands.finished_at)
         return {
             "version": frames.PROTOCOL_VERSION,
+            "abilities": list(ABILITIES),
             "build": self._build,
             "box": self._box,
             "boot": self._boot,
             "epoch": connection.epoch,
             "uptime_s": round(now - self._started_at, 3),
-            "idle_s": round(idle_s, 3),
+            "idle_s": round(self._commands.idle_s(now, self._used_at), 3),
             "ran": self._commands.ran,
             "cwd": self._commands.cwd,
             "state": self._state,
@@ -108,11 +125,32 @@ class Requests:
                 env=_environment(body.get("env") or {}),
                 stdin=bool(body.get("stdin")),
                 stdin_open=bool(body.get("stdin_open")),
-                output_limit=min(
-                    max(int(body["output_limit"]), MIN_OUTPUT_LIMIT), MAX_OUTPUT_LIMIT
-                ),
+                output_limit=_output_limit(body),
+                terminal=None if body.get("pty") is None else _size(body["pty"]),
             )
         self._follow(connection, channel, command, body, live=bool(body.get("follow")))
+
+    def _run_code(self, connection: Connection, channel: int, body: Body) -> None:
+        ident, digest = _text(body, "command_id"), _text(body, "digest")
+        key = None if body.get("key") is None else _text(body, "key")
+        command = self._commands.records.known(ident, key, digest)
+        if command is None:
+            _text(body, "code")
+            body = dict(body, output_limit=_output_limit(body))
+            body["env"] = _environment(body.get("env") or {})
+            command = self._cells.start(body, ident=ident, key=key, digest=digest)
+        self._follow(connection, channel, command, body, live=bool(body.get("follow")))
+
+    def _contexts(self, connection: Connection, channel: int, body: Body) -> None:
+        def answer(body: Body) -> None:
+            connection.reply(channel, body)
+            connection.pump_soon()
+
+        def refuse(code: str, message: str) -> None:
+            connection.refuse(channel, code, message)
+            connection.pump_soon()
+
+        self._cells.ask(body, answer, refuse)
 
     def _attach(self, connection: Connection, channel: int, body: Body) -> None:
         command = self._command(body)
@@ -136,6 +174,11 @@ class Requests:
         self._commands.kill(command, number)
         connection.reply(channel, command.summary())
 
+    def _resize(self, connection: Connection, channel: int, body: Body) -> None:
+        command = self._command(body)
+        command.resize(_size(body))
+        connection.reply(channel, command.summary())
+
     def _stdin(self, connection: Connection, channel: int, body: Body) -> None:
         command = self._command(body)
         stdin = command.stdin
@@ -143,6 +186,7 @@ class Requests:
             message = "command %s takes no input: it was started without stdin_open"
             raise Refused("stdin_closed", message % command.ident)
         offset = None if body.get("offset") is None else max(int(body["offset"]), 0)
+        command.touched = time.monotonic()
         feeding = Feeding(
             connection, channel, stdin,
             ident=command.ident, offset=offset, end=bool(body.get("end")),
@@ -173,6 +217,26 @@ class Requests:
             again=connection.pump_soon,
         )
         connection.add(channel, listing)
+
+    def _changes(self, connection: Connection, channel: int, body: Body) -> None:
+        """The files that a command marked; without `marked_only` also those changed since its
+        start, or in the last `age_s` seconds."""
+        from .changes import Changes  # Imported late to save memory.
+
+        ident = body.get("command_id")
+        since: Optional[float] = None
+        if body.get("age_s") is not None:
+            since = file_clock() - float(body["age_s"])
+        elif not body.get("marked_only"):
+            since = self._command(body).started_at
+        changes = Changes(
+            channel,
+            [] if ident is None else marked(_text(body, "command_id")),
+            since,
+            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
+            again=connection.pump_soon,
+        )
+        connection.add(channel, changes)
 
     def _stat(self, connection: Connection, channel: int, body: Body) -> None:
         connection.reply(channel, files.describe(_text(body, "path")))
@@ -208,6 +272,17 @@ def _text(body: Body, name: str) -> str:
     if not isinstance(value, str):
         raise Refused("invalid_request", "%s must be a string" % name)
     return value
+
+
+def _size(body: Body) -> Size:
+    rows, cols = int(body["rows"]), int(body["cols"])
+    if not (1 <= rows <= MAX_SIZE and 1 <= cols <= MAX_SIZE):
+        raise Refused("invalid_request", "rows and cols must be between 1 and %d" % MAX_SIZE)
+    return rows, cols
+
+
+def _output_limit(body: Body) -> int:
+    return min(max(int(body["output_limit"]), MIN_OUTPUT_LIMIT), MAX_OUTPUT_LIMIT)
 
 
 def _folder(path: Any) -> Optional[str]:

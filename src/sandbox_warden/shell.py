@@ -17,7 +17,8 @@ import termios
 from typing import Dict, List, Optional, Tuple
 
 from . import processes
-from .state import BEGUN, KEY, STATE_LIMIT, ShellState
+from .state import BEGUN, STATE_LIMIT, ShellState, key
+from .terminals import Keys, Size, resize
 
 ARGV = [
     "bash",
@@ -26,9 +27,12 @@ ARGV = [
     "[[ $__sandbox_loaded$__sandbox_lost$__sandbox_call == all ]] || __sandbox_check; "
     '__sandbox_begin; builtin eval "$__sandbox_run"',
 ]
+INTERACTIVE_ARGV = ["bash", "--rcfile", "/dev/fd/200", "-i"]
 TARGETS = (0, 1, 2, 201, 202, 203, 204, 205)
 """Descriptors of a shell: stdin, stdout, stderr, state, save, go, call, ended. prelude.sh, itself
 number 200, uses them; the numbers are too high for users' own redirections."""
+PRELUDE, KEYS = b"p", b"k"
+"""What a shell may get besides: a prelude of its own, and where signals of keys come from."""
 MOST_COMMANDS = 64
 """Of one shell. Each nests in the one before, and leaves things behind that only a new shell is
 without."""
@@ -69,14 +73,17 @@ def fill(fd: int, data: bytes) -> None:
         written += os.pwrite(fd, data[written:], written)
 
 
-def prelude_file(open_files: int) -> int:
+def prelude_file(open_files: int, *, interactive: bool = False) -> int:
     """The prelude that every shell reads first. open_files: descriptor limit of a command, 0 for
-    the warden's own."""
+    the warden's own. interactive: of one in which somebody types."""
     limit = b"ulimit -n %d 2>/dev/null\n" % open_files if open_files else b""
     text = pkgutil.get_data(__package__, "prelude.sh") or b""
     steps = (_RUN % _GO_ON + " && { builtin set --; ") * (MOST_COMMANDS - 1) + _RUN % ""
     steps += "; }" * (MOST_COMMANDS - 1) + "; { __sandbox_end; } >/dev/null 2>&1"
-    return memory_file(limit + text.replace(b"KEY", KEY).replace(b"STEPS", steps.encode()))
+    text = text.replace(b"KEY", key()).replace(b"STEPS", steps.encode())
+    if interactive:
+        text += pkgutil.get_data(__package__, "terminal.sh") or b""
+    return memory_file(limit + text)
 
 
 def available(fd: int) -> int:
@@ -93,17 +100,26 @@ def is_special(command: str) -> bool:
 class Shell:
     """The warden's descriptors for one bash, which waits for its call."""
 
-    def __init__(self, *, stdin: bool) -> None:
-        """Raises OSError if the box is out of descriptors."""
+    def __init__(
+        self, *, stdin: bool, terminal: Optional[Size] = None, prelude: Optional[int] = None
+    ) -> None:
+        """terminal: instead of pipes, a terminal of this size. prelude: that of a shell in which
+        somebody types. Raises OSError if the box is out of descriptors."""
         self.pid = 0
+        self.stdin = self.stdout = self.stderr = -1
+        self.keys: Optional[Keys] = None
         self.commands = 0
         """How many calls it has got."""
+        extras = {} if prelude is None else {PRELUDE: prelude}
         self._ours: List[int] = []
         theirs: List[int] = []
         try:
-            in_read, self.stdin = self._pipe(theirs, write=True) if stdin else (_null(theirs), -1)
-            self.stdout, out = self._pipe(theirs)
-            self.stderr, err = self._pipe(theirs)
+            if terminal is not None:
+                in_read = out = err = self._terminal(terminal, theirs, extras)
+            else:
+                in_read, self.stdin = self._input(theirs, stdin)
+                self.stdout, out = self._pipe(theirs)
+                self.stderr, err = self._pipe(theirs)
             self._state = self._file()
             self._save = self._file()
             self._call = self._file()
@@ -118,7 +134,29 @@ class Shell:
         self.child_ends = theirs
         self.child_fds = (
             in_read, out, err, self._state, self._save, self._go_read, self._call, ended,
+            *extras.values(),
         )  # fmt: skip
+        self.extras = b"".join(extras)
+        """Which descriptors follow after the TARGETS."""
+
+    def _terminal(self, size: Size, theirs: List[int], extras: Dict[bytes, int]) -> int:
+        """Make a terminal. Our copy of its end is closed with the shell, so that its output is read
+        until then, whatever a command does to its own descriptors."""
+        self.stdout, shown = os.openpty()
+        self._ours += (self.stdout, shown)
+        resize(shown, size)
+        self.stdin = os.dup(self.stdout)
+        self._ours.append(self.stdin)
+        os.set_blocking(self.stdout, False)
+        if Keys.missing(self.stdout):
+            extras[KEYS], tell = os.pipe()
+            self._ours.append(tell)
+            theirs.append(extras[KEYS])
+            self.keys = Keys(self.stdin, tell)
+        return shown
+
+    def _input(self, theirs: List[int], stdin: bool) -> Tuple[int, int]:
+        return self._pipe(theirs, write=True) if stdin else (_null(theirs), -1)
 
     def _file(self) -> int:
         fd = memory_file()
@@ -174,11 +212,10 @@ class Shell:
 
     def is_as_new(self, limits: List[Tuple[int, int]]) -> bool:
         """Whether nothing but its state has changed. limits: those of a new shell."""
-        folder = "/proc/%d/fd/" % self.pid
         try:
             # A command may have closed them.
             own = {"pipe:[%d]" % os.fstat(fd).st_ino for fd in (self.stdout, self.stderr)}
-            links = {int(name): os.readlink(folder + name) for name in os.listdir(folder)}
+            links = processes.descriptors(self.pid)
             if links.get(0) != os.devnull:
                 return False
             # bash keeps its stdout and stderr at other numbers while it waits.
@@ -190,8 +227,11 @@ class Shell:
     def dismiss(self) -> None:
         """Have it exit instead of waiting for another call. It saves its state once more."""
         if self._go in self._ours:
-            _rewind(self._save)
-            os.write(self._save, BEGUN)
+            # A command may have told its own end, and is still running or saving its state: then
+            # that must not be mixed up with what is written here.
+            if ShellState.saved(self.saved()) is not None:
+                _rewind(self._save)
+                os.write(self._save, BEGUN)
             os.close(self.keep(self._go))
 
     def keep(self, fd: int) -> int:
@@ -221,9 +261,17 @@ def _null(theirs: List[int]) -> int:
     return fd
 
 
-def encode_call(command: str, *, command_id: str, cwd: Optional[str], env: Dict[str, str]) -> bytes:
-    """A call as the shell reads it. Raises UnicodeEncodeError for invalid text."""
-    goes_on = "" if is_special(command) else "goes on"
+def encode_call(
+    command: str,
+    *,
+    command_id: str,
+    cwd: Optional[str],
+    env: Dict[str, str],
+    last: bool = False,
+) -> bytes:
+    """A call as the shell reads it. last: the shell does not go on with others. Raises
+    UnicodeEncodeError for invalid text."""
+    goes_on = "" if last or is_special(command) else "goes on"
     parts = (cwd or "", _call_lines(command_id, env), command, goes_on)
     return b"".join(part.encode("utf-8", "surrogateescape") + b"\0" for part in parts)
 

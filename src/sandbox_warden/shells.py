@@ -13,6 +13,7 @@ from .loop import Loop
 from .nursery import Nursery
 from .processes import Killer, Process, Table
 from .shell import Shell, prelude_file
+from .terminals import Size
 
 _SPARES = 1
 """For a command that cannot go on in the shell of the last one."""
@@ -41,7 +42,10 @@ class Shells:
         self._loop = loop
         self._on_exit = on_exit
         self._on_gone = on_gone
+        self._open_files = open_files
         self._prelude = prelude_file(open_files)
+        self._typed: Optional[int] = None
+        """The prelude of interactive shells, once there was one."""
         self._limits = processes.limits(os.getpid())
         if open_files:
             self._limits[resource.RLIMIT_NOFILE] = (open_files, open_files)
@@ -51,15 +55,23 @@ class Shells:
         self._spares: List[Nursery] = []
         self._ended: Deque[int] = deque(maxlen=_REMEMBERED)
 
-    def take(self, *, stdin: bool) -> Nursery:
+    def take(
+        self, *, stdin: bool, terminal: Optional[Size] = None, interactive: bool = False
+    ) -> Nursery:
         """A nursery whose shell waits for its call. Raises OSError."""
         for nursery in self._spares[:]:
             nursery.listen()
             if not nursery.alive and nursery in self._spares:
                 self._drop_spare(nursery)
-        if stdin or not self._spares:
-            return self._start(Shell(stdin=stdin))
+        if stdin or terminal or not self._spares:
+            prelude = self._interactive_prelude() if interactive else None
+            return self._start(Shell(stdin=stdin, terminal=terminal, prelude=prelude))
         return self._spares.pop(0)
+
+    def _interactive_prelude(self) -> int:
+        if self._typed is None:
+            self._typed = prelude_file(self._open_files, interactive=True)
+        return self._typed
 
     def can_go_on(self, nursery: Nursery) -> bool:
         """Whether a shell that has told the end of its command can run another: nothing is left of

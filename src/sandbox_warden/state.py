@@ -2,16 +2,13 @@
 
 import os
 import re
-from typing import Optional
+from functools import lru_cache
+from typing import Optional, Tuple
 
 WORKSPACE = "/workspace"
 STATE_LIMIT = 4 << 20
-KEY = os.urandom(8).hex().encode()
-"""Marks a state written by prelude.sh, since a command may write to the same file."""
 BEGUN = b"#begun\n"
 _NOT_ENTERED = b"#cwd\n"
-_HEAD = b"#" + KEY + b" "
-_END = b"#end " + KEY + b"\n"
 _OWN_TRAPS = re.compile(rb"trap -- '[^']*__sandbox_save[^']*' EXIT\ntrap -- '' SIGXFSZ\n", re.S)
 _NOT_LOADED = re.compile(
     rb"^declare -[^ ]+ (?:RANDOM|SRANDOM|BASH|BASHPID|BASH_ALIASES|BASH_ARGV0|BASH_CMDS"
@@ -22,6 +19,19 @@ _NOT_LOADED = re.compile(
     re.M | re.S,
 )
 """bash's own variables, which mean something only in their shell, and ours."""
+
+
+@lru_cache(maxsize=None)
+def key() -> bytes:
+    """Marks a state written by prelude.sh, since a command may write to the same file. Made at its
+    first use, not at the import: boxes are forked from one process that has imported this."""
+    return os.urandom(8).hex().encode()
+
+
+@lru_cache(maxsize=None)
+def _marks() -> Tuple[bytes, bytes]:
+    """How a state begins, and how it ends."""
+    return b"#%s " % key(), b"#end %s\n" % key()
 
 
 class ShellState:
@@ -40,12 +50,13 @@ class ShellState:
     def saved(cls, data: bytes) -> Optional["ShellState"]:
         """The state a shell wrote. None if it wrote none, only part of one, or too much; the
         previous state then stays."""
-        start = data.rfind(b"\n" + _HEAD) + 1  # One that was told not to go on writes it again.
-        if start <= 0 or len(data) > STATE_LIMIT or not data.endswith(_END):
+        head, end = _marks()
+        start = data.rfind(b"\n" + head) + 1  # One that was told not to go on writes it again.
+        if start <= 0 or len(data) > STATE_LIMIT or not data.endswith(end):
             return None
         if not data.startswith(BEGUN):
             return None
-        cwd = data[start + len(_HEAD) :].split(b"\n", 1)[0]
+        cwd = data[start + len(head) :].split(b"\n", 1)[0]
         return cls(data[start:], cwd.decode("utf-8", "replace"))
 
     def load(self) -> bytes:
@@ -55,7 +66,7 @@ class ShellState:
 
 def left_traps(data: bytes) -> bool:
     """Whether the command has set traps, by what its shell wrote when it ended."""
-    return _OWN_TRAPS.fullmatch(data, len(BEGUN), max(data.find(_HEAD), 0)) is None
+    return _OWN_TRAPS.fullmatch(data, len(BEGUN), max(data.find(_marks()[0]), 0)) is None
 
 
 def begun(data: bytes) -> bool:

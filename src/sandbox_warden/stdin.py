@@ -5,22 +5,35 @@ from typing import Callable, Optional, Set
 
 from .errors import Refused
 from .loop import WRITE, Loop
+from .terminals import Keys
 
 PENDING_LIMIT = 1 << 20
+END_OF_INPUT = b"\x04"
 _WRITE_SIZE = 256 * 1024
 
 
 class Stdin:
     """Writes to a command's stdin as the command reads it.
 
-    to_be_sent: whether input may be sent after the start (STDIN requests).
+    to_be_sent: whether input may be sent after the start (STDIN requests). on_terminal: whether its
+    end is told by ^D, as there is no other. keys: takes out keys that are signals.
     """
 
-    def __init__(self, loop: Loop, fd: int, *, to_be_sent: bool) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        fd: int,
+        *,
+        to_be_sent: bool,
+        on_terminal: bool = False,
+        keys: Optional[Keys] = None,
+    ) -> None:
         self._loop = loop
         self._fd = fd
         self._pending = bytearray()
         self._ended = False
+        self._on_terminal = on_terminal
+        self._keys = keys
         self.to_be_sent = to_be_sent
         self.received = 0
         self.waiting: Set[Callable[[], None]] = set()
@@ -45,8 +58,11 @@ class Stdin:
         if data and self._ended:
             raise Refused("stdin_closed", "its stdin is closed and takes no more input")
         self.received += len(data)
-        self._pending += data
-        self._ended = self._ended or end
+        self._pending += data if self._keys is None else self._keys.typed(data)
+        if end and self._on_terminal:
+            self._pending += END_OF_INPUT
+        else:
+            self._ended = self._ended or end
         self._write()
         return self.received
 

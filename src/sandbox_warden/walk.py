@@ -8,7 +8,7 @@ import heapq
 import os
 import stat
 from itertools import islice
-from typing import Callable, Generator, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Generator, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from .errors import Refused
 
@@ -20,6 +20,9 @@ _SCAN_SLICE = 2000
 _LOOK_SLICE = 100
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+BEING_RECEIVED: Set[str] = set()
+"""Names of files that are being uploaded: random ones, which nobody is to see."""
 
 LeftOut = Callable[[str, str], None]
 """Called with a path below the root, and why it is left out."""
@@ -39,12 +42,21 @@ class Walk:
     """Everything below a folder: first its entries by name, then each of its folders.
 
     room: how many more items are wanted; one more may be yielded, so the caller sees that there
-    are more.
+    are more. enter: whether to look into a folder. depth: of folders in folders.
     """
 
     def __init__(
-        self, root: int, *, recursive: bool, left_out: LeftOut, room: Optional[Callable[[], int]]
+        self,
+        root: int,
+        *,
+        recursive: bool,
+        left_out: LeftOut,
+        room: Optional[Callable[[], int]],
+        enter: Callable[[Item], bool] = lambda _item: True,
+        depth: int = MAX_DEPTH,
     ) -> None:
+        self._enter = enter
+        self._depth = depth
         self._root = root
         self._recursive = recursive
         self._left_out = left_out
@@ -88,22 +100,25 @@ class Walk:
         for number, name in enumerate(names):
             if number % _LOOK_SLICE == 0:
                 yield None
+            if name in BEING_RECEIVED:
+                continue
             try:
                 status = os.lstat(name, dir_fd=folder)
             except OSError as exc:
                 self._report(os.path.join(path, name), exc)
                 continue
-            if self._recursive and stat.S_ISDIR(status.st_mode):
+            item = Item(folder, name, os.path.join(path, name), status)
+            if self._recursive and stat.S_ISDIR(status.st_mode) and self._enter(item):
                 below.append(name)
-            yield Item(folder, name, os.path.join(path, name), status)
+            yield item
         self._remember(path, below)
 
     def _remember(self, path: str, folders: List[str]) -> None:
         if not folders:
             return
-        if path.count("/") + bool(path) >= MAX_DEPTH:
+        if path.count("/") + bool(path) >= self._depth:
             for name in folders:
-                why = "nested more than %d folders deep" % MAX_DEPTH
+                why = "nested more than %d folders deep" % self._depth
                 self._left_out(os.path.join(path, name), why)
             return
         self._held += sum(len(name) + _NAME_COST for name in folders)

@@ -7,6 +7,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 from . import frames
+from .cells import Cells
 from .commands import Commands
 from .connection import Connection
 from .door import Door
@@ -32,7 +33,10 @@ class Warden:
         self._loop = loop
         self._door = door
         self._commands = Commands(loop, meter, open_files=open_files)
-        self._requests = Requests(self._commands, meter, box=box, build=build, hello=self._hello)
+        self._requests = Requests(
+            self._commands, Cells(loop, self._commands, meter), meter,
+            box=box, build=build, hello=self._hello,
+        )  # fmt: skip
         self._connections: List[Connection] = []
         self._epoch = 0
         self._deadman_s = deadman_s

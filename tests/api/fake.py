@@ -6,22 +6,46 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 from sandbox_sdk.protocol.errors import (
     FileMissing,
+    KernelMissing,
     NotFound,
     SandboxError,
     SessionNotFound,
     StdinClosed,
 )
-from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
+from sandbox_sdk.protocol.events import (
+    AnyEvent,
+    CodeErrorEvent,
+    CommandEvent,
+    EndEvent,
+    ExitEvent,
+    GapEvent,
+    OutputEvent,
+    ResultEvent,
+    StartEvent,
+)
 from sandbox_sdk.protocol.models import (
     WORKSPACE,
+    Artifact,
+    ArtifactDeleted,
+    ArtifactList,
+    ArtifactsRequest,
+    ArtifactTarget,
+    CallToolRequest,
     CheckRequest,
     CleanupResult,
+    CodeFacts,
+    CodeResult,
     CommandInfo,
     CommandList,
     CommandTarget,
+    Context,
+    ContextList,
+    ContextTarget,
+    CreateContextRequest,
     CreateSessionRequest,
     DownloadInfo,
     DownloadRequest,
@@ -29,12 +53,16 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     ExecuteResult,
     FileEntry,
+    FollowCodeRequest,
     FollowRequest,
     Health,
     Limits,
     ListRequest,
     ListResult,
+    RegistryList,
     RenameRequest,
+    ResizeRequest,
+    RunCodeRequest,
     Session,
     SessionInfo,
     SessionList,
@@ -44,14 +72,23 @@ from sandbox_sdk.protocol.models import (
     SignalRequest,
     StdinReceipt,
     StdinRequest,
+    StoredSession,
+    StoredSessionDetail,
+    StoredSessionList,
+    StoredSessionsRequest,
+    StoredSessionTarget,
     Target,
+    ToolAnswer,
     UploadRequest,
     UploadResult,
     Verdict,
 )
-from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
+from sandbox_sdk.protocol.operations import HEALTH, Ans, Operation, Req
+from sandbox_sdk.protocol.providers import no_provider
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
+from sandbox_server.api import examples
 
+ARTIFACT = b"made by a run"
 NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
 LIMITS = Limits(
     memory_bytes=1 << 29,
@@ -116,6 +153,7 @@ class FakeTenants(Tenants):
         self.on_chunk: Callable[[bytes], None] | None = None
         self.keep_uploads = True
         self.download_fails_at: int | None = None
+        self.kept: list[tuple[str, Artifact]] = []
 
     def of(self, tenant: str) -> Sandboxes:
         return _Of(self, tenant)
@@ -137,6 +175,8 @@ class FakeTenants(Tenants):
 
     async def create_session(self, tenant: str, request: CreateSessionRequest) -> Session:
         thread_id = request.thread_id or f"s-{len(self.live) + 1}"
+        if request.provider not in (None, "fake"):
+            raise no_provider(request.provider, there=["fake"])
         status = "existing" if (tenant, thread_id) in self.live else "created"
         made = self.find(Target(thread_id=thread_id), tenant, make=True)
         return Session.model_validate({**self.described(made), "status": status})
@@ -157,7 +197,25 @@ class FakeTenants(Tenants):
     async def execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
         session = self.find(request, tenant, make=request.thread_id is not None)
         self.ran.append(request)
-        return self.told(session, request)
+        told = self.told(session, request)
+        if not request.artifacts:
+            return told
+        return told.model_copy(update={"artifacts": [self.made(tenant, session)]})
+
+    def made(self, tenant: str, session: FakeSession) -> Artifact:
+        """The artifact that every run makes."""
+        made = Artifact(
+            artifact_id=f"a-{len(self.kept)}@w-1",
+            thread_id=session.thread_id,
+            session_id=session.session_id,
+            path=f"{WORKSPACE}/made.txt",
+            size=len(ARTIFACT),
+            sha256=hashlib.sha256(ARTIFACT).hexdigest(),
+            mime="text/plain",
+            created_at=NOW,
+        )
+        self.kept.append((tenant, made))
+        return made
 
     def told(self, session: FakeSession, request: ExecuteRequest) -> ExecuteResult:
         return ExecuteResult(
@@ -175,6 +233,38 @@ class FakeTenants(Tenants):
             generation=1,
             session_state="live",
         )
+
+    async def run_code(self, tenant: str, request: RunCodeRequest) -> CodeResult:
+        """There is a kernel for python alone."""
+        session = self.find(request, tenant, make=request.thread_id is not None)
+        if request.language not in (None, "python"):
+            raise KernelMissing(f"no Jupyter kernel for {request.language}")
+        result = CodeResult.model_validate(examples.CODE_RESULT)
+        artifacts = [self.made(tenant, session)] if request.artifacts else []
+        return result.model_copy(update={"artifacts": artifacts})
+
+    async def stream_code(
+        self, tenant: str, request: RunCodeRequest | FollowCodeRequest
+    ) -> AsyncGenerator[AnyEvent]:
+        self.find(request, tenant, make=isinstance(request, RunCodeRequest))
+        yield start()
+        yield ResultEvent(data={"text/plain": "2"}, offset=0, next_offset=9)
+        yield CodeErrorEvent(name="E", value="", traceback=[], offset=9, next_offset=20)
+        yield EndEvent(**dict(CodeFacts.model_validate(examples.CODE_RESULT)))
+
+    async def contexts(self, tenant: str, target: Target) -> ContextList:
+        self.find(target, tenant)
+        return ContextList(contexts=[Context.model_validate(examples.CONTEXT)])
+
+    async def create_context(self, tenant: str, request: CreateContextRequest) -> Context:
+        self.find(request, tenant, make=request.thread_id is not None)
+        return Context.model_validate(examples.CONTEXT)
+
+    async def context(self, tenant: str, request: ContextTarget) -> Context:
+        self.find(request, tenant)
+        return Context.model_validate(examples.CONTEXT)
+
+    restart_context = remove_context = interrupt_context = context
 
     async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         self.find(request, tenant, make=request.thread_id is not None)
@@ -229,6 +319,11 @@ class FakeTenants(Tenants):
         self.find(request, tenant)
         self.known(request.command_id)
         self.signalled.append(request.signal)
+        return self.info()
+
+    async def resize(self, tenant: str, request: ResizeRequest) -> CommandInfo:
+        self.find(request, tenant)
+        self.known(request.command_id)
         return self.info()
 
     async def stdin_(self, tenant: str, request: StdinRequest) -> StdinReceipt:
@@ -287,6 +382,63 @@ class FakeTenants(Tenants):
         finally:
             closed.append("download")
 
+    @asynccontextmanager
+    async def download_artifact(
+        self, tenant: str, request: ArtifactTarget
+    ) -> AsyncIterator[Download]:
+        found = self.find_artifact(tenant, request)
+        info = DownloadInfo(
+            filename=found.path.rpartition("/")[2],
+            path=found.path,
+            type="file",
+            size=found.size,
+            sha256=found.sha256,
+            modified_at=NOW,
+        )
+        yield Download(info, self.pieces(ARTIFACT))
+
+    def find_artifact(self, tenant: str, request: ArtifactTarget) -> Artifact:
+        kept = [each for owner, each in self.kept if owner == tenant]
+        for artifact in kept:
+            if artifact.artifact_id == request.artifact_id:
+                return artifact
+        raise NotFound(f"no artifact {request.artifact_id}")
+
+    async def artifacts(self, tenant: str, request: ArtifactsRequest) -> ArtifactList:
+        found = [each for owner, each in self.kept if owner == tenant]
+        return ArtifactList(artifacts=found[: request.limit])
+
+    async def delete_artifact(self, tenant: str, request: ArtifactTarget) -> ArtifactDeleted:
+        found = self.find_artifact(tenant, request)
+        self.kept.remove((tenant, found))
+        return ArtifactDeleted(artifact_id=request.artifact_id)
+
+    async def stored_sessions(
+        self, tenant: str, request: StoredSessionsRequest
+    ) -> StoredSessionList:
+        mine = [session for (owner, _), session in self.live.items() if owner == tenant]
+        wanted = [s for s in mine if request.thread in (None, s.thread_id)]
+        return StoredSessionList(sessions=[StoredSession(**self.stored(s)) for s in wanted])
+
+    async def stored_session(
+        self, tenant: str, request: StoredSessionTarget
+    ) -> StoredSessionDetail:
+        found = self.find(Target(session_id=request.session_id), tenant)
+        return StoredSessionDetail(**self.stored(found), log=[], artifacts=[])
+
+    def stored(self, session: FakeSession) -> dict[str, Any]:
+        return {
+            "session_id": session.session_id,
+            "sandbox_id": "b-1",
+            "thread_id": session.thread_id,
+            "generation": 1,
+            "provider": "fake",
+            "worker": "w-1",
+            "state": "live",
+            "created_at": NOW,
+            "commands": 0,
+        }
+
     async def pieces(self, content: bytes) -> AsyncIterator[bytes]:
         for at in range(0, len(content), 4):
             if self.download_fails_at is not None and at >= self.download_fails_at:
@@ -323,6 +475,15 @@ class FakeTenants(Tenants):
             mode="0644",
             modified_at=NOW,
         )
+
+    async def registry(self, _tenant: str, _request: EmptyRequest) -> RegistryList:
+        if self.fails is not None:
+            raise self.fails
+        return RegistryList(agents=[], tools=[], environments=[])
+
+    async def call_tool(self, tenant: str, request: CallToolRequest) -> ToolAnswer:
+        self.find(request, tenant, make=request.thread_id is not None)
+        return ToolAnswer(text=request.tool, data=request.arguments)
 
     async def session(self, tenant: str, target: Target) -> SessionInfo:
         found = self.find(target, tenant)
@@ -380,17 +541,25 @@ class _Of(Sandboxes):
         self._tenant = tenant
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
+        if operation is HEALTH:
+            return await self._all.health()  # type: ignore[return-value]
         name = {"stdin": "stdin_"}.get(operation.name, operation.name)
         answer: Ans = await getattr(self._all, name)(self._tenant, request)
         return answer
 
-    def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
+    def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         if isinstance(request, ExecuteRequest):
             return self._all.stream(self._tenant, request)
+        if isinstance(request, RunCodeRequest | FollowCodeRequest):
+            return self._all.stream_code(self._tenant, request)
         return self._all.follow(self._tenant, request)
 
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
         return await self._all.upload(self._tenant, request, chunks)
 
-    def download(self, request: DownloadRequest) -> AbstractAsyncContextManager[Download]:
+    def download(
+        self, request: DownloadRequest | ArtifactTarget
+    ) -> AbstractAsyncContextManager[Download]:
+        if isinstance(request, ArtifactTarget):
+            return self._all.download_artifact(self._tenant, request)
         return self._all.download(self._tenant, request)

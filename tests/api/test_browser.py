@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.browser import Page, chromium, open_page
 from tests.api.serving import Served
+from tests.browser import Page, chromium, open_page
 
 pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="no chromium here"),

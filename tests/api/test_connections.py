@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox_server.api.limits import ApiLimits
-from tests.api.serving import Served, served, whole_answer
+from tests.api.serving import Served, eventually, served, whole_answer
 
 TINY = ApiLimits(header_timeout_s=0.3, header_bytes=4096, connections=40, idle_connections=30)
 HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
@@ -109,11 +109,29 @@ def test_busy_connections_are_bounded() -> None:
     assert b"retry-after: 1\r\n" in answer.lower()
 
 
-def test_a_websocket_is_a_request_like_any_other(server: Served) -> None:
-    """Taken over by another protocol, a connection would be counted for ever."""
-    upgrade = b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
-    upgrade += b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AA==\r\n\r\n"
+UPGRADE = (
+    b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+def test_a_websocket_to_nowhere_is_answered_like_any_request(server: Served) -> None:
     for _ in range(TINY.connections + 1):
         with server.connect() as client:
-            client.sendall(upgrade)
-            assert client.recv(100).startswith(b"HTTP/1.1 404 ")
+            client.sendall(UPGRADE % b"/nowhere")
+            answer = whole_answer(client)
+            assert answer.startswith(b"HTTP/1.1 404 ")
+            assert b'"not_found"' in answer
+
+
+def test_open_websockets_are_connections(server: Served) -> None:
+    """They keep others out while they are open, and nobody once they are closed."""
+    for _ in range(2):
+        with contextlib.ExitStack() as stack:
+            for _ in range(TINY.connections):
+                client = stack.enter_context(server.connect())
+                client.sendall(UPGRADE % b"/ws")
+                assert client.recv(100).startswith(b"HTTP/1.1 101 ")
+            with server.connect() as one_more:
+                assert b'"capacity"' in whole_answer(one_more)
+        eventually(lambda: server.http.get("/health").status_code == 200)

@@ -134,6 +134,13 @@ def test_bad_fields_are_named(server: Served, change: dict[str, Any], field: str
     assert set(found) == {"field", "message"}
 
 
+def test_an_empty_command_needs_a_terminal(server: Served) -> None:
+    answer = server.http.post("/execute", json={**RUN, "command": ""})
+    assert "it is empty" in checked(answer, 422, "invalid_request")["errors"][0]["message"]
+    answer = server.http.post("/execute", json={**RUN, "command": "", "pty": {}})
+    assert answer.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [

@@ -74,7 +74,9 @@ def ask(url: str, case: Case, *, accept: str = "*/*", exclude: Sequence[Any] = (
 @schema.parametrize()
 @settings(options, max_examples=50)
 def test_anything(fake: str, case: Case) -> None:
-    ask(fake, case)
+    # A list of one text is the same as the text in a query, where nothing else is asked of it.
+    searches = case.path in ("/artifacts", "/api/sessions") and case.method == "GET"
+    ask(fake, case, exclude=[negative_data_rejection] if searches else ())
 
 
 @schema.parametrize()
@@ -104,7 +106,7 @@ def aim(case: Case) -> None:
         case.query = {**_aimless(case.query), "thread_id": name}
     if isinstance(case.body, dict):
         case.body = {**_aimless(case.body), **({} if in_query else {"thread_id": name})}
-        if "command" in case.body:
+        if case.body.keys() & {"command", "code"}:
             case.body["timeout"] = 1.0
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import select
+import struct
 import subprocess
 import sys
 import termios
@@ -56,20 +57,25 @@ class Program:
             **options,
         )
 
-    def terminal(self, *args: str) -> "Terminal":
-        return Terminal([SANDBOX, *args], self.env, self.folder)
+    def terminal(
+        self, *args: str, size: tuple[int, int] = (24, 200), term: str = "dumb"
+    ) -> "Terminal":
+        return Terminal([SANDBOX, *args], {**self.env, "TERM": term}, self.folder, size=size)
 
 
 class Terminal:
     """A program with a terminal of its own. Use as a context manager."""
 
-    def __init__(self, command: list[str], env: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, command: list[str], env: dict[str, str], folder: Path, *, size: tuple[int, int]
+    ) -> None:
         self._master, self._slave = os.openpty()
+        self.resize(rows=size[0], cols=size[1])
         self.settings = termios.tcgetattr(self._slave)
         self.shown = ""
         self._process = subprocess.Popen(
             command,
-            env={**env, "TERM": "dumb"},
+            env=env,
             cwd=folder,
             stdin=self._slave,
             stdout=self._slave,
@@ -95,6 +101,9 @@ class Terminal:
         while stat.exists() and stat.read_text().rpartition(") ")[2][0] == "R":
             time.sleep(0.005)
         os.write(self._master, text.encode())
+
+    def resize(self, *, rows: int, cols: int) -> None:
+        ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
 
     def expect(self, text: str) -> None:
         """Wait until the text is shown, and forget everything up to it."""

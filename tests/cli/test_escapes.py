@@ -53,14 +53,5 @@ def test_what_names_a_thread_or_a_command(sandbox: Program, thread: str) -> None
         assert not shown, (args, told(done))
 
 
-def test_the_prompt_of_a_shell(sandbox: Program, thread: str) -> None:
-    with sandbox.terminal("shell", "-t", thread) as terminal:
-        terminal.expect(":/workspace$ ")
-        terminal.type(rf"mkdir {IN_BASH}; cd *owned*" + "\n")
-        terminal.expect(r"/workspace/\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066")
-        terminal.type("exit\n")
-        assert terminal.wait() == 0
-
-
 def test_the_output_of_a_command_is_what_it_is(sandbox: Program, thread: str) -> None:
     assert sandbox.output("run", "-t", thread, f"printf %s {IN_BASH}") == NASTY

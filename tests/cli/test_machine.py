@@ -17,7 +17,7 @@ from tests.contract.conftest import RUNTIMES
 pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
 
 CLIENT = ("run", "shell", "ps", "cp", "logs", "rm", "kill", "health")
-NAMES = (*CLIENT, "serve", "init", "doctor", "config", "image")
+NAMES = (*CLIENT, "serve", "init", "doctor", "config", "image", "environments")
 
 
 def test_health(sandbox: Program) -> None:
@@ -57,6 +57,25 @@ def test_wrong_usage(sandbox: Program) -> None:
         done = sandbox(*args)
         assert (done.stdout, done.returncode) == ("", 125), args
         assert done.stderr.count("\n") == 1, args
+
+
+def test_environments(alone: Program) -> None:
+    found = alone.json("environments", "list")["environments"]
+    assert {each["name"]: each["state"] for each in found} == dict.fromkeys(
+        ["Data", "Node", "Python3"], "not built"
+    )
+    assert "Python with a Jupyter kernel." in alone.output("environments", "list")
+    done = alone("environments", "build", "nope")
+    assert (done.stdout, done.returncode) == ("", 125)
+    assert done.stderr == "sandbox: unknown environment 'nope': there are Data, Node, Python3\n"
+    # No package can be installed: what pip says is the error.
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+    done = alone("environments", "build", "python3", "--json", env=offline)
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"]) == (125, "environment_failed")
+    assert "No matching distribution found for ipykernel" in error["message"]
+    assert "pip install ipykernel" in done.stderr, "progress"
+    assert alone.json("environments", "prune") == {"freed_bytes": 0}
 
 
 def test_serve_and_what_it_says(alone: Program) -> None:
@@ -159,7 +178,8 @@ def test_config_says_what_settings_mean(alone: Program) -> None:
         assert done.stderr.splitlines() == [
             "sandbox: SANDBOX_LEASE: this server is standalone; to join a fleet, set SANDBOX_ROLE"
             " to worker or coordinator",
-            "sandbox: SANDBOX_MEMORY: unknown setting; did you mean SANDBOX_MEMORY_LIMIT?",
+            "sandbox: SANDBOX_MEMORY: unknown setting; did you mean SANDBOX_MEMORY_LIMIT,"
+            " SANDBOX_MAX_MEMORY or SANDBOX_TOTAL_MEMORY?",
         ]
     told = json.loads(alone("config", "--json", env=env).stdout)
     assert told["server"]["idle_timeout"] == 7200
@@ -351,6 +371,43 @@ def test_help_is_there_for_all(sandbox: Program) -> None:
     text = sandbox.output("--help")
     for name in NAMES:
         assert f"\n  {name} " in text
-        assert "--json" in sandbox.output(name, *(["build"] if name == "image" else []), "--help")
+        one = {"image": ["build"], "environments": ["list"]}.get(name, [])
+        assert "--json" in sandbox.output(name, *one, "--help")
     assert "125" in text
     assert sandbox.output("--version").startswith("0.")
+
+
+def test_registry(alone: Program) -> None:
+    """Checked, listed and shown without a server; all that is wrong is told, and nothing else."""
+    agents = alone.folder / "registry" / "agents"
+    agents.mkdir(parents=True)
+    (agents / "coder.yaml").write_text("name: coder\ntools: [bash]\nprompt: shell\n")
+    assert alone.output("registry", "check", "registry").endswith("3 agents: valid\n")
+    rows = alone.json("registry", "list", "--folder", "registry")["entries"]
+    assert {"kind": "agents", "name": "coder", "description": ""} in rows
+    shown = alone.output("registry", "show", "agents/coder", "--folder", "registry")
+    assert shown == "name: coder\ntools:\n- bash\nprompt: shell\n"
+    assert json.loads(alone.output("registry", "schema", "agent"))["required"] == ["name"]
+
+    (agents / "coder.yaml").write_text("name: coder\ntools: [bsah]\nprompt: shel\n")
+    done = alone("registry", "check", env={"SANDBOX_REGISTRY": "registry"})
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines() == [
+        'registry/agents/coder.yaml:2: tools: no tool "bsah" (nearest: bash)',
+        'registry/agents/coder.yaml:3: prompt: no prompt "shel" (nearest: shell)',
+    ]
+    (first, _) = json.loads(alone("registry", "check", "registry", "--json").stdout)["problems"]
+    assert (first["file"], first["line"]) == ("registry/agents/coder.yaml", 2)
+    for args, said in (
+        (["list", "--folder", "registry"], "coder.yaml:2: tools: no tool"),
+        (["show", "agents/shel"], "no agent 'shel' (nearest: shell); there are: code_executor"),
+        (["schema", "agnets"], "no kind 'agnets' (nearest: agents)"),
+    ):
+        done = alone("registry", *args)
+        assert (done.stdout, done.returncode) == ("", 125), args
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+    (alone.folder / "settings.env").write_text("SANDBOX_POOL_SIZE=1\n")
+    started = alone("serve", "--settings", "settings.env", "--print-config")
+    assert started.returncode == 125
+    assert "registry/agents/coder.yaml:2: tools: no tool" in started.stderr, "beside the settings"

@@ -35,6 +35,35 @@ def test_a_run_without_thread_leaves_nothing(sandbox: Program) -> None:
     assert len(sandbox.json("ps")["sessions"]) == before
 
 
+def test_limits_and_provider_of_a_new_sandbox(sandbox: Program, thread: str) -> None:
+    runtime = sandbox.json("health")["runtime"]
+    small = ("--memory", "128m", "--pids", "64", "--disk", "32m", "--provider", runtime)
+    assert sandbox.output("run", "-t", thread, *small, "echo here") == "here\n"
+    limits = sandbox.json("ps", thread)["session"]["limits"]
+    assert (limits["memory_bytes"], limits["pids"], limits["disk_bytes"]) == (
+        128 << 20, 64, 32 << 20,
+    )  # fmt: skip
+    done = sandbox("run", "-t", thread, "--memory", "256m", "echo there")
+    assert (done.stdout, done.returncode) == ("there\n", 0)
+    assert "made without this limits.memory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--memory", "900g", "900 GiB is more than a session may have"),
+        ("--memory", "1e400", "is not a size"),
+        ("--cpus", "nan", "limits.cpus"),
+        ("--pids", "-3", "limits.pids"),
+        ("--provider", "e2b", "pip install agent-sandbox[e2b]"),
+    ],
+)
+def test_what_a_sandbox_cannot_have(sandbox: Program, option: str, value: str, says: str) -> None:
+    done = sandbox("run", option, value, "true")
+    assert (done.stdout, done.returncode) == ("", 125)
+    assert says in done.stderr
+
+
 def test_a_thread_keeps_its_state(sandbox: Program, thread: str) -> None:
     sandbox.output("run", "--thread", thread, "cd /tmp; n=5")
     assert sandbox.output("run", "--thread", thread, "pwd; echo $n") == "/tmp\n5\n"

@@ -1,89 +1,87 @@
-"""`sandbox shell`, typed into a terminal, and fed by a script."""
+"""`sandbox shell`: a terminal of a sandbox, and lines fed by a script."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.cli.program import Program
+from tests.cli.program import Program, Terminal
 
 pytestmark = pytest.mark.timeout(600)  # Many processes, each with its own start.
+PROMPT = "sandboxuser\x1b[0m:\x1b[34m"
 
 
-def test_a_conversation(sandbox: Program, thread: str) -> None:
-    prompt = f"{thread}:/workspace$ "
+def at_prompt(terminal: Terminal) -> None:
+    terminal.expect(PROMPT)
+    terminal.expect("$ ")
+
+
+def test_it_goes_on_from_the_last_command_and_leaves_its_state(
+    sandbox: Program, thread: str
+) -> None:
+    sandbox.output("run", "-t", thread, "cd /tmp; name=world")
     with sandbox.terminal("shell", "--thread", thread) as terminal:
-        terminal.expect(prompt)
-        terminal.type("cd /tmp; name=world\n")
-        terminal.expect(f"{thread}:/tmp$ ")
-        terminal.type("echo hel''lo $name\n")
-        terminal.expect("hello world")
-        terminal.type("cd; cd /workspace\n")
-        terminal.expect(prompt)
+        at_prompt(terminal)
+        terminal.type("echo hel''lo $name in $PWD; name=all\r")
+        terminal.expect("hello world in /tmp\r\n")
+        at_prompt(terminal)
         terminal.type("\x04")
         assert terminal.wait() == 0
-    assert sandbox.output("run", "-t", thread, "echo $name") == "world\n"
+    assert sandbox.output("run", "-t", thread, "echo $name") == "all\n"
 
 
-def test_commands_of_several_lines(sandbox: Program, thread: str) -> None:
-    with sandbox.terminal("shell", "-t", thread) as terminal:
-        for first, *more, told in (
-            ["if true; then", "echo y''es", "fi", "yes\r\n"],
-            ["cat <<END", "a\\", "b''c", "END", "ab''c\r\n"],
-            ['printf %s\\\\n "one', 'two" | tac', "two\r\none\r\n"],
-            ["echo ta''il \\", "of it", "tail of it\r\n"],
-            ["for i in 1 2; do", "echo n=$((i*7))", "done |", "tail -n 1", "n=14\r\n"],
-        ):
-            terminal.expect(f"{thread}:/workspace$ ")
-            terminal.type(f"{first}\n")
-            for line in more:
-                terminal.expect("> ")
-                terminal.type(f"{line}\n")
-            terminal.expect(told)
-        terminal.expect("$ ")
-        terminal.type("echo ) \n")
-        terminal.expect("syntax error")
-        terminal.expect("$ ")
-        terminal.type("exit 9\n")
-        assert terminal.wait() == 9
-
-
-def test_ctrl_c_ends_the_command_and_not_the_shell(sandbox: Program, thread: str) -> None:
-    with sandbox.terminal("shell", "-t", thread) as terminal:
-        terminal.expect("$ ")
-        terminal.type("x=kept\n")
-        terminal.expect("$ ")
-        terminal.type("(setsid sleep 1001 &); echo run''ning; sleep 1002\n")
-        terminal.expect("running")
+def test_it_is_a_terminal(sandbox: Program, thread: str) -> None:
+    with sandbox.terminal("shell", "-t", thread, size=(30, 100)) as terminal:
+        at_prompt(terminal)
+        terminal.type("stty size; ec")
+        terminal.type("\t ta''b\r")
+        terminal.expect("\n30 100\r\n")
+        terminal.expect("tab\r\n")
+        terminal.resize(rows=40, cols=132)
+        at_prompt(terminal)
+        terminal.type("until [ \"$(stty size)\" = '40 132' ]; do :; done; echo res''ized\r")
+        terminal.expect("resized\r\n")
+        terminal.type("sh -c 'echo re''ady; exec sleep 1001'\r")
+        terminal.expect("ready\r\n")
+        terminal.type("\x1a")
+        terminal.expect("Stopped")
+        at_prompt(terminal)
+        terminal.type("fg\r")
+        terminal.expect("sh -c")
+        terminal.expect("\r\n")
         terminal.type("\x03")
-        terminal.expect("$ ")
-        terminal.type("half a li\x03")
-        terminal.expect("$ ")
-        terminal.type("pgrep -f 'sleep 100[12]' || echo n''one $x\n")
-        terminal.expect("none kept")
-        terminal.expect("$ ")
-        terminal.type("\x04")
-        assert terminal.wait() == 0
+        at_prompt(terminal)
+        terminal.type("sh -c 'echo re''ady; cat > note'\r")
+        terminal.expect("ready\r\n")
+        terminal.type("text\r\x04")
+        at_prompt(terminal)
+        terminal.type("exit 9\r")
+        assert terminal.wait() == 9
         assert "Traceback" not in terminal.shown
+    assert sandbox.output("run", "-t", thread, "cat note") == "text\n"
 
 
-def test_what_was_typed_is_remembered(sandbox: Program, thread: str) -> None:
+def test_it_is_left_and_come_back_to(sandbox: Program, thread: str) -> None:
     with sandbox.terminal("shell", "-t", thread) as terminal:
-        terminal.expect("$ ")
-        terminal.type("echo remember''ed\n")
-        terminal.expect("remembered")
-        terminal.expect("$ ")
-        terminal.type("\x04")
-        terminal.wait()
-    with sandbox.terminal("shell", "-t", thread) as terminal:
-        terminal.expect("$ ")
-        terminal.type("\x1b[A\n")
-        terminal.expect("remembered")
-        terminal.expect("$ ")
-        terminal.type("\x04")
-        terminal.wait()
-    history = Path(sandbox.env["XDG_STATE_HOME"], "sandbox", "history")
-    assert history.stat().st_mode & 0o777 == 0o600
+        at_prompt(terminal)
+        terminal.type("x=kept; (sleep 0.3; echo la''ter) &\r")
+        at_prompt(terminal)
+        terminal.type("\x1d")
+        terminal.expect("detached; come back with `sandbox shell --thread")
+        terminal.expect("--attach ")
+        command_id = terminal.shown.split("`")[0]
+        assert terminal.wait() == 0
+    for name in (command_id, "last"):
+        with sandbox.terminal("shell", "-t", thread, "--attach", name) as terminal:
+            terminal.expect("later")
+            terminal.type("echo still $x\r")
+            terminal.expect("still kept\r\n")
+            terminal.type("\x1d")
+            assert terminal.wait() == 0
+    with sandbox.terminal("shell", "-t", thread, "--attach", "none") as terminal:
+        terminal.expect(f"no terminal 'none' of this thread runs; there is {command_id}")
+        assert terminal.wait() == 125
+    done = sandbox("shell", "-t", thread, "--attach", "last", stdin="")
+    assert "--attach needs a terminal here" in done.stderr
 
 
 def test_without_a_thread_it_leaves_nothing(sandbox: Program) -> None:

@@ -9,14 +9,24 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sandbox_sdk import AsyncSandboxClient, Process, SandboxClient
-from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
     WORKSPACE,
+    ArtifactDeleted,
+    ArtifactList,
+    ArtifactsRequest,
+    ArtifactTarget,
+    CallToolRequest,
     CheckRequest,
     CleanupResult,
+    CodeResult,
     CommandInfo,
     CommandList,
     CommandTarget,
+    Context,
+    ContextList,
+    ContextTarget,
+    CreateContextRequest,
     CreateSessionRequest,
     DownloadInfo,
     DownloadRequest,
@@ -24,24 +34,38 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     ExecuteResult,
     FileEntry,
-    FollowRequest,
     Health,
     ListRequest,
     ListResult,
+    RegistryList,
     RenameRequest,
+    RunCodeRequest,
     Session,
     SessionInfo,
     SessionList,
     SignalRequest,
     StdinReceipt,
     StdinRequest,
+    StoredSessionDetail,
+    StoredSessionList,
+    StoredSessionsRequest,
+    StoredSessionTarget,
     Target,
+    ToolAnswer,
     UploadRequest,
     UploadResult,
     Verdict,
 )
-from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
+from sandbox_sdk.protocol.operations import (
+    ARTIFACTS,
+    DELETE_ARTIFACT,
+    STORED_SESSION,
+    STORED_SESSIONS,
+    Ans,
+    Operation,
+    Req,
+)
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes
 
 _TARGET = {"thread_id", "session_id"}
 _TO_THE_END = _TARGET | {"command", "background"}
@@ -78,8 +102,10 @@ class ThroughClient(Sandboxes):
     async def _check(self, request: CheckRequest) -> Verdict:
         return await self.client(request).check(request.command)  # type: ignore[no-any-return]
 
-    async def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
-        if isinstance(request, ExecuteRequest):
+    async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
+        if isinstance(request, RunCodeRequest):
+            stream = self.client(request).stream_code(**self._code(request))
+        elif isinstance(request, ExecuteRequest):
             options = request.model_dump(include={"idempotency_key"}, exclude_unset=True)
             stream = self.client(request).stream(request.command, **options)
         else:
@@ -107,12 +133,40 @@ class ThroughClient(Sandboxes):
         receipt = await process.send_stdin(request.data_bytes())
         return await process.close_stdin() if request.eof else receipt  # type: ignore[no-any-return]
 
+    def _code(self, request: RunCodeRequest) -> dict[str, Any]:
+        options = request.model_dump(exclude_unset=True, exclude=_TARGET)
+        return {{"context_id": "context"}.get(name, name): options[name] for name in options}
+
+    async def _run_code(self, request: RunCodeRequest) -> CodeResult:
+        return await self.client(request).run_code(**self._code(request))  # type: ignore[no-any-return]
+
+    async def _contexts(self, target: Target) -> ContextList:
+        return ContextList(contexts=await self.client(target).contexts())
+
+    async def _create_context(self, request: CreateContextRequest) -> Context:
+        options = request.model_dump(exclude=_TARGET)
+        return await self.client(request).create_context(**options)  # type: ignore[no-any-return]
+
+    async def _restart_context(self, request: ContextTarget) -> Context:
+        return await self.client(request).restart_context(request.context_id)  # type: ignore[no-any-return]
+
+    async def _remove_context(self, request: ContextTarget) -> Context:
+        return await self.client(request).remove_context(request.context_id)  # type: ignore[no-any-return]
+
+    async def _interrupt_context(self, request: ContextTarget) -> Context:
+        return await self.client(request).interrupt_context(request.context_id)  # type: ignore[no-any-return]
+
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
         data, client = b"".join([chunk async for chunk in chunks]), self.client(request)
         return await client.upload_bytes(data, request.path)  # type: ignore[no-any-return]
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+    async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
+        if isinstance(request, ArtifactTarget):
+            # Clients have it as an object, from the list of their thread.
+            async with self._backend.download(request) as download:
+                yield download
+            return
         client, path = self.client(request), request.path
         data: bytes = await client.download_bytes(path)
         found = (await client.list_files(path)).entries
@@ -140,6 +194,22 @@ class ThroughClient(Sandboxes):
         moved = self.client(request).rename(request.path, request.to, replace=request.replace)
         return await moved  # type: ignore[no-any-return]
 
+    async def _artifacts(self, request: ArtifactsRequest) -> ArtifactList:
+        if request.thread_id is None:  # A client knows its own thread alone.
+            return await self._backend.call(ARTIFACTS, request)
+        client = self.client(Target(thread_id=request.thread_id))
+        found = await client.artifacts(limit=request.limit)
+        return ArtifactList(artifacts=[each.info for each in found])
+
+    async def _delete_artifact(self, request: ArtifactTarget) -> ArtifactDeleted:
+        return await self._backend.call(DELETE_ARTIFACT, request)
+
+    async def _stored_sessions(self, request: StoredSessionsRequest) -> StoredSessionList:
+        return await self._backend.call(STORED_SESSIONS, request)
+
+    async def _stored_session(self, request: StoredSessionTarget) -> StoredSessionDetail:
+        return await self._backend.call(STORED_SESSION, request)
+
     async def _session(self, target: Target) -> SessionInfo:
         return await self.client(target).session()  # type: ignore[no-any-return]
 
@@ -148,6 +218,14 @@ class ThroughClient(Sandboxes):
 
     async def _cleanup(self, target: Target) -> CleanupResult:
         return await self.client(target).cleanup()  # type: ignore[no-any-return]
+
+    async def _registry(self, _request: EmptyRequest) -> RegistryList:
+        return await self.client().registry()  # type: ignore[no-any-return]
+
+    async def _call_tool(self, request: CallToolRequest) -> ToolAnswer:
+        options = {"idempotency_key": request.idempotency_key}
+        called = self.client(request).call_tool(request.tool, request.arguments, **options)
+        return await called  # type: ignore[no-any-return]
 
     async def _health(self, _request: EmptyRequest) -> Health:
         return await self.client().health()  # type: ignore[no-any-return]
@@ -162,7 +240,7 @@ class InThreads:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._wrapped, name)
-        if name == "stream":
+        if name in ("stream", "stream_code"):
             return lambda *args, **options: self._each(method(*args, **options))
 
         async def call(*args: Any, **options: Any) -> Any:

@@ -1,7 +1,7 @@
 """Every behaviour of a box, on every runtime this machine can offer."""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ import pytest
 
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
+from tests.contract.processes_server import ProcessesServer
 from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways
 from tests.run import run_owner
 
@@ -26,7 +27,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         found = (
             fleet_way(RUNTIMES)
             if "one_way" in marks
-            else ways(RUNTIMES, wire="wire" in marks, bash=bool(marks & {"wire", "bash"}))
+            else ways(
+                RUNTIMES,
+                wire="wire" in marks,
+                bash=bool(marks & {"wire", "bash"}),
+                inside="inside" in marks,
+            )
         )
         metafunc.parametrize("way", found, ids=str)
 
@@ -39,6 +45,13 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if folder.is_relative_to(tmp_path_factory.getbasetemp().parent):
             folder.chmod(0o711)
     return path
+
+
+@pytest.fixture(scope="session")
+def processes_server(state_dir: Path) -> Iterator[ProcessesServer]:
+    """Started once: that takes longer than most tests."""
+    with ProcessesServer(state_dir, count=2) as server:
+        yield server
 
 
 @pytest.fixture(params=RUNTIMES)

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import socket
+import tempfile
 import uuid
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -14,7 +15,7 @@ import uvicorn
 
 from sandbox_sdk import LocalBackend, RemoteBackend, Sandboxes
 from sandbox_sdk.backends.remote import RemoteTenants
-from sandbox_sdk.protocol.models import Limits, Target
+from sandbox_sdk.protocol.models import LimitOptions, Limits, SessionLimits, Target, checked
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_sdk.testing import FakeBackend
 from sandbox_server import fleet
@@ -30,16 +31,22 @@ from sandbox_server.fleet import (
     SessionIndex,
     Store,
 )
+from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.main import Standing
 from sandbox_server.pool import PoolSettings
+from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.setup import Setup
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import LoneLease
+from sandbox_server.sessions.rules import SessionRules
 from sandbox_server.sessions.sqlite import SqliteRegistry
+from sandbox_server.storage.history import Kept
+from sandbox_server.storage.storage import Storage, StorageLimits, open_storage
 from sandbox_server.worker import Worker
 from tests.contract.clients import through_client
+from tests.contract.processes_server import ProcessesServer
 from tests.contract.scripted import write_script
 from tests.fleet.redis_server import RedisServer, redis_program
 from tests.run import run_owner
@@ -55,7 +62,14 @@ LIMITS = Limits(
     network="none",
 )
 
+STORED = StorageLimits(
+    history=Kept(retention_s=3600, sessions=100, commands=20),
+    artifact_quota=4 << 20,
+    artifact_retention_s=3600,
+)
 
+MOST: LimitOptions = {"memory": "1g", "cpus": 2.0, "pids": 512, "disk": "2g"}
+"""What a session can ask for, of every stand."""
 CAPACITY = 3
 LEASE_S = 9.0
 _FASTEST_FIRST = ("bubblewrap", "docker")
@@ -78,14 +92,17 @@ def fleet_way(runtimes: list[str]) -> list[Way]:
     return [Way(runtime, "routed") for runtime in servers[:1] if redis_program()]
 
 
-def ways(runtimes: list[str], *, wire: bool, bash: bool) -> list[Way]:
+def ways(runtimes: list[str], *, wire: bool, bash: bool, inside: bool) -> list[Way]:
     """The ways a test is run over: every way on the fastest runtime, and over HTTP on the others.
     What happens inside a box does not matter here, so gVisor is left out. What is about the wire
-    itself does not concern clients, and what needs a shell not the fake."""
+    itself does not concern clients, what needs a shell not the fake, and what looks inside the
+    server needs one in the loop of the test."""
     servers = sorted((name for name in runtimes if name != "gvisor"), key=_FASTEST_FIRST.index)
     found = [Way(runtime, "http") for runtime in servers[1:]]
     for fastest in servers[:1]:
         names = ["service", "http", *(["routed"] if redis_program() else [])]
+        if fastest == "bubblewrap" and not inside:
+            names.append("processes")
         if not wire:
             names += ["async-local", "sync-local", "async-remote", "sync-remote"]
         found += [Way(fastest, name) for name in names]
@@ -117,24 +134,61 @@ class Stand:
 
 
 @contextlib.asynccontextmanager
-async def open_stand(runtime: Runtime, standing: Standing) -> AsyncIterator[Stand]:
+async def open_stand(
+    runtime: Runtime,
+    standing: Standing,
+    *,
+    limits: Limits = LIMITS,
+    declared: LiveRegistry | None = None,
+    spec: BoxSpec | None = None,
+) -> AsyncIterator[Stand]:
     registry, lease = standing
+    spec = replace(spec or BoxSpec(owner=""), owner=lease.worker, deadman_s=300)
+    with tempfile.TemporaryDirectory() as folder:
+        async with (
+            open_storage(Path(folder), lease.worker, STORED, history=registry.history) as storage,
+            _open_stand(runtime, standing, storage, limits, declared, spec) as stand,
+        ):
+            yield stand
+
+
+@contextlib.asynccontextmanager
+async def _open_stand(
+    runtime: Runtime,
+    standing: Standing,
+    storage: Storage,
+    limits: Limits,
+    declared: LiveRegistry | None,
+    spec: BoxSpec,
+) -> AsyncIterator[Stand]:
+    registry, lease = standing
+    rules = SessionRules(
+        default=limits.values(),
+        idle_timeout_s=600,
+        providers={runtime.name: await runtime.enforcement()},
+        most=checked(SessionLimits, **MOST).given(),
+    )
     worker = Worker(
         runtime,
-        BoxSpec(owner=lease.worker, deadman_s=300),
+        spec,
         registry,
         lease,
         pool=PoolSettings(size=0, min_size=0, max_size=0),
-        environments={},
+        environments=dict,
         idle_timeout_s=600,
         capacity=Stand.capacity,
         destroy_on_exit=True,
         tick_s=0.2,
+        rules=rules,
+        journal=storage.journal,
     )
     async with worker:
         await lease.serve(load=worker.load, on_gap=worker.table.vouch)
-        facts = ServiceFacts(worker_id=lease.worker, runtime=runtime.name, limits=LIMITS)
-        yield Stand(worker, SandboxService(worker.table, facts, health=worker.health))
+        facts = ServiceFacts(worker_id=lease.worker, runtime=runtime.name, limits=limits)
+        service = SandboxService(
+            worker.table, facts, health=worker.health, registry=declared, storage=storage
+        )
+        yield Stand(worker, service)
 
 
 @contextlib.asynccontextmanager
@@ -177,7 +231,12 @@ class RoutedStand(Stand):
 
 @contextlib.asynccontextmanager
 async def routed_stand(
-    runtime: Runtime, state_dir: Path, *, settled: bool = True, patience_s: float = 10
+    runtime: Runtime,
+    state_dir: Path,
+    *,
+    settled: bool = True,
+    patience_s: float = 10,
+    spec: BoxSpec | None = None,
 ) -> AsyncIterator[RoutedStand]:
     """client → coordinator → worker, with a real Redis between them. `settled`: as if that had been
     up for long; a new one is not believed at once."""
@@ -192,13 +251,16 @@ async def routed_stand(
         index = SessionIndex(store, lease_s=LEASE_S, grace_s=LEASE_S)
         listener = bound("127.0.0.1", 0)
         name = run_owner(f"stand-{uuid.uuid4().hex[:8]}")
-        card = fleet.Worker(id=name, url=url_of(listener), capacity=CAPACITY)
+        card = fleet.Worker(
+            id=name, url=url_of(listener), capacity=CAPACITY, providers=(runtime.name,)
+        )
         lease = RedisLease(
             store, card, lease_s=LEASE_S, state_dir=state_dir, stop=lambda: None, leaves=True
         )
         await stack.enter_async_context(lease)
-        standing = RedisRegistry(index, lease), lease
-        stand = await stack.enter_async_context(open_stand(runtime, standing))
+        history = RedisHistory(store, STORED.history)
+        standing = RedisRegistry(index, lease, history=history), lease
+        stand = await stack.enter_async_context(open_stand(runtime, standing, spec=spec))
         keys = ApiKeys([], fleet_key="fleet", of_worker=True)
         await stack.enter_async_context(served(stand.service, listener, keys=keys))
 
@@ -207,7 +269,7 @@ async def routed_stand(
 
         directory = Directory(index, grace_s=LEASE_S)
         router = await stack.enter_async_context(Router(directory, connect, patience_s=patience_s))
-        routing = RoutedTenants(directory, router, coordinator_id="coordinator")
+        routing = RoutedTenants(directory, router, coordinator_id="coordinator", history=history)
         yield RoutedStand(stand, await stack.enter_async_context(served(routing)))
 
 
@@ -222,6 +284,11 @@ class LocalStand:
             state_dir=state_dir,
             max_sessions=CAPACITY,
             max_upload=LIMITS.upload_limit_bytes,
+            max_memory=MOST["memory"],
+            max_cpus=MOST["cpus"],
+            max_pids=MOST["pids"],
+            max_disk=MOST["disk"],
+            artifact_quota=STORED.artifact_quota,
         )
         self._runtime = runtime
         self._state_dir = state_dir
@@ -237,12 +304,34 @@ class LocalStand:
         await box.destroy()
 
 
+class ProcessesStand:
+    """A server of several processes. It serves many tests, each with a tenant of its own."""
+
+    capacity = CAPACITY
+
+    def __init__(self, server: ProcessesServer, number: int, runtime: Runtime) -> None:
+        self.url = server.url
+        self.tenant = f"tenant-{number}"
+        self.key = f"key-{number}"
+        self._server = server
+        self._runtime = runtime
+
+    async def lose_box(self, thread_id: str) -> None:
+        registry = SqliteRegistry(self._server.state_dir / f"{self._server.name}.sqlite")
+        record = await registry.newest(self.tenant, thread_id)
+        await registry.close()
+        assert record is not None
+        boxes = await self._runtime.boxes(record.worker)
+        (box,) = [box for box in boxes if box.id == record.box_id]
+        await box.destroy()
+
+
 class FakeStand:
     capacity = CAPACITY
 
     def __init__(self) -> None:
         limit = LIMITS.upload_limit_bytes
-        self.backend = FakeBackend(capacity=CAPACITY, upload_limit=limit)
+        self.backend = FakeBackend(capacity=CAPACITY, upload_limit=limit, most=MOST)
         write_script(self.backend)
 
     async def lose_box(self, thread_id: str) -> None:
@@ -250,7 +339,7 @@ class FakeStand:
 
 
 @pytest.fixture
-async def stand(way: Way, state_dir: Path) -> AsyncIterator[Place]:
+async def stand(way: Way, state_dir: Path, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
     if way.name == "fake":
         yield FakeStand()
         return
@@ -258,6 +347,10 @@ async def stand(way: Way, state_dir: Path) -> AsyncIterator[Place]:
         if way.name.endswith("local"):
             async with local_stand(runtime, state_dir / uuid.uuid4().hex[:8]) as made:
                 yield made
+        elif way.name == "processes":
+            server: ProcessesServer = request.getfixturevalue("processes_server")
+            async with processes_stand(server, runtime) as several:
+                yield several
         elif way.name == "routed":
             async with routed_stand(runtime, state_dir) as routed:
                 yield routed
@@ -278,6 +371,20 @@ async def local_stand(runtime: Runtime, state_dir: Path) -> AsyncIterator[LocalS
             await stand.backend.cleanup(Target(session_id=session.session_id))
 
 
+@contextlib.asynccontextmanager
+async def processes_stand(
+    server: ProcessesServer, runtime: Runtime
+) -> AsyncIterator[ProcessesStand]:
+    """Leaves no session: the next test needs the room."""
+    stand = ProcessesStand(server, server.next_tenant(), runtime)
+    try:
+        yield stand
+    finally:
+        async with RemoteBackend(stand.url, api_key=stand.key) as backend:
+            for session in (await backend.sessions()).sessions:
+                await backend.cleanup(Target(session_id=session.session_id))
+
+
 @pytest.fixture
 async def sandboxes(way: Way, stand: Place) -> AsyncIterator[Sandboxes]:
     client, _, where = way.name.partition("-")
@@ -291,6 +398,9 @@ async def sandboxes(way: Way, stand: Place) -> AsyncIterator[Sandboxes]:
             else:
                 url = await stack.enter_async_context(served(stand.service))
             backend: Sandboxes = await stack.enter_async_context(RemoteBackend(url, retry_for_s=4))
+        elif isinstance(stand, ProcessesStand):
+            remote = RemoteBackend(stand.url, api_key=stand.key, retry_for_s=4)
+            backend = await stack.enter_async_context(remote)
         else:
             assert isinstance(stand, LocalStand | FakeStand)
             backend = stand.backend

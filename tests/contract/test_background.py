@@ -133,6 +133,7 @@ async def test_the_commands_of_a_session(sandboxes: Sandboxes) -> None:
     first, second = (await sandboxes.commands(thread("list"))).commands
     assert (first.idempotency_key, first.running, first.exit_code) == ("k", False, 4)
     assert first.output_bytes == 4
+    assert (first.command, second.command) == ("echo one; exit 4", "sleep 60")
     assert (second.command_id, second.running, second.exit_code) == (command_id, True, None)
     assert 0 <= second.age_s <= first.age_s
 
@@ -140,6 +141,7 @@ async def test_the_commands_of_a_session(sandboxes: Sandboxes) -> None:
 # Staying
 
 
+@pytest.mark.inside
 async def test_a_result_outlives_the_link_it_was_asked_over(
     sandboxes: Sandboxes, stand: Stand
 ) -> None:
@@ -305,6 +307,7 @@ async def test_input_for_a_streamed_command(sandboxes: Sandboxes) -> None:
     assert text_of(events) == "hi\n"
 
 
+@pytest.mark.inside
 async def test_input_waits_for_a_command_that_does_not_read(
     sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +363,7 @@ async def test_the_sessions(sandboxes: Sandboxes) -> None:
     assert [s.thread_id for s in (await sandboxes.sessions()).sessions] == ["two"]
 
 
+@pytest.mark.inside
 async def test_sessions_of_others_do_not_show(stand: Stand) -> None:
     request = CreateSessionRequest(thread_id="same")
     await stand.service.of("acme").create_session(request)

@@ -290,3 +290,26 @@ async def test_two_transfers_and_a_command_at_once(warden: WardenClient) -> None
     assert got == data
     assert result.output == "meanwhile\n"
     assert (await warden.run("cmp a b && echo same")).output == "same\n"
+
+
+async def test_a_file_that_is_still_being_received_is_seen_by_nobody(
+    warden: WardenClient,
+) -> None:
+    await warden.run("echo there > there")
+    listed: list[str] = []
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"first"
+        # Its own request, which comes after the bytes that were sent.
+        assert (await warden.run("ls -A")).output.count("\n") == 2
+        listed.extend(entry.name for entry in (await warden.list("/workspace")).entries)
+        assert "upload" not in str(tar_names(await download(warden, "/workspace")))
+
+    await warden.put("whole", slowly())
+    assert listed == ["there"]
+    assert [entry.name for entry in (await warden.list("/workspace")).entries] == ["there", "whole"]
+
+
+def tar_names(data: bytes) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return archive.getnames()

@@ -21,13 +21,11 @@ async def pid(warden: WardenClient) -> str:
 
 
 async def test_the_shell_of_an_ordinary_command_goes_on(warden: WardenClient) -> None:
-    """One that is looked at in the moment it opens or closes something is not trusted, and a new
-    one takes its place: on a busy machine once in some hundred times."""
     pids = {await pid(warden)}
     for command in ("x=1; cd /tmp", "false", "ls | wc -l", "(exit 3)", "f() { :; }; alias a=b"):
         await warden.run(command)
         pids.add(await pid(warden))
-    assert len(pids) <= 2
+    assert len(pids) == 1
     assert (await warden.run("echo $x $PWD; type -t f a")).output == "1 /tmp\nfunction\nalias\n"
 
 
@@ -51,7 +49,7 @@ LEFT = {
     "debug": ("echo ok", "ok\n"),
     "strict": ("set +eu; echo ok", "ok\n"),
     "traced": ("{ set +x; } 2>/dev/null; echo ok", "ok\n"),
-    "left": ("pkill -x sleep; echo $?", "0\n"),
+    "left": ("until pkill -x sleep; do :; done; echo $?", "0\n"),
     "closing": ("echo ok", "ok\n"),
     "cd /tmp; mkdir gone; cd gone; rmdir ../gone": ("pwd", "/workspace\n"),
     "exit 3": ("echo ok", "ok\n"),

@@ -139,15 +139,17 @@ async def test_a_kill_spares_everybody_else(warden: WardenClient) -> None:
 
 
 async def test_a_kill_spares_what_hangs_below_a_nursery_that_is_ending(
-    warden: WardenClient,
+    runtime_name: str, warden: WardenClient
 ) -> None:
     """A command is over, what it left in the background lives, and its nursery takes its time."""
+    stop = "while kill -STOP $n; do :; done"
+    if runtime_name == "gvisor":
+        # There, what is stopped without end never gets a turn: its command ends by its timeout.
+        stop = "for i in {1..50}; do kill -STOP $n; done"
     killed = await warden.start(LOST, timeout_s=300)
     for _ in range(3):  # So that the next has a nursery that is younger than the killed one.
         await warden.start("sleep 5551", timeout_s=300)
-    await warden.run(
-        "n=$PPID; (while kill -STOP $n; do :; done; while :; do sleep 0.06; done) 2>/dev/null &"
-    )
+    await warden.run(f"n=$PPID; ({stop}; while :; do sleep 0.06; done) 2>/dev/null &")
     await warden.signal(killed, 9)
     await warden.ended(killed)
     assert "(bash" in [p.name for p in await survivors(warden)]

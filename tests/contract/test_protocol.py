@@ -203,6 +203,10 @@ class Liar:
     async def write(self, data: bytes) -> None:
         del data
 
+    def write_now(self, data: bytes) -> bool:
+        del data
+        return False
+
     async def close(self) -> None:
         pass
 

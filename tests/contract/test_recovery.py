@@ -167,6 +167,9 @@ class _Unended:
         with contextlib.suppress(ConnectionError):
             await self._stream.write(data)
 
+    def write_now(self, data: bytes) -> bool:
+        return False
+
 
 async def test_a_box_that_goes_without_a_word_is_told(
     box: WardenBox, monkeypatch: pytest.MonkeyPatch

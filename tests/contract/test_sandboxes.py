@@ -16,12 +16,14 @@ from sandbox_sdk.protocol.models import (
     ExecuteResult,
     FileEntry,
     RenameRequest,
+    SessionLimits,
     Target,
+    checked,
 )
 from sandbox_sdk.protocol.operations import RENAME
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
-from .stand import Place
+from .stand import LIMITS, MOST, Place
 
 MIB = 1 << 20
 
@@ -65,6 +67,81 @@ async def test_options_that_a_live_session_does_not_have_are_named(sandboxes: Sa
         assert (again.status, again.environment, again.not_applied) == ("existing", None, named)
     ended = await sandboxes.cleanup(thread("opt"))
     assert (ended.environment, ended.idle_timeout_s) == (None, 100)
+
+
+async def test_a_session_has_the_limits_it_asks_for(sandboxes: Sandboxes) -> None:
+    asked = checked(
+        SessionLimits, memory="256m", cpus=1.5, pids=64, disk="32m", command_timeout_s=0.5
+    )
+    made = await sandboxes.create_session(CreateSessionRequest(thread_id="lim", limits=asked))
+    told = {**made.limits.values(), "not_applied": made.not_applied}
+    assert told == {**asked.given(), "not_applied": []}
+    assert (await sandboxes.session(thread("lim"))).limits == made.limits
+    assert (await run(sandboxes, "lim", "sleep 30")).timed_out, "after half a second"
+    for other, named in (
+        ({"memory": "256m", "pids": 64}, []),
+        ({"memory": "512m", "pids": 64, "cpus": 1.0}, ["limits.memory", "limits.cpus"]),
+    ):
+        request = CreateSessionRequest(thread_id="lim", limits=checked(SessionLimits, **other))
+        again = await sandboxes.create_session(request)
+        assert (again.status, again.not_applied) == ("existing", named)
+        assert again.limits == made.limits
+    assert (await sandboxes.cleanup(thread("lim"))).limits == asked.given()
+    usual = await sandboxes.create_session(CreateSessionRequest(thread_id="lim"))
+    assert usual.limits.values() == LIMITS.values()
+
+
+async def test_more_than_the_maximum_is_refused_and_the_maximum_named(
+    sandboxes: Sandboxes,
+) -> None:
+    for asked, setting, most in (
+        ({"memory": "1025m"}, "SANDBOX_MAX_MEMORY", "1 GiB"),
+        ({"cpus": 2.5}, "SANDBOX_MAX_CPUS", "2"),
+        ({"pids": 513}, "SANDBOX_MAX_PIDS", "512"),
+        ({"disk": 1 << 60, "memory": "1g"}, "SANDBOX_MAX_DISK", "2 GiB"),
+    ):
+        request = CreateSessionRequest(limits=checked(SessionLimits, **asked))
+        with pytest.raises(errors.InvalidRequest, match=rf"may have, {most}: .*{setting}") as told:
+            await sandboxes.create_session(request)
+        ((name, maximum),) = told.value.details["maximum"].items()
+        assert (name in asked, maximum == getattr(checked(SessionLimits, **MOST), name)) == (
+            True,
+            True,
+        )
+    assert (await sandboxes.sessions()).sessions == []
+
+
+async def test_providers(sandboxes: Sandboxes) -> None:
+    (name,) = (await sandboxes.health()).providers
+    made = await sandboxes.create_session(CreateSessionRequest(thread_id="p", provider=name))
+    assert made.runtime == name
+    for other, says in (
+        ("e2b", r"not set up: `pip install agent-sandbox\[e2b\]`, set SANDBOX_E2B_API_KEY"),
+        ("kubernetes", "not set up.*SANDBOX_PROVIDERS"),
+        (f"{name[:-1]}x", f"there is {name}; did you mean {name}"),
+        ("nobody", f"unknown provider 'nobody': there is {name}$"),
+    ):
+        with pytest.raises(errors.InvalidRequest, match=says) as told:
+            await sandboxes.create_session(CreateSessionRequest(provider=other))
+        assert told.value.details == {"provider": other, "providers": [name]}
+    request = CreateSessionRequest(thread_id="p", provider="e2b")
+    assert (await sandboxes.create_session(request)).not_applied == ["provider"]
+
+
+@pytest.mark.bash
+async def test_limits_of_a_session_hold_in_its_box(sandboxes: Sandboxes) -> None:
+    asked = checked(SessionLimits, memory="128m", pids=24, disk="16m")
+    await sandboxes.create_session(CreateSessionRequest(thread_id="small", limits=asked))
+    hog = await run(sandboxes, "small", "python3 -c 'x = b\"x\" * (200 << 20)'")
+    assert (hog.exit_code, hog.reason) == (137, "oom")
+    full = await run(sandboxes, "small", "head -c 20m /dev/zero > file")
+    assert full.exit_code == 1
+    assert "/workspace has 16 MiB" in (full.hint or "")
+    with pytest.raises(errors.DiskFull, match=r"limits\.disk of the session, 16 MiB"):
+        await sandboxes.upload_file(thread("small"), "more", chunks(b"x" * (7 << 20)))
+    forks = "import subprocess; [subprocess.Popen(['sleep', '1']) for _ in range(40)]"
+    many = await run(sandboxes, "small", f'python3 -c "{forks}"')
+    assert "limit of 24 processes" in (many.hint or "")
 
 
 async def test_without_a_thread_the_session_is_its_own(sandboxes: Sandboxes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from starlette.routing import WebSocketRoute
 
 from sandbox_sdk.cli.app import app
 from sandbox_server.api.app import create_app
@@ -41,8 +42,10 @@ def test_variables(page: Path) -> None:
 
 
 def test_routes(page: Path) -> None:
-    paths = create_app(FakeTenants()).openapi()["paths"]
+    made = create_app(FakeTenants())
+    paths = made.openapi()["paths"]
     known = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    known |= {f"GET {route.path}" for route in made.routes if isinstance(route, WebSocketRoute)}
     assert {" ".join(route) for route in _ROUTE.findall(page.read_text())} - known == set()
 
 

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.timeout(900)  # The first one installs.
 
 NO_NETWORK = "this sandbox has no network"
 FIELDS = (
-    "thread_id, session_id, command, timeout, cwd, env, stdin, stdin_open, background,"
-    " idempotency_key, dry_run"
+    "thread_id, session_id, command, timeout, cwd, env, stdin, stdin_open, pty, background,"
+    " idempotency_key, dry_run, artifacts"
 )
 ASK_FOR_KEY = (
     "this server needs an API key: pass api_key=, set SANDBOX_API_KEY, or send it as"
@@ -102,11 +102,10 @@ MISTAKES = [
         curl="""/execute -d '{"thread_id": "conv-1"}'""",
     ),
     Mistake(
-        "environment 'node': bubblewrap boxes use the host's programs, not an image; omit"
-        " `environment`, or use docker",
-        python="SandboxClient('conv-2').create_session(environment='node')",
+        "unknown environment 'ruby': there are Data, Node, Python3",
+        python="SandboxClient('conv-2').create_session(environment='ruby')",
         error="InvalidRequest",
-        curl="""/create_session -d '{"thread_id": "conv-2", "environment": "node"}'""",
+        curl="""/create_session -d '{"thread_id": "conv-2", "environment": "ruby"}'""",
     ),
     Mistake(
         "thread 'nobody' has no session; the first execute, upload_file or list_files with this"
@@ -149,14 +148,15 @@ MISTAKES = [
         shell="sandbox ps --url 127.0.0.1:8000",
     ),
     Mistake(
-        "LocalBackend has no setting 'memory'; did you mean memory_limit?",
+        "LocalBackend has no setting 'memory'; did you mean memory_limit, max_memory or"
+        " total_memory?",
         python="LocalBackend(memory='1g')",
         error="TypeError",
     ),
     Mistake(
         "`vim` needs a terminal, and commands have none here: it would wait for keys until its"
-        " timeout. Copy the file out with `sandbox cp` and edit it here, or change it with sed -i,"
-        " a here-document or `vim -es`",
+        " timeout. Use it in `sandbox shell`, which has one, or change the file with sed -i, a"
+        " here-document or `vim -es`",
         shell="sandbox run --thread conv-1 'vim a'",
     ),
 ]
@@ -258,7 +258,7 @@ def test_settings(machine: dict[str, str], newcomer: Newcomer, subtests: pytest.
                 assert (done.returncode, done.stderr) == (125, f"sandbox: {said}\n")
     done = newcomer("sandbox", "serve", "--print-config", env={**machine, "SANDBOX_MEMORY": "1g"})
     assert "SANDBOX_MEMORY" in done.stderr
-    assert "did you mean SANDBOX_MEMORY_LIMIT?" in done.stderr
+    assert "did you mean SANDBOX_MEMORY_LIMIT, SANDBOX_MAX_MEMORY or" in done.stderr
 
 
 def test_tool_calls(remote: Newcomer) -> None:
@@ -281,8 +281,8 @@ with SandboxTools() as tools:
         " Correct the call and try again.",
         "Error: write_file: content: this field is required, but missing. Correct the call and try"
         " again.",
-        "Error: there is no tool 'nope', only bash, read_file, write_file, edit_file, list_files,"
-        " upload_file, download_file. Correct the call and try again.",
+        "Error: there is no tool 'nope', only bash, run_code, read_file, write_file, edit_file,"
+        " list_files, upload_file, download_file. Correct the call and try again.",
         "Error: the arguments are not JSON: Expecting property name enclosed in double quotes: line"
         " 1 column 2 (char 1). Correct the call and try again.",
         f"bash: line 1: sudo: command not found\n[hint: {WALLS['sudo ls']}]\n[exit code 127]",

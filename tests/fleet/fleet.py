@@ -70,7 +70,7 @@ class Fleet:
                 process.send(signal.SIGCONT)
                 await process.stop()
         async with make_runtime(self.runtime, self._folder) as boxes:
-            for worker in {p.name for p in self._made}:
+            for worker in {owner for p in self._made for owner in p.owners()}:
                 await asyncio.gather(*(box.destroy() for box in await boxes.boxes(worker)))
         await self.store.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -121,6 +122,29 @@ async def test_a_frozen_worker_is_superseded_and_gives_up_what_it_had(
     assert await count(client) == ("2", 2, "live")
 
 
+@pytest.mark.short_grace
+async def test_a_frozen_worker_does_not_bring_back_the_past_when_redis_forgets(
+    fleet: Fleet, client: RemoteBackend
+) -> None:
+    assert await count(client) == ("1", 1, "created")
+    old = await owner(fleet, client)
+    old.send(signal.SIGSTOP)
+    await fleet.until(old, Presence.GONE)
+    assert await count(client) == ("1", 2, "recreated")
+    new = await owner(fleet, client)
+    new.send(signal.SIGSTOP)  # So that the other is the first to speak to an empty Redis.
+    await fleet.coordinators[0].stop()  # It remembers who had the thread.
+    await fleet.coordinators[0].start()
+    await fleet.coordinators[0].ready()
+    await fleet.redis.flush()
+    old.send(signal.SIGCONT)
+    await fleet.until(old, Presence.HERE)
+    asked = asyncio.create_task(count(client))
+    await asyncio.wait([asked], timeout=LEASE_S / 4)
+    new.send(signal.SIGCONT)
+    assert await asked == ("2", 2, "live"), fleet.logs()
+
+
 def remote_of(worker: ServerProcess) -> RemoteBackend:
     """A worker reached around its coordinators, as only the fleet may."""
     return RemoteBackend(worker.url, api_key=KEY)
@@ -227,3 +251,36 @@ async def test_new_threads_avoid_a_worker_that_drains(fleet: Fleet, client: Remo
     assert await first.ended() == 0
     assert first.name not in str(await client.health())
     assert await fleet.boxes(first) == 0
+
+
+async def test_a_worker_of_several_processes(redis_server: RedisServer, state_dir: Path) -> None:
+    """Each is a worker to coordinators. One that is killed comes back, one that leaves does not."""
+    fleet = Fleet(default_runtime(), state_dir, redis_server, grace_s=GRACE_S)
+    try:
+        worker = fleet.process("worker", SANDBOX_PROCESSES="2")
+        await fleet.run([worker], [fleet.process("coordinator")])
+        async with remote(fleet.coordinators[0]) as client:
+            while len((await client.health()).checks) < 3:
+                await asyncio.sleep(0.05)
+            threads = [f"t{number}" for number in range(16)]  # Enough for both to get some.
+            for thread_id in threads:
+                assert await count(client, thread_id) == ("1", 1, "created")
+            sessions = (await client.sessions()).sessions
+            assert {s.worker for s in sessions} == {f"{worker.name}~0", f"{worker.name}~1"}
+
+            os.kill(worker.children()[1], signal.SIGKILL)
+            for thread_id in threads:
+                assert await count(client, thread_id) == ("2", 1, "live")
+
+            leaving = [s for s in sessions if s.worker == f"{worker.name}~1"]
+            await fleet.store.ask_to_drain(f"{worker.name}~1", Drain.LEAVE)
+            for session in leaving:
+                await client.cleanup(Target(session_id=session.session_id))
+            async with asyncio.timeout(60):
+                while len(worker.children()) > 1:
+                    await asyncio.sleep(0.05)
+            assert any("process.left" in line for line in worker.lines())
+            for session in leaving:
+                assert await count(client, session.thread_id) == ("1", 2, "created")
+    finally:
+        await fleet.close()

@@ -63,6 +63,9 @@ async def registry(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         yield made
 
 
+ASKED = {"environment": "Data", "limits": {"pids": 33}}
+
+
 def record(**changes: object) -> Record:
     base = Record(
         tenant="t",
@@ -88,6 +91,17 @@ async def test_a_session_is_found_by_thread_and_by_name(registry: Registry) -> N
     assert await registry.by_session("t", first.session_id) == found
     assert await registry.newest("other", "conv") is None
     assert await registry.by_session("other", first.session_id) is None
+
+
+async def test_the_next_life_can_have_what_the_last_was_asked_for(registry: Registry) -> None:
+    first = record(asked=ASKED)
+    await registry.begin(first, before=None)
+    for status in (None, Status.EXPIRED):
+        if status is not None:
+            await registry.end(first, status)
+        for found in (await registry.predecessor("t", "conv"), await registry.newest("t", "conv")):
+            assert found is not None
+            assert found.asked == ASKED
 
 
 async def test_a_later_life_follows_and_the_earlier_is_remembered(registry: Registry) -> None:
@@ -234,7 +248,7 @@ async def test_keys_tell_nothing_and_end_by_themselves(
     """But for the list of workers, from which each is dropped that falls silent."""
     await hold_lease(store, "w1", lease_s=60)
     await store.note_worker("w1", now_ms=await store.now_ms(), keep_s=60)
-    first = record(thread_id="secret-name")
+    first = record(thread_id="secret-name", asked=ASKED)
     await registry_of(index, "w1").begin(first, before=None)
     await registry_of(index, "w1").end(first, Status.EXPIRED)
     assert await redis_server.keys_without_ttl() == [store.workers_key]
@@ -246,19 +260,20 @@ async def test_a_live_session_is_never_forgotten(
 ) -> None:
     """Whether it began, was vouched for, or follows an earlier life."""
     mine = registry_of(index, "w1")
-    begun, vouched = record(), record(thread_id="vouched")
+    begun, vouched = record(asked=ASKED), record(thread_id="vouched", asked=ASKED)
     await mine.begin(begun, before=None)
     assert await mine.restore(vouched)
     lasting = {store.held_key("w1")}
     for each in (begun, vouched):
         lasting.add(store.thread_key("t", each.thread_id))
         lasting.add(store.session_key("t", each.session_id))
+        lasting.add(store.asked_key("t", each.session_id))
     assert lasting <= set(await redis_server.keys_without_ttl())
     await store.renew("w1", 1, ttl_s=60, keep_s=60, fields={})
     assert lasting <= set(await redis_server.keys_without_ttl())
     later = record(generation=2)
     await mine.begin(later, before=begun)
-    lasting -= {store.session_key("t", begun.session_id)}
+    lasting -= {store.session_key("t", begun.session_id), store.asked_key("t", begun.session_id)}
     lasting |= {store.session_key("t", later.session_id)}
     assert set(await redis_server.keys_without_ttl()) - {store.workers_key} == lasting
 

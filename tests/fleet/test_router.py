@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from sandbox_sdk.backends.remote import RemoteBackend, RemoteTenants
-from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable
+from sandbox_sdk.protocol.errors import Capacity, InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.models import (
     CreateSessionRequest,
     ExecuteRequest,
@@ -190,6 +190,35 @@ async def test_whether_a_worker_is_full_is_for_itself_to_say(fleet: Fleet) -> No
         await sandboxes.create_session(NEW)
     await fake.cleanup(Target(session_id=session.session_id))
     assert (await sandboxes.create_session(NEW)).status == "created"
+
+
+async def test_a_session_goes_to_a_worker_that_has_its_provider(fleet: Fleet) -> None:
+    await fleet.worker("w1", FakeBackend(providers=["docker"]), providers=("docker",))
+    both = ("bubblewrap", "docker")
+    await fleet.worker("w2", FakeBackend(providers=both, capacity=2), providers=both, capacity=2)
+    await fleet.worker("older", FakeBackend(providers=["docker"]), capacity=1000)
+    _, tenants = await fleet.coordinator()
+    sandboxes = tenants.of(SOLE_TENANT)
+    for name in ("bubblewrap", "bubblewrap", "docker", "docker"):
+        made = await sandboxes.create_session(CreateSessionRequest(provider=name))
+        assert made.runtime == name
+    assert set((await tenants.health()).providers) == {"docker", "bubblewrap"}
+    with pytest.raises(Capacity):
+        await sandboxes.create_session(CreateSessionRequest(provider="bubblewrap"))
+
+
+async def test_a_provider_that_no_worker_has(fleet: Fleet) -> None:
+    sandboxes = (await fleet.coordinator(patience_s=0.2))[1].of(SOLE_TENANT)
+    with pytest.raises(RuntimeUnavailable):  # Nobody is there who could know.
+        await sandboxes.create_session(CreateSessionRequest(provider="e2b"))
+    await fleet.worker("w1", FakeBackend(providers=["docker"]), providers=("docker",))
+    await fleet.card("away", "http://127.0.0.1:1", lease_s=0.001, providers=("bubblewrap",))
+    await asyncio.sleep(0.05)  # What the coordinator knows of its workers is so old.
+    with pytest.raises(InvalidRequest, match=r"agent-sandbox\[e2b\].*there is") as told:
+        await sandboxes.create_session(CreateSessionRequest(provider="e2b"))
+    assert set(told.value.details["providers"]) == {"docker", "bubblewrap"}
+    with pytest.raises(RuntimeUnavailable):  # It may come back.
+        await sandboxes.create_session(CreateSessionRequest(provider="bubblewrap"))
 
 
 async def test_a_new_fleet_takes_threads_without_a_name_at_once(state_dir: Path) -> None:

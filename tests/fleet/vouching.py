@@ -4,15 +4,18 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
-from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.base import Box, Enforcement, Limits
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionMaker
+from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.registry import Record, Status
-from sandbox_server.sessions.table import Occupancy, SessionTable
+from sandbox_server.sessions.rules import SessionRules, limit_values
+from sandbox_server.sessions.table import SessionTable
 
 TENANT = "t"
 
@@ -37,14 +40,20 @@ class NoBox(WardenBox):
 
 class NoSource:
     async def claim(
-        self, environment: str | None, state: Mapping[str, Any]
+        self,
+        provider: str,
+        environment: str | None,
+        limits: LimitValues,
+        state: Mapping[str, Any],
     ) -> tuple[Box, WardenClient]:
         raise AssertionError("no session begins here")
 
 
 def table_of(index: SessionIndex, lease: RedisLease) -> SessionTable:
     registry = RedisRegistry(index, lease)
-    maker = SessionMaker(NoSource(), lease, registry.ledger, idle_timeout_s=600)
+    default = limit_values(Limits(), command_timeout_s=30)
+    rules = SessionRules(default=default, idle_timeout_s=600, providers={"none": Enforcement()})
+    maker = SessionMaker(NoSource(), lease, registry.ledger, rules)
     return SessionTable(registry, lease, maker, Occupancy(1 << 20))
 
 

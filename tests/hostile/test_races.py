@@ -25,13 +25,13 @@ secret=remembered; export SECRET=remembered; echo secret >> ~/.bash_history
 for place in /workspace /tmp /dev/shm ~; do echo secret | tee $place/secret > $place/.secret; done
 python3 -c 'import ctypes; print(ctypes.CDLL(None).shmget(4711, ctypes.c_size_t(4096), 0o1666))'
 python3 -c 'import socket, time; s = socket.socket(1); s.bind("\\0secret"); time.sleep(100)' &
-sleep 1234 &
+sleep 1234.5 &
 """
 LOOK = """
 echo "$secret$SECRET"; env | grep -i secret; fc -l 2>/dev/null; cat ~/.bash_history 2>/dev/null
 find /workspace /tmp /dev/shm ~ /dev/mqueue -mindepth 1 ! -name lost+found 2>/dev/null
 tail -n +2 /proc/sysvipc/shm 2>/dev/null; grep '[s]ecret' /proc/net/unix
-cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -E '[s]ecret|[1]234'; true
+cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -E '[s]ecret|[1]234\\.5'; true
 """
 
 
@@ -114,9 +114,12 @@ async def test_a_clock_that_jumps_ends_nothing_early(
 
 
 async def test_the_warden_never_asks_the_wall_clock() -> None:
-    """A box cannot be given another clock than its machine has: what is not read cannot matter."""
+    """A box cannot be given another clock than its machine has: what is not read cannot matter.
+    But for the times of files, which are of that clock: if it jumps, an artifact may be missed."""
     wall = {"time.time", "time.time_ns", "time.localtime", "datetime.now", "datetime.utcnow"}
     for path in Path(sandbox_warden.__file__).parent.glob("*.py"):
+        if path.name == "marks.py":
+            continue
         nodes = ast.walk(ast.parse(path.read_text()))
         asked = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
         assert not asked & wall, path

@@ -13,8 +13,9 @@ import pytest
 from sandbox_sdk.protocol.errors import SessionLost
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.api.auth import SOLE_TENANT
-from sandbox_server.pool import PooledBoxes, PoolSettings
-from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.pool import PooledBoxes, PooledEnvironment, PoolSettings
+from sandbox_server.registry.agents import KeptTool, SessionAgent
+from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
@@ -26,7 +27,6 @@ from tests.contract.conftest import server_runtime, state_dir
 __all__ = ["server_runtime", "state_dir"]
 
 PATIENCE_S = 30.0
-IMAGE = "sandbox-secure:latest"
 OpenWorker = Callable[..., contextlib.AbstractAsyncContextManager[Worker]]
 
 
@@ -35,22 +35,30 @@ def owner() -> str:
     return f"adopts-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
+async def as_it_is(spec: BoxSpec) -> BoxSpec:
+    return spec
+
+
 @pytest.fixture
 async def opened(server_runtime: Runtime, state_dir: Path, owner: str) -> AsyncIterator[OpenWorker]:
     """Workers of one name, one after the other; their boxes go in the end."""
 
     @contextlib.asynccontextmanager
-    async def open_worker(*, warm: int = 0, **changes: Any) -> AsyncIterator[Worker]:
+    async def open_worker(
+        *, warm: int = 0, limits: Limits | None = None, **changes: Any
+    ) -> AsyncIterator[Worker]:
         registry = SqliteRegistry(state_dir / f"{owner}.sqlite", worker=owner)
         settings: dict[str, Any] = {
             "pool": PoolSettings(size=warm, min_size=warm, max_size=warm, tick_s=0.05),
-            "environments": {"strict": IMAGE, "open": IMAGE},
+            "environments": lambda: dict.fromkeys(
+                ["strict", "open"], PooledEnvironment(declared="as it is", ready=as_it_is)
+            ),
             "idle_timeout_s": 600,
             "capacity": 5,
             "tick_s": 0.05,
         }
         lease = LoneLease(owner, registry.next_epoch())
-        spec = BoxSpec(owner=owner, deadman_s=300)
+        spec = BoxSpec(owner=owner, deadman_s=300, limits=limits or Limits())
         async with Worker(server_runtime, spec, registry, lease, **{**settings, **changes}) as made:
             yield made
         await registry.close()
@@ -102,13 +110,19 @@ async def test_a_box_with_another_identity_is_lost(
 async def test_what_the_server_wrote_down_wins(opened: OpenWorker) -> None:
     lies = {"environment": "open", "idle_timeout_s": 1e12, "created_at": "nonsense"}
     async with opened() as worker:
-        life = SessionOptions(environment="strict", idle_timeout_s=77)
+        tool = KeptTool(name="t", description="d", command="ls")
+        agent = SessionAgent(name="a", tools=("t",), declared=(tool,))
+        life = SessionOptions(
+            environment="strict", idle_timeout_s=77, made_for=agent, policy="strict"
+        )
         session, _ = await worker.table.open(SOLE_TENANT, "mine", life)
         told = await told_state(session)
-    await tells(session.box, {**told, **lies})
+        assert "agent" not in told, "what an operator has declared is none of the box's business"
+    await tells(session.box, {**told, **lies, "agent": {"name": "b"}, "policy": "open"})
     async with opened() as worker:
         (found,) = worker.table.sessions()
         assert (found.environment, found.idle_timeout_s) == ("strict", 77)
+        assert (found.made_for, found.policy) == (agent, "strict")
         assert found.record.created_at == session.record.created_at
 
 
@@ -182,12 +196,12 @@ async def warm_box(opened: OpenWorker, server_runtime: Runtime, owner: str) -> B
 
 def kill_instead_of_stopping(worker: Worker) -> None:
     """Its warm boxes stay, as after kill -9."""
-    close = worker._boxes._pool.close
+    close = worker._boxes.default._pool.close
 
     async def leave(*, destroy: bool) -> None:
         await close(destroy=False)
 
-    worker._boxes._pool.close = leave  # type: ignore[method-assign]
+    worker._boxes.default._pool.close = leave  # type: ignore[method-assign]
 
 
 async def test_a_warm_box_is_warm_again(
@@ -217,6 +231,16 @@ async def test_a_warden_of_another_version_is_handed_to_nobody(
     box = await warm_box(opened, server_runtime, owner)
     monkeypatch.setattr(PooledBoxes, "build", "a later one")
     async with opened(warm=1) as worker:
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
+        assert session.box.id != box.id
+
+
+async def test_a_warm_box_with_other_limits_is_handed_to_nobody(
+    opened: OpenWorker, server_runtime: Runtime, owner: str
+) -> None:
+    """The session would be told of limits that its box does not have."""
+    box = await warm_box(opened, server_runtime, owner)
+    async with opened(warm=1, limits=Limits(memory_bytes=256 << 20)) as worker:
         session, _ = await worker.table.open(SOLE_TENANT, "mine")
         assert session.box.id != box.id
 

@@ -10,7 +10,7 @@ from sandbox_sdk import AsyncSandboxClient, ExitEvent, LocalBackend, RemoteBacke
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
 from sandbox_sdk.testing import FakeBackend
 from sandbox_server.api.auth import SOLE_TENANT
-from sandbox_server.service import SandboxService, ServiceFacts
+from sandbox_server.service import SandboxService
 from tests.contract.conftest import RUNTIMES, make_runtime, state_dir
 from tests.contract.stand import LIMITS, lone_standing, open_stand, served
 
@@ -29,10 +29,9 @@ async def limited(request: pytest.FixtureRequest, state_dir: Path) -> AsyncItera
     async with (
         make_runtime(RUNTIME, state_dir) as runtime,
         lone_standing() as standing,
-        open_stand(runtime, standing) as stand,
+        open_stand(runtime, standing, limits=limits) as stand,
     ):
-        facts = ServiceFacts(worker_id="w", runtime=runtime.name, limits=limits)
-        yield SandboxService(stand.worker.table, facts, health=stand.worker.health)
+        yield stand.service
 
 
 async def timed_out(sandboxes: Sandboxes) -> tuple[bool, bool]:

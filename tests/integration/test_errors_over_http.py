@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,12 @@ from sandbox_sdk.protocol.models import ErrorAnswer
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.pool import PoolSettings
+from sandbox_server.environments.builds import Builds
+from sandbox_server.environments.catalogue import Catalogue
+from sandbox_server.environments.layers import LayerStore
+from sandbox_server.environments.opening import pooled
+from sandbox_server.pool import PooledEnvironment, PoolSettings
+from sandbox_server.registry.environments import Environment, Packages
 from sandbox_server.runtime.base import BoxSpec, Limits, Runtime
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import LoneLease
@@ -39,6 +45,8 @@ NOT_FROM_A_BOX = {
     "stdin_closed": "a command that takes no input; with real boxes in tests/contract",
     "unavailable": "the base of other errors",
     "misdirected": "what a worker tells a coordinator",
+    "kernel_failed": "a kernel that does not start; with real ones in tests/contract/test_code.py",
+    "context_lost": "a kernel that was killed; with real ones in tests/contract/test_code.py",
 }
 """Shown over HTTP in tests/api/test_errors.py, with sandboxes that raise them."""
 
@@ -62,23 +70,39 @@ class Place:
         await asyncio.gather(*(s.box.destroy() for s in self.worker.table.sessions()))
 
 
+OWN = Catalogue(
+    [
+        Environment(name="slow", packages=Packages(pip=("ipykernel",))),
+        Environment(name="failing", setup=("echo oh; exit 3",)),
+    ]
+)
+
+
+async def without_image(spec: BoxSpec) -> BoxSpec:
+    return replace(spec, image="no-such-image:latest")
+
+
 @pytest.fixture
 async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place]:
     owner = run_owner(f"errors-{uuid.uuid4().hex[:8]}")
+    builds = Builds(server_runtime, LayerStore(state_dir, "any"), wait_s=0.1)
     worker = Worker(
         server_runtime,
         BoxSpec(owner=owner, deadman_s=300, limits=Limits(disk_bytes=16 * MIB)),
         SqliteRegistry(worker=owner),
         LoneLease(owner, 1),
         pool=PoolSettings(size=0, min_size=0, max_size=0),
-        environments={"broken": "no-such-image:latest"},
+        environments=lambda: {
+            "broken": PooledEnvironment(declared="broken", ready=without_image),
+            **pooled(OWN, builds)(),
+        },
         idle_timeout_s=600,
         capacity=CAPACITY,
         destroy_on_exit=True,
     )
-    limits = LIMITS.model_copy(update={"upload_limit_bytes": 32 * MIB})
+    limits = LIMITS.model_copy(update={"upload_limit_bytes": 32 * MIB, "disk_bytes": 16 * MIB})
     facts = ServiceFacts(worker_id=owner, runtime=server_runtime.name, limits=limits)
-    async with worker:
+    async with builds, worker:
         service = SandboxService(worker.table, facts, health=worker.health)
         app = create_app(
             service,
@@ -125,9 +149,20 @@ async def _unavailable(place: Place) -> httpx.Response:
             away.rename(boxes)
 
 
+async def _in_environment(place: Place, name: str) -> httpx.Response:
+    body = {"thread_id": "t", "environment": name}
+    return await place.http.post("/create_session", json=body)
+
+
 async def _missing(place: Place) -> httpx.Response:
     await place.execute()
     return await place.http.get("/download_file", params={"thread_id": "t", "path": "none"})
+
+
+async def _no_context(place: Place) -> httpx.Response:
+    await place.execute()
+    target = {"thread_id": "t", "context_id": "none"}
+    return await place.http.post("/contexts/remove", json=target)
 
 
 async def _slow(place: Place) -> httpx.Response:
@@ -163,6 +198,10 @@ PROVOKED: dict[str, Callable[[Place], Awaitable[httpx.Response]]] = {
     "disk_full": lambda place: place.upload(24 * MIB),
     "capacity": _capacity,
     "runtime_unavailable": _unavailable,
+    "environment_building": lambda place: _in_environment(place, "slow"),
+    "environment_failed": lambda place: _in_environment(place, "failing"),
+    "no_kernel": lambda place: place.http.post("/run_code", json={"thread_id": "t", "code": "1"}),
+    "context_not_found": _no_context,
 }
 
 
@@ -183,8 +222,10 @@ NAMED = {
     "file_not_found": ["/workspace/none"],
     "idempotency_mismatch": ["idempotency_key k"],
     "file_too_large": ["f is larger", "SANDBOX_MAX_UPLOAD", "32 MiB"],
-    "disk_full": ["/workspace", "/workspace/f", "SANDBOX_DISK_LIMIT", "1 GiB", "delete"],
+    "disk_full": ["/workspace", "/workspace/f", "SANDBOX_DISK_LIMIT", "16 MiB", "delete"],
     "capacity": ["2 of 2 sessions"],
+    "environment_building": ["environment slow", "retry in 5 s"],
+    "environment_failed": ["`echo oh; exit 3`", "exit code 3", "oh"],
 }
 """What the message has in it: the thing, and what to do."""
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.api.auth import SOLE_TENANT
-from sandbox_server.pool import PoolSettings
+from sandbox_server.pool import PooledEnvironment, PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.processes import Process
@@ -34,7 +35,12 @@ PATIENCE_S = 30.0
 pytestmark = pytest.mark.skipif("bubblewrap" not in RUNTIMES, reason="no bubblewrap here")
 
 
-def make_worker(
+async def as_it_is(spec: BoxSpec) -> BoxSpec:
+    return spec
+
+
+@asynccontextmanager
+async def make_worker(
     state_dir: Path,
     owner: str,
     *,
@@ -43,20 +49,23 @@ def make_worker(
     runtime: Runtime | None = None,
     pool: PoolSettings | None = None,
     lease: LoneLease | None = None,
-) -> Worker:
+) -> AsyncIterator[Worker]:
     registry = registry or SqliteRegistry(state_dir / f"{owner}.sqlite", worker=owner)
-    return Worker(
-        runtime or BubblewrapRuntime(state_dir=state_dir),
+    made = runtime or BubblewrapRuntime(state_dir=state_dir)
+    worker = Worker(
+        made,
         BoxSpec(owner=owner, deadman_s=300),
         registry,
         lease or LoneLease(owner, registry.next_epoch()),
         pool=pool or PoolSettings(size=0, min_size=0, max_size=0),
-        environments={"other": "sandbox-secure:latest"},
+        environments=lambda: {"other": PooledEnvironment(declared="other", ready=as_it_is)},
         idle_timeout_s=600,
         capacity=5,
         destroy_on_exit=destroy_on_exit,
         tick_s=0.1,
     )
+    async with made, worker:
+        yield worker
 
 
 def warden_of(state_dir: Path, session: LiveSession) -> Process:

@@ -14,12 +14,14 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
 from mcp_types import (
     BlobResourceContents,
     CallToolResult,
     EmbeddedResource,
     ImageContent,
     TextContent,
+    TextResourceContents,
 )
 
 from sandbox_sdk.integrations.arguments import ALL
@@ -294,3 +296,52 @@ async def test_stdio_without_a_thread_leaves_nothing(url: str) -> None:
         while (await http.get(f"{url}/sessions")).json()["sessions"]:
             assert asyncio.get_running_loop().time() < deadline
             await asyncio.sleep(0.05)
+
+
+@PROCESSES
+@pytest.mark.skipif("bubblewrap" not in RUNTIMES, reason="needs bubblewrap")
+async def test_a_server_of_several_processes(state_dir: Path) -> None:
+    """A conversation is in the memory of one process, and its connections come to any."""
+    async with running("bubblewrap", state_dir, SANDBOX_PROCESSES="3") as server:
+        await server.ready()
+        for number in range(4):
+            async with over_http(server.url, mode="legacy") as client:
+                for step in range(3):
+                    told = await client.call_tool("bash", {"command": f"echo {number} >> f; cat f"})
+                    assert isinstance(told.content[0], TextContent)
+                    assert told.content[0].text.startswith(f"{number}\n" * (step + 1))
+            async with over_http(server.url, f"conv-{number}") as client:
+                told = await client.call_tool("bash", {"command": "echo here"})
+                assert isinstance(told.content[0], TextContent)
+                assert told.content[0].text.startswith("here")
+
+
+async def test_artifacts_are_resources_of_their_conversation(url: str) -> None:
+    async with over_http(url, thread="maker") as client:
+        await text(client, "bash", command="echo seven > r.txt; save_artifact r.txt")
+        (resource,) = (await client.list_resources()).resources
+        assert (resource.name, resource.mime_type) == ("/workspace/r.txt", "text/plain")
+        (content,) = (await client.read_resource(resource.uri)).contents
+        assert isinstance(content, TextResourceContents)
+        assert content.text == "seven\n"
+    async with over_http(url, thread="other") as client:
+        assert (await client.list_resources()).resources == []
+        with pytest.raises(MCPError, match="no artifact"):
+            await client.read_resource(resource.uri)
+
+
+@PROCESSES
+@pytest.mark.skipif("bubblewrap" not in RUNTIMES, reason="needs bubblewrap")
+async def test_the_process_that_has_the_conversations_may_be_away(state_dir: Path) -> None:
+    """Calls that no other process can serve wait for it, however large they are."""
+    async with running("bubblewrap", state_dir, SANDBOX_PROCESSES="3") as server:
+        await server.healthy()
+        large = "x" * 300_000
+        for number in range(3):  # Most connections arrive at another process.
+            has_conversations = server.children()[-1 if number else 0]
+            os.kill(has_conversations, signal.SIGKILL)
+            while has_conversations in server.children():
+                await asyncio.sleep(0)
+            async with over_http(server.url, f"conv-{number}") as client:
+                await text(client, "write_file", path="f", content=large)
+                assert (await text(client, "bash", command="wc -c < f")).startswith("300000\n")

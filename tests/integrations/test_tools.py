@@ -50,7 +50,7 @@ async def test_arguments_may_be_json_and_mistakes_are_told(tools: AsyncSandboxTo
         ("bash", "[1]", "bash: send a JSON object"),
         ("bash", "{}", "give a command"),
         ("bash", '{"command": "x", "timeout": 1e9}', "timeout: Input should be less than"),
-        ("dash", "{}", "there is no tool 'dash', only bash, read_file"),
+        ("dash", "{}", "there is no tool 'dash', only bash, run_code, read_file"),
         ("read_file", "{}", "read_file: path: this field is required, but missing"),
     ]:
         reply = await tools.dispatch(name, given, thread_id="t")

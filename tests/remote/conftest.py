@@ -38,9 +38,14 @@ async def proxy(stand: Stand) -> AsyncIterator[Proxy]:
         yield made
 
 
-@pytest.fixture(params=["usual", "nearby"])
-def connect(request: pytest.FixtureRequest) -> Connect:
-    return partial(RemoteBackend, nearby=request.param == "nearby")
+@pytest.fixture(params=["direct", "httpx"])
+def connect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Connect:
+    """By connections of our own, or by httpx, which knows the proxies of the environment."""
+    if request.param == "direct":
+        return partial(RemoteBackend, nearby=True)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "*")
+    return RemoteBackend
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk import RemoteBackend
+from sandbox_sdk.backends.remote.direct_client import DirectClient
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
 from sandbox_server.api.auth import ApiKeys
@@ -203,3 +204,31 @@ async def test_certificates(certificate: tuple[Path, Path], connect: Connect) ->
         context = ssl.create_default_context(cafile=str(certificate[1]))
         async with connect(url, verify=context) as told:
             assert (await told.health()).status == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "nearby", "direct"),
+    [
+        ("http://127.0.0.1:1", {}, False, True),
+        ("unix:///tmp/sock", {"HTTP_PROXY": "http://p:1"}, False, True),
+        ("http://127.0.0.1:1", {"HTTP_PROXY": "http://p:1"}, False, False),
+        ("http://127.0.0.1:1", {"all_proxy": "http://p:1"}, False, False),
+        ("http://127.0.0.1:1", {"HTTP_PROXY": "http://p:1"}, True, True),
+        ("http://user:password@127.0.0.1:1", {}, False, False),
+        ("https://127.0.0.1:1", {}, False, False),
+        ("https://127.0.0.1:1", {}, True, True),
+    ],
+)
+async def test_which_servers_are_called_without_httpx(
+    url: str,
+    environment: dict[str, str],
+    nearby: bool,
+    direct: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    async with RemoteBackend(url, nearby=nearby) as backend:
+        assert isinstance(backend._server._client, DirectClient) is direct

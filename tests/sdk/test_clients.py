@@ -29,6 +29,7 @@ from sandbox_sdk import (
 )
 from sandbox_sdk.background import background
 from sandbox_sdk.integrations.tools import SandboxTools
+from sandbox_sdk.protocol.models import LimitOptions
 from sandbox_sdk.testing import FakeBackend
 from tests.sdk.conftest import Home
 
@@ -73,6 +74,44 @@ def test_options_of_a_live_session_are_told_and_survive_a_restart(
         assert (again.generation, again.environment) == (2, "node")
         assert (again.expires_at - again.created_at).total_seconds() < 61
         assert sandbox.create_session(env={"A": "1"}).not_applied == []
+
+
+def test_a_client_makes_its_sandbox_with_its_options(caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeBackend(providers=["docker", "bubblewrap"], most={"memory": "2g"})
+    fake.on("true")
+    limits: LimitOptions = {"memory": "2g", "command_timeout_s": "1m"}
+    for thread in ("conv", None):
+        with SandboxClient(
+            thread, backend=fake, provider="bubblewrap", environment="node", limits=limits
+        ) as sandbox:
+            if thread:
+                with pytest.raises(SessionNotFound):
+                    sandbox.session()
+            for generation in (1, 2, 3):
+                sandbox.execute("true")
+                session = sandbox.session()
+                told = (session.generation, session.runtime, session.environment)
+                assert told == (generation, "bubblewrap", "node")
+                assert session.limits.memory_bytes == 2 << 30
+                assert session.limits.command_timeout_s == 60
+                if generation == 1:
+                    sandbox.cleanup()
+                else:
+                    sandbox.restart()
+    assert caplog.text == ""
+    with SandboxClient("conv", backend=fake, limits={"memory": "1g"}, provider="docker") as other:
+        other.execute("true")
+    assert "made without this provider, limits.memory" in caplog.text
+
+
+def test_options_that_cannot_be() -> None:
+    fake = FakeBackend()
+    with pytest.raises(InvalidRequest, match="a session_id names a session that exists"):
+        SandboxClient(session_id="s", backend=fake, limits={"memory": "1g"})
+    with pytest.raises(InvalidRequest, match=r"limits\.memory: '1x' is not a size"):
+        SandboxClient(backend=fake, limits={"memory": "1x"})
+    with pytest.raises(InvalidRequest, match=r"limits\.ram: there is no such field"):
+        SandboxClient(backend=fake, limits={"ram": "1g"})  # type: ignore[arg-type]
 
 
 def test_closing_without_with() -> None:

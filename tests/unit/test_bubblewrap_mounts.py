@@ -90,7 +90,9 @@ def test_a_tmpfs_of_bubblewrap_is_limited_right_before_it_is_made() -> None:
 
 def test_nothing_of_the_host_is_bound_but_what_the_layout_names() -> None:
     bound = {step[1] for step in steps(STAGED) if "bind" in step[0]}
-    shared = {f"/stage/shared/{path.rpartition('/')[2]}" for path in (*SHARED, WARDEN)}
+    shared = {
+        f"/stage/shared/{path.rpartition('/')[2]}" for path in (*SHARED, WARDEN, "save_artifact")
+    }
     places = {f"/stage/{name}" for name in PLACES}
     assert bound == {"/usr", "/etc/alternatives", "/etc/ssl/certs", "/proc/sys"} | shared | places
 

@@ -133,7 +133,7 @@ def test_the_last_words_of_a_server() -> None:
     ["vim a", "vi", "/usr/bin/vim -n a", "cd src && vim a.py", "TERM=xterm vim a", "ls | vim -"],
 )
 def test_editors_are_refused_at_once(command: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"needs a terminal.*sandbox cp.*sed"):
+    with pytest.raises(InvalidRequest, match=r"needs a terminal.*sandbox shell.*sed"):
         refuse_waiting(command)
 
 

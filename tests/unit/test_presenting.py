@@ -11,7 +11,8 @@ from sandbox_sdk.integrations.presenting import (
     shorten,
     system_prompt,
 )
-from sandbox_sdk.protocol.models import ExecuteResult, Limits
+from sandbox_sdk.integrations.showing_code import images_of, present_code
+from sandbox_sdk.protocol.models import CodeError, CodeResult, ExecuteResult, Limits, Result
 
 LIMITS = Limits(
     memory_bytes=512 << 20,
@@ -42,6 +43,39 @@ def result(output: str = "", **fields) -> ExecuteResult:
         "session_state": "live",
     }
     return ExecuteResult(**{**known, **fields})
+
+
+def code_result(**fields) -> CodeResult:
+    known = {
+        "stdout": "",
+        "stderr": "",
+        "results": [],
+        "error": CodeError(name="ValueError", value="no", traceback=["ValueError: no"]),
+        "command_id": "c1",
+        "context_id": "python",
+        "language": "python",
+        "context_state": "live",
+        "duration_ms": 12.0,
+        "truncated": False,
+        "output_bytes": 0,
+        "session_id": "s",
+        "generation": 1,
+        "session_state": "live",
+    }
+    return CodeResult(**{**known, **fields})
+
+
+def test_code_is_shown_with_its_results_and_images():
+    shown = Result(data={"text/plain": "<Figure>", "image/png": "aGk="})
+    value = Result(data={"text/plain": "3", "text/html": "<b>3</b>"}, is_main_result=True)
+    result = code_result(stdout="out\n", results=[shown, value])
+    assert present_code(result) == "out\n[an image: <Figure>]\n3\nValueError: no"
+    assert images_of(result)[0].url == "data:image/png;base64,aGk="
+    assert present_code(code_result(error=None)) == "(no output)"
+    told = present_code(code_result(context_state="lost", reason="oom"))
+    assert "out of memory" in told
+    assert "variables and imports are gone" in told
+    assert "lost" in present_code(code_result(context_state="restarted"))
 
 
 def test_output_and_exit_code():
@@ -150,7 +184,8 @@ def tree(root: type[errors.SandboxError]) -> list[type[errors.SandboxError]]:
 
 @pytest.mark.parametrize("kind", tree(errors.SandboxError), ids=lambda kind: kind.__name__)
 def test_every_error_says_what_happened_and_what_to_do(kind):
-    error = kind(result()) if kind is errors.CommandFailed else kind("something happened.")
+    of_result = {errors.CommandFailed: result(), errors.CodeFailed: code_result()}
+    error = kind(of_result.get(kind, "something happened."))
     text = explain(error)
     assert error.message.rstrip(".") in text
     assert len(text.split(". ")) > 1 or text.count("\n")

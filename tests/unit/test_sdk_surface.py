@@ -23,21 +23,29 @@ from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
 from sandbox_sdk.integrations.tools import AsyncSandboxTools, SandboxTools
 
 CLIENTS = [
-    "AsyncBatchSandboxClient", "AsyncProcess", "AsyncSandboxClient", "BatchSandboxClient",
-    "CommandOptions", "Process", "SandboxClient",
+    "ArtifactFile", "AsyncArtifactFile", "AsyncBatchSandboxClient", "AsyncProcess",
+    "AsyncSandboxClient", "BatchSandboxClient", "CodeOptions", "CommandOptions", "Process",
+    "SandboxClient",
 ]  # fmt: skip
 BACKENDS = ["Download", "LocalBackend", "LocalSettings", "RemoteBackend", "Sandboxes"]
-EVENTS = ["CommandEvent", "ExitEvent", "GapEvent", "OutputEvent", "StartEvent"]
+EVENTS = [
+    "CodeErrorEvent", "CodeEvent", "CommandEvent", "EndEvent", "ExitEvent", "GapEvent",
+    "OutputEvent", "ResultEvent", "StartEvent",
+]  # fmt: skip
 RESULTS = [
-    "CleanupResult", "CommandInfo", "CommandList", "ExecuteResult", "FileEntry", "Health",
-    "Limits", "ListResult", "RunningCommand", "Session", "SessionInfo", "SessionList",
-    "SessionSummary", "SessionUsage", "StdinReceipt", "UploadResult", "Verdict",
+    "AgentEntry", "AgentInfo", "Artifact", "ArtifactProblem", "CleanupResult", "CodeError",
+    "CodeResult", "CommandInfo", "CommandList", "Context", "EnvironmentEntry",
+    "ExecuteResult", "FileEntry", "Health", "Limits", "ListResult", "RegistryList", "Result",
+    "RunningCommand", "Session", "SessionInfo", "SessionList", "SessionSummary", "SessionUsage",
+    "StdinReceipt", "ToolAnswer", "ToolInfo", "UploadResult", "Verdict",
 ]  # fmt: skip
 ERRORS = [
-    "Capacity", "CommandFailed", "CommandRejected", "DiskFull", "FileMissing", "FileTooLarge",
+    "Capacity", "CodeFailed", "CommandFailed", "CommandRejected", "ContextLost",
+    "ContextNotFound", "DiskFull", "EnvironmentBuilding",
+    "EnvironmentFailed", "FileMissing", "FileTooLarge",
     "Forbidden", "IdempotencyMismatch", "Internal", "InvalidPath", "InvalidRequest",
-    "InvalidThreadId", "MethodNotAllowed", "Misdirected", "NotFound", "RateLimited",
-    "RequestTimeout",
+    "InvalidThreadId", "KernelFailed", "KernelMissing", "MethodNotAllowed", "Misdirected",
+    "NotFound", "RateLimited", "RequestTimeout",
     "RuntimeUnavailable", "SandboxError", "SessionLost", "SessionNotFound", "StdinClosed",
     "TransferCorrupted", "Unauthorized", "Unavailable", "Unreachable",
 ]  # fmt: skip

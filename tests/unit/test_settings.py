@@ -92,7 +92,8 @@ def test_all_that_are_durations_and_sizes() -> None:
         *DURATIONS,
         "cpu_limit",
     }
-    assert {name for name in fields if name.endswith("_limit") or name == "max_upload"} == {
+    more = {"max_upload", "max_memory", "max_disk", "total_memory"}
+    assert {name for name in fields if name.endswith(("_limit", "_quota")) or name in more} == {
         *SIZES, "cpu_limit", "pids_limit",
     }  # fmt: skip
 
@@ -169,7 +170,7 @@ def test_arguments_of_local_backend_are_the_settings_of_programs() -> None:
 
 
 def test_a_keyword_that_is_no_setting() -> None:
-    with pytest.raises(TypeError, match=r"no setting 'memory'; did you mean memory_limit\?"):
+    with pytest.raises(TypeError, match=r"no setting 'memory'; did you mean memory_limit"):
         LocalBackend(memory="1g")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"no setting 'port'$"):
         LocalBackend(port=1)  # type: ignore[call-arg]

@@ -13,7 +13,7 @@ from sandbox_sdk import (
     SandboxError,
     TransferCorrupted,
 )
-from sandbox_sdk.protocol.models import DownloadRequest
+from sandbox_sdk.protocol.models import ArtifactTarget, DownloadRequest
 from sandbox_sdk.testing import FakeBackend
 
 
@@ -25,7 +25,7 @@ class BadWay(FakeBackend):
         self._fault = fault
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+    async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
         async with super().download(request) as download:
             yield Download(download.info, self._spoilt(download.chunks))
 
@@ -83,7 +83,7 @@ class Misnamed(FakeBackend):
     filename = ""
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+    async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
         async with super().download(request) as download:
             info = download.info.model_copy(update={"filename": self.filename})
             yield Download(info, download.chunks)

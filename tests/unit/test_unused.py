@@ -9,7 +9,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_server.runtime.base import Enforcement, Runtime
 from sandbox_server.runtime.bubblewrap.runtime import BubblewrapRuntime
 from sandbox_server.runtime.docker.runtime import DockerRuntime
-from sandbox_server.runtime.registry import RuntimeOptions, choose
+from sandbox_server.runtime.registry import ChosenRuntime, RuntimeOptions, choose
 from sandbox_server.settings import IN_PROCESS, Settings, entries, load
 from sandbox_server.unused import refuse_without_effect, unknown, unused
 
@@ -33,13 +33,31 @@ def gvisor() -> Runtime:
 
 
 def refuse(settings: Settings, runtime: Runtime, **lacking: object) -> None:
+    refuse_without_effect(settings, [chosen(runtime, **lacking)])
+
+
+def chosen(runtime: Runtime, **lacking: object) -> ChosenRuntime:
     enforcement = Enforcement(**lacking)  # type: ignore[arg-type]
-    refuse_without_effect(settings, runtime, why=f"{runtime.name}, why", enforcement=enforcement)
+    return ChosenRuntime(runtime.name, runtime, f"{runtime.name}, why", enforcement)
 
 
 def test_nothing_given_nothing_said() -> None:
     assert unused(load()) == {}
     refuse(load(), BubblewrapRuntime(), cpu="not limited", absent=frozenset({"cpu"}))
+
+
+def test_several_runtimes_share_the_settings() -> None:
+    """An image or a network is for those that have one; a limit has to hold on all."""
+    both = {"providers": ("docker", "bubblewrap")}
+    weak = chosen(BubblewrapRuntime(), cpu="no group", absent=frozenset({"cpu"}))
+    opened = [chosen(docker()), weak]
+    refuse_without_effect(load(**both, image="node:20", network="bridge"), opened)
+    refuse_without_effect(load(**both, environments={"node": "node:20"}), opened)
+    for limit in ({"cpu_limit": 0.5}, {"max_cpus": 2}):
+        with pytest.raises(InvalidRequest, match="has no effect on bubblewrap boxes: no group"):
+            refuse_without_effect(load(**both, **limit), opened)
+    with pytest.raises(InvalidRequest, match="boxes on gVisor have no network"):
+        refuse_without_effect(load(**both, network="bridge"), [chosen(gvisor()), weak])
 
 
 def test_every_setting_concerns_somebody() -> None:
@@ -91,7 +109,8 @@ def test_slips_of_the_pen() -> None:
                "SANDBOX_MEMORY": "1g", "SANDBOX_APIKEY": "k", "SANDBOX_XYZ": ""}  # fmt: skip
     assert unknown(environ) == {
         "SANDBOX_APIKEY": "unknown setting; did you mean SANDBOX_API_KEY?",
-        "SANDBOX_MEMORY": "unknown setting; did you mean SANDBOX_MEMORY_LIMIT?",
+        "SANDBOX_MEMORY": "unknown setting; did you mean SANDBOX_MEMORY_LIMIT,"
+        " SANDBOX_MAX_MEMORY or SANDBOX_TOTAL_MEMORY?",
         "SANDBOX_POOLSIZE": "unknown setting; did you mean SANDBOX_POOL_SIZE?",
         "SANDBOX_XYZ": "unknown setting; `sandbox config` lists them",
     }

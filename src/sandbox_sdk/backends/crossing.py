@@ -8,16 +8,15 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from sandbox_sdk.background import Background, coming_from
-from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
+    ArtifactTarget,
     DownloadRequest,
-    ExecuteRequest,
-    FollowRequest,
     UploadRequest,
     UploadResult,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes
 
 
 class Crossing(Sandboxes):
@@ -35,8 +34,8 @@ class Crossing(Sandboxes):
 
         return await self._background.cross(there)
 
-    def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
-        async def there() -> AsyncGenerator[CommandEvent]:
+    def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
+        async def there() -> AsyncGenerator[AnyEvent]:
             async for event in (await self._place()).events(request):
                 yield event
 
@@ -51,7 +50,7 @@ class Crossing(Sandboxes):
         return await self._background.cross(there)
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+    async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
         stack = contextlib.AsyncExitStack()
 
         async def enter() -> Download:

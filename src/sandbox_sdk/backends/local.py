@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol, Self, TypedDict, Unpack
 
@@ -18,6 +19,7 @@ class LocalSettings(TypedDict, total=False):
     bytes or "512m", durations seconds or "30m". docs/configuration.md explains each."""
 
     runtime: str
+    providers: Sequence[str]
     image: str
     environments: dict[str, str]
     docker_runtime: str
@@ -25,20 +27,31 @@ class LocalSettings(TypedDict, total=False):
     cpu_limit: float
     pids_limit: int
     disk_limit: int | str
+    max_memory: int | str
+    max_cpus: float
+    max_pids: int
+    max_disk: int | str
     network: Literal["none", "bridge"]
     idle_timeout: float | str
     command_timeout: float | str
     max_sessions: int
+    total_memory: int | str
     output_limit: int | str
     max_upload: int | str
     policy: str
     policies: dict[str, str]
+    registry: str | Path
     audit_log: str | Path
     state_dir: str | Path
     destroy_on_exit: bool
     pool_size: int
     min_pool_size: int
     max_pool_size: int
+    artifact_quota: int | str
+    artifact_retention: float | str
+    history_retention: float | str
+    history_sessions: int
+    history_commands: int
 
 
 class LocalService(Protocol):

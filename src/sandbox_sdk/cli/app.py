@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sandbox_sdk import plugins
-from sandbox_sdk.cli import commands, copy, mcp, run, sessions, shell
+from sandbox_sdk.cli import artifacts, code, commands, copy, mcp, run, sessions, shell, top
 
 app = typer.Typer(
     name="sandbox",
@@ -24,12 +24,15 @@ app = typer.Typer(
 
 _COMMANDS: list[Callable[..., None]] = [
     run.run,
+    code.code,
     shell.shell,
     sessions.ps,
+    top.top,
     commands.logs,
     commands.kill,
     sessions.rm,
     copy.cp,
+    artifacts.artifacts,
     sessions.health,
     mcp.mcp,
 ]

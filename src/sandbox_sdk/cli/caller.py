@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,6 +18,7 @@ from sandbox_sdk.backends.local import LocalBackend
 from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.models import LimitOptions
 
 if TYPE_CHECKING:
     from sandbox_sdk.backends.remote import RemoteBackend
@@ -33,9 +34,23 @@ class Caller:
     api_key: str | None = None
     json: bool = False
 
-    def client(self, thread_id: str | None = None) -> AsyncSandboxClient:
+    def client(
+        self,
+        thread_id: str | None = None,
+        *,
+        environment: str | None = None,
+        provider: str | None = None,
+        limits: LimitOptions | None = None,
+    ) -> AsyncSandboxClient:
         """A client for a thread; without one, for a session that ends with the client."""
-        return AsyncSandboxClient(thread_id, backend=self.sandboxes())
+        _Warnings.attach(self)
+        return AsyncSandboxClient(
+            thread_id,
+            backend=self.sandboxes(),
+            environment=environment,
+            provider=provider,
+            limits=limits,
+        )
 
     def sandboxes(self) -> RemoteBackend | LocalBackend:
         """Those of the server, or without one those of this process."""
@@ -48,12 +63,21 @@ class Caller:
         warnings.showwarning = lambda message, *_: self.complain(str(message))
         return LocalBackend()
 
-    def run(self, work: Coroutine[Any, Any, int | None]) -> NoReturn:
-        """Do the work and exit with its code, or with a line that says what went wrong."""
+    def run(
+        self,
+        work: Coroutine[Any, Any, int | None],
+        *,
+        loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    ) -> NoReturn:
+        """Do the work and exit with its code, or with a line that says what went wrong.
+
+        loop: makes the event loop, if not asyncio's own.
+        """
         gc.freeze()
         gc.enable()  # The start is over, see main().
         try:
-            code = asyncio.run(work)
+            with asyncio.Runner(loop_factory=loop) as runner:
+                code = runner.run(work)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except (SandboxError, OSError) as exc:
@@ -107,7 +131,8 @@ class _Warnings(logging.Handler):
     @classmethod
     def attach(cls, caller: Caller) -> None:
         """In place of the one before, so that nothing is shown twice."""
-        logging.getLogger("sandbox.remote").handlers = [cls(caller)]
+        for name in ("sandbox.client", "sandbox.remote"):
+            logging.getLogger(name).handlers = [cls(caller)]
 
     def emit(self, record: logging.LogRecord) -> None:
         self._caller.complain(record.getMessage())

@@ -41,14 +41,14 @@ def _show_text(event: CommandEvent) -> None:
     if isinstance(event, OutputEvent):
         write(event.data, to=event.event)
     elif isinstance(event, GapEvent):
-        _note(f"{event.next_offset - event.offset} bytes of output are no longer kept")
+        note(f"{event.next_offset - event.offset} bytes of output are no longer kept")
     elif isinstance(event, StartEvent) and event.session_state == "recreated":
-        _note("the box of this thread was lost with its files; this is a new one")
+        note("the box of this thread was lost with its files; this is a new one")
     elif isinstance(event, ExitEvent):
         if event.timed_out:
-            _note("the command ran into its --timeout and was ended")
+            note("the command ran into its --timeout and was ended")
         elif event.reason == "oom":
-            _note("the command ran out of memory and was ended")
+            note("the command ran out of memory and was ended")
         show_hint(event.hint)
 
 
@@ -68,7 +68,7 @@ def write(text: str, *, to: str) -> None:
     stream.buffer.flush()
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
     write(f"sandbox: {escaped(text)}\n", to="stderr")
 
 
@@ -116,7 +116,7 @@ async def _kill(sandbox: AsyncSandboxClient, command_id: str, when: asyncio.Even
     try:
         await (await sandbox.process(command_id)).kill()
     except SandboxError as exc:
-        _note(f"the command could not be killed: {exc.message}")
+        note(f"the command could not be killed: {exc.message}")
 
 
 async def _pass_on(input_fd: int, sandbox: AsyncSandboxClient, command_id: str) -> None:

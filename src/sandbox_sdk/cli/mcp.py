@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 import typer
@@ -13,11 +13,7 @@ from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.options import ApiKey, Url
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
-if TYPE_CHECKING:
-    from sandbox_sdk.integrations.tools import AsyncSandboxTools
-
-    Serve = Callable[[AsyncSandboxTools, str], Awaitable[None]]
-
+Serve = Callable[..., Awaitable[None]]
 _CLEANUP_S = 15.0
 
 
@@ -30,6 +26,10 @@ def mcp(
             envvar="SANDBOX_THREAD",
             help="Whose sandbox; without it, one that ends with this program.",
         ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(help="An agent of the server's registry, whose tools are served."),
     ] = None,
     url: Url = None,
     api_key: ApiKey = None,
@@ -44,16 +44,16 @@ def mcp(
     except ModuleNotFoundError as exc:
         missing = f"`sandbox mcp` needs `pip install 'agent-sandbox[mcp]'` ({exc})"
         caller.fail(RuntimeUnavailable(missing))
-    caller.run(_serve(caller, thread, serve_stdio))
+    caller.run(_serve(caller, thread, agent, serve_stdio))
 
 
-async def _serve(caller: Caller, thread: str | None, serve: Serve) -> None:
+async def _serve(caller: Caller, thread: str | None, agent: str | None, serve: Serve) -> None:
     from sandbox_sdk.integrations.tools import AsyncSandboxTools
 
     thread_id = thread or f"mcp-{uuid.uuid4().hex}"
     async with AsyncSandboxTools(backend=caller.sandboxes()) as tools:
         try:
-            await serve(tools, thread_id)
+            await serve(tools, thread_id, agent=agent)
         finally:
             if thread is None:
                 with anyio.move_on_after(_CLEANUP_S, shield=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
+from sandbox_sdk.protocol.models import LimitOptions
 from sandbox_sdk.units import seconds
 
 Url = Annotated[
@@ -33,6 +34,31 @@ SettingsFile = Annotated[
         help="A file of settings, as `sandbox init` writes it; the environment goes before it.",
     ),
 ]
+
+Environment = Annotated[
+    str | None,
+    typer.Option("--environment", help="What a new sandbox has: Python3, Node, Data, or another."),
+]
+Provider = Annotated[
+    str | None,
+    typer.Option("--provider", help="The runtime of a new sandbox: docker, bubblewrap."),
+]
+MemoryLimit = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="Memory of a new sandbox: 2g.")
+]
+CpuLimit = Annotated[float | None, typer.Option("--cpus", help="Cores of a new sandbox.")]
+PidsLimit = Annotated[int | None, typer.Option("--pids", help="Processes in a new sandbox.")]
+DiskLimit = Annotated[
+    str | None, typer.Option("--disk", metavar="SIZE", help="Disk of a new sandbox: 4g.")
+]
+
+
+def limits_of(
+    *, memory: str | None, cpus: float | None, pids: int | None, disk: str | None
+) -> LimitOptions:
+    """Those that are given."""
+    found = {"memory": memory, "cpus": cpus, "pids": pids, "disk": disk}
+    return cast("LimitOptions", {name: each for name, each in found.items() if each is not None})
 
 
 def duration(text: str | float) -> float:

@@ -13,9 +13,25 @@ import typer
 
 from sandbox_sdk.cli.caller import INTERRUPTED, Caller
 from sandbox_sdk.cli.follow import run_command, shown_as
-from sandbox_sdk.cli.options import ApiKey, EnvPairs, Json, Url, duration, env_of
+from sandbox_sdk.cli.options import (
+    ApiKey,
+    CpuLimit,
+    DiskLimit,
+    Environment,
+    EnvPairs,
+    Json,
+    MemoryLimit,
+    PidsLimit,
+    Provider,
+    Url,
+    duration,
+    env_of,
+    limits_of,
+)
 from sandbox_sdk.cli.terminal import refuse_waiting
+from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.protocol.errors import SandboxError
 
 
 def run(
@@ -43,6 +59,18 @@ def run(
     no_stdin: Annotated[
         bool, typer.Option("--no-stdin", "-n", help="Do not pass on what is piped in.")
     ] = False,
+    environment: Environment = None,
+    provider: Provider = None,
+    memory: MemoryLimit = None,
+    cpus: CpuLimit = None,
+    pids: PidsLimit = None,
+    disk: DiskLimit = None,
+    artifacts: Annotated[
+        bool,
+        typer.Option(
+            "--artifacts", help="Keep the files it makes or changes; see `sandbox artifacts`."
+        ),
+    ] = False,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: Json = False,
@@ -51,19 +79,28 @@ def run(
 
     Its stdout and stderr come as they are written; what is piped in becomes its stdin. Ctrl-C kills
     it with everything it has started. It has no terminal, so editors such as vim are refused: use
-    `sandbox cp`, sed or a here-document. With --json, a line of JSON for every event.
+    `sandbox cp`, sed or a here-document. With --json, a line of JSON for every event. Environment,
+    provider and limits are those of a new sandbox; one that is there keeps its own, and a line
+    names them.
     """
     options: CommandOptions = {"timeout": timeout, "env": env_of(env)}
     if cwd is not None:
         options["cwd"] = cwd
+    if artifacts:
+        options["artifacts"] = True
     files = [split_file(each) for each in file or ()]
     caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_run(caller, thread, command, files, None if no_stdin else _stdin(), options))
+    limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
+    try:
+        sandbox = caller.client(thread, environment=environment, provider=provider, limits=limits)
+    except SandboxError as exc:
+        caller.fail(exc)
+    caller.run(_run(caller, sandbox, command, files, None if no_stdin else _stdin(), options))
 
 
 async def _run(
     caller: Caller,
-    thread: str | None,
+    client: AsyncSandboxClient,
     command: str,
     files: list[tuple[str, str]],
     stdin: int | None,
@@ -71,7 +108,7 @@ async def _run(
 ) -> int:
     refuse_waiting(command)  # Before a box is made for it.
     interrupted = on_interrupt()
-    async with caller.client(thread) as sandbox:
+    async with client as sandbox:
         for local, path in files:
             await sandbox.upload_file(local, path)
         show = shown_as(json=caller.json)

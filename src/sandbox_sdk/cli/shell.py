@@ -1,17 +1,15 @@
-"""`sandbox shell`: a conversation with a sandbox, line by line, its state carried over."""
+"""`sandbox shell`: a terminal of a sandbox; without one here, a conversation line by line."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 
@@ -19,9 +17,20 @@ from sandbox_sdk.background import background
 from sandbox_sdk.cli.caller import INTERRUPTED, SANDBOX_FAILED, Caller
 from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.follow import run_command, shown_as
-from sandbox_sdk.cli.options import ApiKey, Json, Url, duration
+from sandbox_sdk.cli.options import (
+    ApiKey,
+    CpuLimit,
+    DiskLimit,
+    Json,
+    MemoryLimit,
+    PidsLimit,
+    Provider,
+    Url,
+    duration,
+    limits_of,
+)
 from sandbox_sdk.client import AsyncSandboxClient
-from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
 from sandbox_sdk.protocol.events import ExitEvent
 
 _UNFINISHED = (
@@ -29,8 +38,6 @@ _UNFINISHED = (
     "unexpected EOF while looking for",  # a quote, a bracket
     "delimited by end-of-file",  # a here-document
 )
-_KEPT = 2000
-"""Lines of history."""
 
 
 def shell(
@@ -46,19 +53,42 @@ def shell(
             help="When a command is ended: 5m, or seconds.",
         ),
     ] = 3600.0,
+    attach: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Use a terminal of the thread that runs: its id, or `last`."
+        ),
+    ] = None,
+    provider: Provider = None,
+    memory: MemoryLimit = None,
+    cpus: CpuLimit = None,
+    pids: PidsLimit = None,
+    disk: DiskLimit = None,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
     """Type commands into a sandbox.
 
-    Directory, variables and functions carry over from line to line. Ctrl-C kills the command that
-    runs, Ctrl-D or `exit` leaves. Commands have no terminal: editors and pagers do not work.
-    With --json, a line of JSON for every event.
+    In a terminal it is a terminal: editors, pagers and job control work. It goes on from the last
+    command of the thread, and leaves its directory and variables to the next one. `exit` or Ctrl-D
+    ends it; with a thread, Ctrl-] detaches, and it runs on.
+    Without a terminal here, and with --json (a line for every event), the input is read line by
+    line. Provider and limits are those of a new sandbox.
     """
     caller = Caller(url=url, api_key=api_key, json=as_json)
+    if is_terminal() and not as_json:
+        limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
+        sandbox = caller.client(thread, provider=provider, limits=limits)
+        caller.run(_use_terminal(sandbox, thread, attach))
+        return
+    if attach is not None:
+        caller.fail(
+            InvalidRequest("--attach needs a terminal here; see `sandbox logs` without one")
+        )
     try:
-        sandbox = caller.client(thread)
+        limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
+        sandbox = caller.client(thread, provider=provider, limits=limits)
         background().run(sandbox.__aenter__)
         try:
             code = Shell(caller, sandbox, name=thread or "sandbox", timeout=timeout).converse()
@@ -67,6 +97,25 @@ def shell(
     except (SandboxError, OSError) as exc:
         caller.fail(exc)
     raise typer.Exit(code)
+
+
+async def _use_terminal(sandbox: AsyncSandboxClient, thread: str | None, attach: str | None) -> int:
+    from sandbox_sdk.cli import tty
+
+    async with sandbox:
+        process = await (
+            tty.new_terminal(sandbox) if attach is None else tty.running_terminal(sandbox, attach)
+        )
+        code = await tty.use(process)
+        if code is not None:
+            return code
+        if thread is not None:
+            tty.told_detached(thread, process.command_id)
+        return 0
+
+
+def is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 class Shell:
@@ -86,13 +135,12 @@ class Shell:
     def converse(self) -> int:
         """Run lines until the input ends, or `exit`. Returns the exit code."""
         self._run(":")  # Makes the sandbox if there is none, and tells the working directory.
-        with History() if self._interactive else contextlib.nullcontext():
-            while (text := self._read()) is not None:
-                words = text.split()
-                if words[:1] == ["exit"] and len(words) < 3:
-                    return int(words[1]) & 255 if words[1:] and words[1].isdigit() else self._code
-                if words:
-                    self._attempt(text)
+        while (text := self._read()) is not None:
+            words = text.split()
+            if words[:1] == ["exit"] and len(words) < 3:
+                return int(words[1]) & 255 if words[1:] and words[1].isdigit() else self._code
+            if words:
+                self._attempt(text)
         return self._code
 
     def _attempt(self, text: str) -> None:
@@ -195,27 +243,3 @@ def is_complete(text: str) -> bool:
         check=False,
     )
     return not any(sign in checked.stderr for sign in _UNFINISHED)
-
-
-class History:
-    """What was typed, kept from shell to shell. Use as a context manager."""
-
-    def __init__(self) -> None:
-        base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        self._path = Path(base, "sandbox", "history")
-
-    def __enter__(self) -> Self:
-        with contextlib.suppress(ImportError, OSError):
-            import readline
-
-            readline.set_history_length(_KEPT)
-            readline.read_history_file(self._path)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        with contextlib.suppress(ImportError, OSError):
-            import readline
-
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._path.touch(mode=0o600)
-            readline.write_history_file(self._path)

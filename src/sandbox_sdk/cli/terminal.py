@@ -1,4 +1,4 @@
-"""Commands that would wait for a terminal, which the command line gives to none.
+"""Commands that would wait for a terminal, which `sandbox run` gives to none.
 
 Input is empty and TERM is `dumb` in a box, so most full-screen programs (nano, less, top, tmux) end
 at once with a reason of their own. Vim does not: it waits for keys until its timeout.
@@ -23,8 +23,8 @@ def refuse_waiting(command: str) -> None:
         if words and os.path.basename(words[0]) in WAITING and not _is_scripted(words):
             raise InvalidRequest(
                 f"`{words[0]}` needs a terminal, and commands have none here: it would wait for"
-                " keys until its timeout. Copy the file out with `sandbox cp` and edit it here, or"
-                " change it with sed -i, a here-document or `vim -es`"
+                " keys until its timeout. Use it in `sandbox shell`, which has one, or change the"
+                " file with sed -i, a here-document or `vim -es`"
             )
 
 

@@ -17,9 +17,16 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from sandbox_sdk.errors import InvalidPath
 from sandbox_sdk.extras import needs
+from sandbox_sdk.integrations.arguments import RunCode, our_tool
 from sandbox_sdk.integrations.operations import Reply
-from sandbox_sdk.integrations.tools import SandboxTools
-from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, field_errors, told
+from sandbox_sdk.integrations.tools import CallIds, SandboxTools
+from sandbox_sdk.protocol.models import (
+    WORKSPACE,
+    ExecuteResult,
+    ToolInfo,
+    field_errors,
+    told,
+)
 
 with needs("anthropic"):
     from anthropic.lib.tools import (
@@ -27,13 +34,20 @@ with needs("anthropic"):
         BetaBuiltinFunctionTool,
         ToolError,
     )
-    from anthropic.types.beta import BetaToolBash20250124Param, BetaToolTextEditor20250728Param
+    from anthropic.types.beta import (
+        BetaImageBlockParam,
+        BetaTextBlockParam,
+        BetaToolBash20250124Param,
+        BetaToolParam,
+        BetaToolTextEditor20250728Param,
+    )
 
 BASH: BetaToolBash20250124Param = {"type": "bash_20250124", "name": "bash"}
 EDITOR: BetaToolTextEditor20250728Param = {
     "type": "text_editor_20250728",
     "name": "str_replace_based_edit_tool",
 }
+_Block = BetaTextBlockParam | BetaImageBlockParam
 _ALL = 1_000_000
 """A limit of lines that no file shown has."""
 
@@ -100,10 +114,17 @@ class _InSandbox:
     """What a tool needs to work in the sandbox of a thread."""
 
     def __init__(
-        self, thread_id: str, *, tools: SandboxTools | None = None, timeout_s: float = 120.0
+        self,
+        thread_id: str,
+        *,
+        tools: SandboxTools | None = None,
+        agent: str | None = None,
+        timeout_s: float = 120.0,
     ) -> None:
-        """`timeout_s` is that of commands: Claude's bash has no argument for it."""
+        """`timeout_s` is that of commands: Claude's bash has no argument for it. `agent`: of the
+        server's registry, which the sandbox is made for."""
         self._thread_id = thread_id
+        self._agent = agent
         self._tools = tools or SandboxTools()
         self._timeout_s = timeout_s
 
@@ -113,7 +134,7 @@ class _InSandbox:
     def _run(self, steps: Steps) -> str:
         name, given = next(steps)
         while True:
-            reply = self._tools.dispatch(name, given, thread_id=self._thread_id)
+            reply = self._tools.dispatch(name, given, **self._ids())
             try:
                 name, given = steps.send(reply)
             except StopIteration as done:
@@ -122,11 +143,14 @@ class _InSandbox:
     async def _arun(self, steps: Steps) -> str:
         name, given = next(steps)
         while True:
-            reply = await self._tools.adispatch(name, given, thread_id=self._thread_id)
+            reply = await self._tools.adispatch(name, given, **self._ids())
             try:
                 name, given = steps.send(reply)
             except StopIteration as done:
                 return _said(done.value)
+
+    def _ids(self) -> CallIds:
+        return CallIds(thread_id=self._thread_id, tool_call_id=None, agent=self._agent)
 
 
 class SandboxBash(_InSandbox, BetaBuiltinFunctionTool):
@@ -165,20 +189,77 @@ class AsyncSandboxEditor(_InSandbox, BetaAsyncBuiltinFunctionTool):
         return await self._arun(_edit(input))
 
 
+class SandboxTool(_InSandbox, BetaBuiltinFunctionTool):
+    """A tool of an agent, in the sandbox of a thread. Images are blocks of its result."""
+
+    def __init__(self, info: ToolInfo, thread_id: str, **more: Any) -> None:
+        super().__init__(thread_id, **more)
+        self._info = info
+
+    def to_dict(self) -> BetaToolParam:
+        return _param(self._info)
+
+    def call(self, input: object) -> str | list[_Block]:
+        return _shown(self._tools.dispatch(self._info.name, _given(input), **self._ids()))
+
+
+class AsyncSandboxTool(_InSandbox, BetaAsyncBuiltinFunctionTool):
+    def __init__(self, info: ToolInfo, thread_id: str, **more: Any) -> None:
+        super().__init__(thread_id, **more)
+        self._info = info
+
+    def to_dict(self) -> BetaToolParam:
+        return _param(self._info)
+
+    async def call(self, input: object) -> str | list[_Block]:
+        given = _given(input)
+        return _shown(await self._tools.adispatch(self._info.name, given, **self._ids()))
+
+
+class SandboxCode(SandboxTool):
+    """Code on a Jupyter kernel, for sandboxes that have one: variables stay, images are shown."""
+
+    def __init__(self, thread_id: str, **more: Any) -> None:
+        super().__init__(our_tool(RunCode.name), thread_id, **more)
+
+
+class AsyncSandboxCode(AsyncSandboxTool):
+    def __init__(self, thread_id: str, **more: Any) -> None:
+        super().__init__(our_tool(RunCode.name), thread_id, **more)
+
+
 def sandbox_tools(
-    thread_id: str, *, tools: SandboxTools | None = None
-) -> list[SandboxBash | SandboxEditor]:
-    """Bash and the text editor for `tools=` of `Anthropic().beta.messages.tool_runner`."""
+    thread_id: str, *, tools: SandboxTools | None = None, agent: str | None = None
+) -> list[SandboxBash | SandboxEditor | SandboxTool]:
+    """Bash and the text editor for `tools=` of `Anthropic().beta.messages.tool_runner`; with an
+    agent of the server's registry, the tools of that one."""
     tools = tools or SandboxTools()
-    return [SandboxBash(thread_id, tools=tools), SandboxEditor(thread_id, tools=tools)]
+    if agent is None:
+        return [SandboxBash(thread_id, tools=tools), SandboxEditor(thread_id, tools=tools)]
+    found = tools.agent_tools(agent)
+    return [SandboxTool(info, thread_id, tools=tools, agent=agent) for info in found]
 
 
 def async_sandbox_tools(
-    thread_id: str, *, tools: SandboxTools | None = None
-) -> list[AsyncSandboxBash | AsyncSandboxEditor]:
+    thread_id: str, *, tools: SandboxTools | None = None, agent: str | None = None
+) -> list[AsyncSandboxBash | AsyncSandboxEditor | AsyncSandboxTool]:
     """The same for `AsyncAnthropic()`."""
     tools = tools or SandboxTools()
-    return [AsyncSandboxBash(thread_id, tools=tools), AsyncSandboxEditor(thread_id, tools=tools)]
+    if agent is None:
+        return [
+            AsyncSandboxBash(thread_id, tools=tools),
+            AsyncSandboxEditor(thread_id, tools=tools),
+        ]
+    found = tools.agent_tools(agent)
+    return [AsyncSandboxTool(info, thread_id, tools=tools, agent=agent) for info in found]
+
+
+def _param(info: ToolInfo) -> BetaToolParam:
+    return {
+        "name": info.name,
+        "description": info.description,
+        "input_schema": info.parameters,
+    }
 
 
 def _bash(given: object, timeout_s: float) -> Steps:
@@ -214,6 +295,21 @@ def _inserted(reply: Reply) -> Reply:
     if not isinstance(result, ExecuteResult):
         return reply
     return Reply(result.output.strip(), artifact=result, failed=result.exit_code != 0)
+
+
+def _given(input: object) -> Mapping[str, Any]:
+    assert isinstance(input, Mapping)
+    return input
+
+
+def _shown(reply: Reply) -> str | list[_Block]:
+    if not reply.images:
+        return _said(reply)
+    shown: list[_Block] = [{"type": "text", "text": _said(reply)}]
+    for image in reply.images:
+        source: Any = {"type": "base64", "media_type": image.mime, "data": image.data}
+        shown.append({"type": "image", "source": source})
+    return shown
 
 
 def _said(reply: Reply) -> str:

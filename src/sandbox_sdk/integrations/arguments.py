@@ -5,12 +5,20 @@ from __future__ import annotations
 import inspect
 import json
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from sandbox_sdk.protocol.models import MAX_COMMAND, MAX_TIMEOUT_S, WORKSPACE, field_errors, told
+from sandbox_sdk.protocol.models import (
+    MAX_COMMAND,
+    MAX_TIMEOUT_S,
+    WORKSPACE,
+    Language,
+    ToolInfo,
+    field_errors,
+    told,
+)
 
 PATH = f"A path in the sandbox, relative to {WORKSPACE}."
 
@@ -61,6 +69,26 @@ class Bash(Arguments):
         if self.command is None and not self.restart:
             raise ValueError("give a command, or restart")
         return self
+
+
+class RunCode(Arguments):
+    """Run code in your sandbox and see its output, the value of its last line, and its images.
+
+    Variables and imports stay for the next call, as in a notebook: load data once. Charts of
+    matplotlib and tables of pandas are shown. It runs in /workspace, beside the files of the other
+    tools. There is no input. Not every sandbox has a kernel for every language; python is usual.
+    """
+
+    name = "run_code"
+
+    code: str = Field(min_length=1, max_length=MAX_COMMAND, description="The source.")
+    language: Language = Field("python", description="python, javascript, typescript, r, bash.")
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_TIMEOUT_S,
+        description=f"Seconds after which it is ended: 30 unless told, at most {MAX_TIMEOUT_S:g}.",
+    )
 
 
 class ReadFile(Arguments):
@@ -131,41 +159,65 @@ class DownloadFile(Arguments):
 
 ALL: dict[str, type[Arguments]] = {
     kind.name: kind
-    for kind in (Bash, ReadFile, WriteFile, EditFile, ListFiles, UploadFile, DownloadFile)
+    for kind in (
+        Bash,
+        RunCode,
+        ReadFile,
+        WriteFile,
+        EditFile,
+        ListFiles,
+        UploadFile,
+        DownloadFile,
+    )
 }
 
 USUAL = ("bash", "read_file", "write_file", "edit_file", "list_files")
-"""The default tools of an agent. Files in base64 are more for programs than for models."""
+"""The default tools of an agent. Files in base64 are more for programs than for models, and
+run_code is for sandboxes that have a kernel."""
 
 Given = str | Mapping[str, Any]
 """The arguments of a call: as an object, or as JSON the way a model writes it."""
 
 
+def our_tool(name: str) -> ToolInfo:
+    """One of our tools."""
+    kind = ALL[name]
+    return ToolInfo(name=name, description=kind.description(), parameters=kind.parameters())
+
+
 def schemas(names: Sequence[str] = USUAL) -> list[dict[str, Any]]:
     """The tools for `tools=` of an OpenAI-style chat completion."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": ALL[name].description(),
-                "parameters": ALL[name].parameters(),
-            },
-        }
-        for name in names
-    ]
+    return schemas_of(our_tool(name) for name in names)
+
+
+def schemas_of(tools: Iterable[ToolInfo]) -> list[dict[str, Any]]:
+    """The same for any tools."""
+    return [{"type": "function", "function": tool.model_dump()} for tool in tools]
 
 
 def parsed(name: str, arguments: Given) -> Arguments:
-    """The arguments of a call, checked. Raises ValueError with what to tell the model."""
-    if name not in ALL:
-        raise ValueError(f"there is no tool {name!r}, only {', '.join(ALL)}")
+    """The arguments of a call of one of our tools, checked. Raises ValueError with what to tell the
+    model."""
     try:
-        given = json.loads(arguments or "{}") if isinstance(arguments, str) else dict(arguments)
-        return ALL[name].model_validate(given)
+        return ALL[name].model_validate(_decoded(arguments))
     except ValidationError as error:
         wrong = field_errors(error.errors(include_url=False), known=ALL[name].model_fields)
         raise ValueError(f"{name}: {told(wrong)}") from None
+
+
+def as_object(name: str, arguments: Given) -> dict[str, Any]:
+    """The arguments of a call of a declared tool, which its server checks. Raises ValueError."""
+    given = _decoded(arguments)
+    if not isinstance(given, dict):
+        raise ValueError(f"{name}: send a JSON object")
+    return given
+
+
+def _decoded(arguments: Given) -> Any:
+    if not isinstance(arguments, str):
+        return dict(arguments)
+    try:
+        return json.loads(arguments or "{}")
     except json.JSONDecodeError as error:
         raise ValueError(f"the arguments are not JSON: {error}") from None
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from base64 import b64decode, b64encode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Unpack
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, Unpack
 
 from sandbox_sdk import transfer
 from sandbox_sdk.client import AsyncSandboxClient
-from sandbox_sdk.errors import FileTooLarge, InvalidPath, SandboxError, SessionNotFound
+from sandbox_sdk.errors import (
+    FileTooLarge,
+    InvalidPath,
+    InvalidRequest,
+    SandboxError,
+    SessionNotFound,
+)
 from sandbox_sdk.integrations import arguments as args
 from sandbox_sdk.integrations.filing import EDIT_COMMAND, edited, listed, numbered, oldest_beyond
 from sandbox_sdk.integrations.presenting import (
@@ -24,16 +31,28 @@ from sandbox_sdk.integrations.presenting import (
     present,
     shorten,
 )
-from sandbox_sdk.options import CommandOptions
+from sandbox_sdk.integrations.showing_code import images_of, openai_parts, present_code
+from sandbox_sdk.options import CodeOptions, CommandOptions
 from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
-from sandbox_sdk.protocol.models import ExecuteResult, Model, Target
+from sandbox_sdk.protocol.models import (
+    CallToolRequest,
+    CodeResult,
+    ExecuteResult,
+    Model,
+    Target,
+    ToolImage,
+    checked,
+)
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 MAX_READ = 10 << 20
 """Bytes of a file that a tool reads for a model."""
 MAX_KEPT = 16 << 20
 """Bytes of saved outputs in a box: /tmp there is memory."""
-_THREADS_REMEMBERED = 10_000
+THREADS_REMEMBERED = 10_000
+
+
+_Told = TypeVar("_Told", ExecuteResult, CodeResult)
 
 
 @dataclass(frozen=True)
@@ -47,9 +66,15 @@ class Reply:
     """Why the call was not carried out, where the sandbox refused it."""
     failed: bool = False
     """Whether the call was not carried out. A command that ends with exit code 1 was."""
+    images: tuple[ToolImage, ...] = ()
+    """What code has shown, for models that see."""
 
     def __str__(self) -> str:
         return self.text
+
+    def parts(self) -> list[dict[str, Any]]:
+        """Text and images as content parts of an OpenAI-style message."""
+        return openai_parts(self.text, self.images)
 
 
 class Generations:
@@ -65,7 +90,7 @@ class Generations:
     def remember(self, thread_id: str, generation: int) -> None:
         self._known.pop(thread_id, None)
         self._known[thread_id] = generation
-        if len(self._known) > _THREADS_REMEMBERED:
+        if len(self._known) > THREADS_REMEMBERED:
             del self._known[next(iter(self._known))]
 
     def notice(self, thread_id: str, generation: int) -> None:
@@ -73,7 +98,7 @@ class Generations:
         if thread_id not in self._known:
             self.remember(thread_id, generation)
 
-    def told(self, thread_id: str, result: ExecuteResult) -> ExecuteResult:
+    def told(self, thread_id: str, result: _Told) -> _Told:
         """The result, marked as "recreated" if the model has not been told of its generation."""
         known = self._known.get(thread_id, result.generation)
         self.remember(thread_id, result.generation)
@@ -93,18 +118,29 @@ class Operations:
         thread_id: str,
         presenting: Presenting,
         generations: Generations,
+        allowed: Sequence[str] | None = None,
     ) -> None:
+        """allowed: the names of the tools that an agent has; None for any."""
         self.sandbox = sandbox
         self._sandboxes = sandboxes
         self._thread_id = thread_id
         self._presenting = presenting
         self._generations = generations
+        self._allowed = allowed
+
+    def require(self, name: str) -> None:
+        """Raises ValueError for a tool that the agent does not have."""
+        if self._allowed is not None and name not in self._allowed:
+            there_are = ", ".join(self._allowed) or "none"
+            raise ValueError(f"there is no tool {name!r}, only {there_are}")
 
     async def call(self, call: args.Arguments, tool_call_id: str | None) -> Reply:
         """Carry out a call; one that was carried out before under its tool_call_id is not again."""
         match call:
             case args.Bash():
                 return await self.bash(call, tool_call_id)
+            case args.RunCode():
+                return await self.run_code(call, tool_call_id)
             case args.EditFile():
                 return await self._edit(call, tool_call_id)
             case args.ReadFile(path=path, offset=offset, limit=limit):
@@ -135,7 +171,43 @@ class Operations:
                 return restarted
         assert call.command is not None
         result = await self.sandbox.execute(call.command, **_options(call, tool_call_id))
-        return await self._reply(call, result)
+        return _after_restart(call, await self._reply(result))
+
+    async def run(self, command: str, **options: Unpack[CommandOptions]) -> Reply:
+        """Run a command whose output the model sees."""
+        return await self._reply(await self.sandbox.execute(command, **options))
+
+    async def declared(
+        self, name: str, arguments: Mapping[str, Any], tool_call_id: str | None
+    ) -> Reply:
+        """Call a tool that the operator has declared, and that the server carries out."""
+        request = checked(
+            CallToolRequest,
+            thread_id=self._thread_id,
+            tool=name,
+            arguments=dict(arguments),
+            idempotency_key=_key(tool_call_id, name + json.dumps(arguments, sort_keys=True)),
+        )
+        try:
+            answer = await self._sandboxes.call_tool(request)
+        except InvalidRequest as error:  # What the model has got wrong, as for our own tools.
+            raise ValueError(error.message) from None
+        if answer.result is not None:
+            self._generations.remember(self._thread_id, answer.result.generation)
+        return Reply(
+            answer.text, artifact=answer, failed=answer.failed, images=tuple(answer.images)
+        )
+
+    async def run_code(self, call: args.RunCode, tool_call_id: str | None) -> Reply:
+        key = _key(tool_call_id, f"{call.language}\0{call.code}")
+        return await self.code(call.code, call.language, timeout=call.timeout, idempotency_key=key)
+
+    async def code(self, code: str, language: str | None, **options: Unpack[CodeOptions]) -> Reply:
+        """Run code whose output and images the model sees."""
+        result = await self.sandbox.run_code(code, language, **options)
+        result = self._generations.told(self._thread_id, result)
+        text = present_code(result, options=self._presenting)
+        return Reply(text, artifact=result, images=images_of(result))
 
     async def stream(
         self, call: args.Bash, tool_call_id: str | None
@@ -157,7 +229,8 @@ class Operations:
                     result = await process.result()
                     # Only the events say what became of this call: a new box, a replay.
                     told = event.model_dump(include={"session_state", "replayed", "hint"})
-                    yield await self._reply(call, result.model_copy(update=told))
+                    reply = await self._reply(result.model_copy(update=told))
+                    yield _after_restart(call, reply)
 
     async def _restart(self, tool_call_id: str | None) -> Reply:
         """Restart the sandbox, unless this very call has done so before."""
@@ -178,14 +251,14 @@ class Operations:
             return False
         return any(command.idempotency_key == key for command in known.commands)
 
-    async def _reply(self, call: args.Bash, result: ExecuteResult) -> Reply:
+    async def _reply(self, result: ExecuteResult) -> Reply:
         result = self._generations.told(self._thread_id, result)
         text = clean(result.output, self._presenting)
         saved_as = None
         if shorten(text, self._presenting.max_chars):
             saved_as = await self._save(text, f"{OUTPUTS}/{result.command_id}.txt")
         said = present(result, options=self._presenting, saved_as=saved_as)
-        return Reply(f"{RESTARTED}\n{said}" if call.restart else said, artifact=result)
+        return Reply(said, artifact=result)
 
     async def _save(self, text: str, path: str) -> str | None:
         """Save an output in the box, and delete the oldest beyond MAX_KEPT. None if that fails."""
@@ -223,6 +296,10 @@ class Operations:
         result = await self.quietly(EDIT_COMMAND, **options)
         text, done = edited(result, replace_all=call.replace_all)
         return Reply(_told(text, result), artifact=result, failed=not done)
+
+
+def _after_restart(call: args.Bash, reply: Reply) -> Reply:
+    return replace(reply, text=f"{RESTARTED}\n{reply.text}") if call.restart else reply
 
 
 def _told(text: str, result: ExecuteResult) -> str:

@@ -117,17 +117,11 @@ def explain(error: errors.SandboxError) -> str:
 
 def system_prompt(limits: Limits, *, max_chars: int = Presenting.max_chars) -> str:
     """A paragraph about the sandbox for a system prompt."""
-    network = (
-        "There is no network: nothing can be downloaded or installed from the internet."
-        if limits.network == "none"
-        else "It can reach the network."
-    )
     return (
         "You have a Linux sandbox of your own, for this conversation alone. Commands run in bash"
         f" as {USER}, without root, and start in {WORKSPACE}; keep your files there. Files, working"
         " directory, variables and functions carry over from command to command. It has"
-        f" {size_text(limits.memory_bytes)} of memory, {limits.cpus:g} CPU, {limits.pids} processes"
-        f" and {size_text(limits.disk_bytes)} of disk. {network} A command is ended after"
+        f" {limits_text(limits)}. {network_text(limits)} A command is ended after"
         f" {limits.command_timeout_s:g} seconds unless you give it a longer timeout, at most"
         f" {MAX_TIMEOUT_S:g}; let servers and long work run in the background with"
         " `command > log.txt 2>&1 &`. Nothing can answer prompts: use options such as -y."
@@ -135,6 +129,21 @@ def system_prompt(limits: Limits, *, max_chars: int = Presenting.max_chars) -> s
         f" the rest is. Files of up to {size_text(limits.upload_limit_bytes)} can be put in. A"
         " sandbox that is not used for long is removed with its files; you will be told."
     )
+
+
+def limits_text(limits: Limits) -> str:
+    """What a sandbox may use, for a sentence."""
+    return (
+        f"{size_text(limits.memory_bytes)} of memory, {limits.cpus:g} CPU, {limits.pids} processes"
+        f" and {size_text(limits.disk_bytes)} of disk"
+    )
+
+
+def network_text(limits: Limits) -> str:
+    """Whether a sandbox has a network, as a sentence."""
+    if limits.network == "none":
+        return "There is no network: nothing can be downloaded or installed from the internet."
+    return "It can reach the network."
 
 
 def _last_state(line: str) -> str:
@@ -212,6 +221,13 @@ _ADVICE: list[tuple[type[errors.SandboxError], str]] = [
     ),
     (errors.FileTooLarge, "Split the file, or make it inside the sandbox"),
     (errors.TransferCorrupted, "Nothing was kept of it. Try again"),
+    (errors.ContextLost, "Variables and imports are gone, files are not. Run again what you need"),
+    (errors.ContextNotFound, "Leave the context out, or use one that there is"),
+    (
+        errors.KernelMissing,
+        "This sandbox cannot run code in that language: write it to a file and run it with bash,"
+        " if it has the program",
+    ),
     (errors.IdempotencyMismatch, "This call was made before with other arguments. Call again"),
     (errors.InvalidRequest, "Correct the arguments and call again"),
     (

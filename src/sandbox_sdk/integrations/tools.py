@@ -2,6 +2,7 @@
 
     with SandboxTools() as tools:
         prompt, schemas = tools.begin("conv-42")       # for the system message, and for `tools=`
+        # or as the server's registry declares it: tools.begin("conv-42", agent="code_executor")
         reply = tools.dispatch(call.name, call.arguments, thread_id="conv-42", tool_call_id=call.id)
         reply.text                                     # for the message with role "tool"
 
@@ -27,10 +28,25 @@ import anyio
 from sandbox_sdk.background import background
 from sandbox_sdk.client import AsyncSandboxClient, default_backend
 from sandbox_sdk.documented import twin_of
-from sandbox_sdk.errors import SandboxError, SessionLost, SessionNotFound
-from sandbox_sdk.integrations.arguments import USUAL, Bash, Given, parsed, schemas
-from sandbox_sdk.integrations.operations import Generations, Operations, Reply
+from sandbox_sdk.errors import InvalidRequest, SandboxError, SessionLost, SessionNotFound
+from sandbox_sdk.integrations.arguments import (
+    ALL,
+    USUAL,
+    Bash,
+    Given,
+    as_object,
+    parsed,
+    schemas,
+    schemas_of,
+)
+from sandbox_sdk.integrations.operations import (
+    THREADS_REMEMBERED,
+    Generations,
+    Operations,
+    Reply,
+)
 from sandbox_sdk.integrations.presenting import Presenting, explain, system_prompt
+from sandbox_sdk.protocol.models import AgentInfo, ToolInfo
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 __all__ = ["AsyncSandboxTools", "Beginning", "Reply", "SandboxTools", "schemas"]
@@ -66,6 +82,8 @@ class AsyncSandboxTools:
         self._opening = anyio.Lock()
         self._opened = False
         self._generations = Generations()
+        self._agents: dict[str, str] = {}
+        """By thread: the agent that its sandbox is made for, however often it is made."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._backend!r}>"
@@ -81,28 +99,50 @@ class AsyncSandboxTools:
         self._opened = False
         await self._stack.aclose()
 
-    @contextlib.asynccontextmanager
-    async def sandbox(self, thread_id: str) -> AsyncIterator[AsyncSandboxClient]:
-        """A client for one thread, on the connection that all share."""
+    async def _open(self) -> None:
         async with self._opening:
             if not self._opened:
                 if isinstance(self._backend, contextlib.AbstractAsyncContextManager):
                     await self._stack.enter_async_context(self._backend)
                 self._opened = True
+
+    @contextlib.asynccontextmanager
+    async def sandbox(self, thread_id: str) -> AsyncIterator[AsyncSandboxClient]:
+        """A client for one thread, on the connection that all share."""
+        await self._open()
         async with AsyncSandboxClient(thread_id, backend=self._backend) as client:
             yield client
 
     @contextlib.asynccontextmanager
-    async def operations(self, thread_id: str) -> AsyncIterator[Operations]:
+    async def operations(
+        self, thread_id: str, *, agent: str | None = None
+    ) -> AsyncIterator[Operations]:
         """The tools of one thread, for integrations that present results in their own way."""
         async with self.sandbox(thread_id) as sandbox:
+            made = await self._made_for(sandbox, thread_id, agent)
             yield Operations(
                 sandbox,
                 self._backend,
                 thread_id=thread_id,
                 presenting=self._presenting,
                 generations=self._generations,
+                allowed=None if made is None else [tool.name for tool in made.tools],
             )
+
+    async def _made_for(
+        self, sandbox: AsyncSandboxClient, thread_id: str, agent: str | None
+    ) -> AgentInfo | None:
+        """The agent of a thread. Its sandbox is made for it if there is none, so that one that has
+        expired is followed by one that has the same environment and policy."""
+        agent = agent or self._agents.get(thread_id)
+        if agent is None:
+            return None
+        session = await sandbox.create_session(agent=agent)
+        self._agents.pop(thread_id, None)
+        self._agents[thread_id] = agent
+        if len(self._agents) > THREADS_REMEMBERED:
+            del self._agents[next(iter(self._agents))]
+        return session.agent
 
     async def use(
         self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
@@ -112,44 +152,81 @@ class AsyncSandboxTools:
             return await work(operations)
 
     async def dispatch(
-        self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+        self,
+        name: str,
+        arguments: Given,
+        *,
+        thread_id: str,
+        tool_call_id: str | None = None,
+        agent: str | None = None,
     ) -> Reply:
-        """Carry out a model's call.
+        """Carry out a model's call: of a tool of ours, or of one that the operator has declared.
 
         Frameworks replay calls: one with the same tool_call_id and arguments runs only once.
+        agent: makes the sandbox for this agent, where begin() has not.
         """
         try:
-            call = parsed(name, arguments)
-            return await self.use(thread_id, lambda tools: tools.call(call, tool_call_id))
+            call = parsed(name, arguments) if name in ALL else None
+            given = {} if call else as_object(name, arguments)
+            async with self.operations(thread_id, agent=agent) as operations:
+                operations.require(name)
+                if call is not None:
+                    return await operations.call(call, tool_call_id)
+                return await operations.declared(name, given, tool_call_id)
         except (SandboxError, ValueError) as error:
             return _failure(error)
 
     async def stream(
-        self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+        self,
+        arguments: Given,
+        *,
+        thread_id: str,
+        tool_call_id: str | None = None,
+        agent: str | None = None,
     ) -> AsyncGenerator[str | Reply]:
         """The bash tool with its output as it comes. The last item is the reply."""
         try:
             call = parsed(Bash.name, arguments)
             assert isinstance(call, Bash)
-            async with (
-                self.operations(thread_id) as operations,
-                contextlib.aclosing(operations.stream(call, tool_call_id)) as pieces,
-            ):
-                async for piece in pieces:
-                    yield piece
+            async with self.operations(thread_id, agent=agent) as operations:
+                operations.require(Bash.name)
+                async with contextlib.aclosing(operations.stream(call, tool_call_id)) as pieces:
+                    async for piece in pieces:
+                        yield piece
         except (SandboxError, ValueError) as error:
             yield _failure(error)
 
-    async def begin(self, thread_id: str, names: Sequence[str] = USUAL) -> Beginning:
+    async def begin(
+        self, thread_id: str, names: Sequence[str] = USUAL, *, agent: str | None = None
+    ) -> Beginning:
         """What a model needs before its first call: the system prompt and these tools. Makes the
-        sandbox, to know its limits."""
-        return Beginning(await self.system_prompt(thread_id), schemas(names))
+        sandbox, to know its limits.
 
-    async def system_prompt(self, thread_id: str) -> str:
+        agent: a name out of the server's registry, whose prompt and tools are given instead, and
+        whose sandbox is made. The thread has this agent from now on.
+        """
+        async with self.sandbox(thread_id) as sandbox:
+            made = await self._made_for(sandbox, thread_id, agent)
+        if made is None:
+            return Beginning(await self.system_prompt(thread_id), schemas(names))
+        return Beginning(made.prompt, schemas_of(made.tools))
+
+    async def system_prompt(self, thread_id: str, *, agent: str | None = None) -> str:
         """What to tell a model about its sandbox. Makes the sandbox, to know its limits."""
         async with self.sandbox(thread_id) as sandbox:
+            if made := await self._made_for(sandbox, thread_id, agent):
+                return made.prompt
             session = await sandbox.create_session()
         return system_prompt(session.limits, max_chars=self._presenting.max_chars)
+
+    async def agent_tools(self, agent: str) -> list[ToolInfo]:
+        """The tools of an agent of the server's registry. Makes no sandbox. Raises InvalidRequest
+        for an unknown one."""
+        await self._open()
+        agents = {each.name: each.tools for each in (await self._backend.registry()).agents}
+        if agent not in agents:
+            raise InvalidRequest(f"no agent {agent!r}; there are: {', '.join(agents) or 'none'}")
+        return agents[agent]
 
     async def cleanup(self, thread_id: str) -> None:
         """End the sandbox of a thread, if there is one."""
@@ -196,28 +273,50 @@ class SandboxTools:
         self._background.run(self._tools.close)
 
     def dispatch(
-        self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+        self,
+        name: str,
+        arguments: Given,
+        *,
+        thread_id: str,
+        tool_call_id: str | None = None,
+        agent: str | None = None,
     ) -> Reply:
-        ids = _Ids(thread_id=thread_id, tool_call_id=tool_call_id)
+        ids = CallIds(thread_id=thread_id, tool_call_id=tool_call_id, agent=agent)
         return self._run(lambda: self._tools.dispatch(name, arguments, **ids))
 
     async def adispatch(
-        self, name: str, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+        self,
+        name: str,
+        arguments: Given,
+        *,
+        thread_id: str,
+        tool_call_id: str | None = None,
+        agent: str | None = None,
     ) -> Reply:
-        ids = _Ids(thread_id=thread_id, tool_call_id=tool_call_id)
+        ids = CallIds(thread_id=thread_id, tool_call_id=tool_call_id, agent=agent)
         return await self._cross(lambda: self._tools.dispatch(name, arguments, **ids))
 
     def stream(
-        self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+        self,
+        arguments: Given,
+        *,
+        thread_id: str,
+        tool_call_id: str | None = None,
+        agent: str | None = None,
     ) -> Generator[str | Reply]:
-        ids = _Ids(thread_id=thread_id, tool_call_id=tool_call_id)
+        ids = CallIds(thread_id=thread_id, tool_call_id=tool_call_id, agent=agent)
         self._close_at_exit()
         return self._background.iterate(lambda: self._tools.stream(arguments, **ids))
 
     def astream(
-        self, arguments: Given, *, thread_id: str, tool_call_id: str | None = None
+        self,
+        arguments: Given,
+        *,
+        thread_id: str,
+        tool_call_id: str | None = None,
+        agent: str | None = None,
     ) -> AsyncGenerator[str | Reply]:
-        ids = _Ids(thread_id=thread_id, tool_call_id=tool_call_id)
+        ids = CallIds(thread_id=thread_id, tool_call_id=tool_call_id, agent=agent)
         self._close_at_exit()
         return self._background.cross_each(lambda: self._tools.stream(arguments, **ids))
 
@@ -229,17 +328,27 @@ class SandboxTools:
     ) -> _Result:
         return await self._cross(lambda: self._tools.use(thread_id, work))
 
-    def begin(self, thread_id: str, names: Sequence[str] = USUAL) -> Beginning:
-        return self._run(lambda: self._tools.begin(thread_id, names))
+    def begin(
+        self, thread_id: str, names: Sequence[str] = USUAL, *, agent: str | None = None
+    ) -> Beginning:
+        return self._run(lambda: self._tools.begin(thread_id, names, agent=agent))
 
-    async def abegin(self, thread_id: str, names: Sequence[str] = USUAL) -> Beginning:
-        return await self._cross(lambda: self._tools.begin(thread_id, names))
+    async def abegin(
+        self, thread_id: str, names: Sequence[str] = USUAL, *, agent: str | None = None
+    ) -> Beginning:
+        return await self._cross(lambda: self._tools.begin(thread_id, names, agent=agent))
 
-    def system_prompt(self, thread_id: str) -> str:
-        return self._run(lambda: self._tools.system_prompt(thread_id))
+    def system_prompt(self, thread_id: str, *, agent: str | None = None) -> str:
+        return self._run(lambda: self._tools.system_prompt(thread_id, agent=agent))
 
-    async def asystem_prompt(self, thread_id: str) -> str:
-        return await self._cross(lambda: self._tools.system_prompt(thread_id))
+    async def asystem_prompt(self, thread_id: str, *, agent: str | None = None) -> str:
+        return await self._cross(lambda: self._tools.system_prompt(thread_id, agent=agent))
+
+    def agent_tools(self, agent: str) -> list[ToolInfo]:
+        return self._run(lambda: self._tools.agent_tools(agent))
+
+    async def aagent_tools(self, agent: str) -> list[ToolInfo]:
+        return await self._cross(lambda: self._tools.agent_tools(agent))
 
     def cleanup(self, thread_id: str) -> None:
         self._run(lambda: self._tools.cleanup(thread_id))
@@ -259,9 +368,12 @@ class SandboxTools:
         self._background.at_exit(self._tools, self._tools.close)
 
 
-class _Ids(TypedDict):
+class CallIds(TypedDict):
+    """Whose call it is."""
+
     thread_id: str
     tool_call_id: str | None
+    agent: str | None
 
 
 def _failure(error: SandboxError | ValueError) -> Reply:

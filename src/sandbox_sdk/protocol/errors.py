@@ -3,24 +3,30 @@
     SandboxError
     ├── InvalidRequest            422  invalid_request
     │   ├── InvalidThreadId       422  invalid_thread_id
-    │   └── InvalidPath           422  invalid_path
+    │   ├── InvalidPath           422  invalid_path
+    │   ├── KernelMissing         422  no_kernel
+    │   └── KernelFailed          422  kernel_failed
     ├── Unauthorized              401  unauthorized
     ├── Forbidden                 403  forbidden
     │   └── CommandRejected       403  command_rejected
     ├── NotFound                  404
     │   ├── SessionNotFound       404  session_not_found
+    │   ├── ContextNotFound       404  context_not_found
     │   └── FileMissing           404  file_not_found
     ├── MethodNotAllowed          405  method_not_allowed
     ├── RequestTimeout            408  request_timeout
     ├── IdempotencyMismatch       409  idempotency_mismatch
     ├── StdinClosed               409  stdin_closed
     ├── SessionLost               410  session_lost
+    ├── ContextLost               410  context_lost
     ├── FileTooLarge              413  file_too_large
     ├── Misdirected               421  misdirected
+    ├── EnvironmentFailed         424  environment_failed
     ├── DiskFull                  507  disk_full
     ├── Unavailable               503
     │   ├── RateLimited           429  rate_limited
     │   ├── Capacity              503  capacity
+    │   ├── EnvironmentBuilding   503  environment_building
     │   └── RuntimeUnavailable    503  runtime_unavailable
     └── Internal                  500  internal
 
@@ -75,6 +81,18 @@ class InvalidPath(InvalidRequest):
     code = "invalid_path"
 
 
+class KernelMissing(InvalidRequest):
+    """The sandbox has no Jupyter kernel for a language."""
+
+    code = "no_kernel"
+
+
+class KernelFailed(InvalidRequest):
+    """The kernel of a language does not start."""
+
+    code = "kernel_failed"
+
+
 class Unauthorized(SandboxError):
     code = "unauthorized"
     status = 401
@@ -109,6 +127,12 @@ class SessionNotFound(NotFound):
             f"no session {session_id!r}: it has ended, or never was; use its thread_id, or"
             " create_session"
         )
+
+
+class ContextNotFound(NotFound):
+    """The session has no such context, or has it no more."""
+
+    code = "context_not_found"
 
 
 class FileMissing(NotFound):
@@ -158,6 +182,13 @@ class SessionLost(SandboxError):
         )
 
 
+class ContextLost(SandboxError):
+    """The kernel of a context is gone, and its variables. Files are still there."""
+
+    code = "context_lost"
+    status = 410
+
+
 class FileTooLarge(SandboxError):
     code = "file_too_large"
     status = 413
@@ -176,6 +207,14 @@ class Misdirected(SandboxError):
 
     code = "misdirected"
     status = 421
+
+
+class EnvironmentFailed(SandboxError):
+    """The build of an environment, or the setup of its boxes, has failed. `details` has the end of
+    the `log`, and `retry_after_s` until when the server does not try again."""
+
+    code = "environment_failed"
+    status = 424
 
 
 class DiskFull(SandboxError):
@@ -197,6 +236,12 @@ class RateLimited(Unavailable):
 
 class Capacity(Unavailable):
     code = "capacity"
+
+
+class EnvironmentBuilding(Unavailable):
+    """The environment is not built yet; the build goes on."""
+
+    code = "environment_building"
 
 
 class RuntimeUnavailable(Unavailable):

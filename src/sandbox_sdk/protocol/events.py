@@ -6,8 +6,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from sandbox_sdk.protocol.models import Model, SessionState
-from sandbox_sdk.protocol.models.commands import HINT, REPLAYED
+from sandbox_sdk.protocol.models import (
+    Artifact,
+    ArtifactProblem,
+    CodeError,
+    CodeFacts,
+    CodeResult,
+    Model,
+    Result,
+    SessionState,
+)
+from sandbox_sdk.protocol.models.commands import ARTIFACT_PROBLEMS, ARTIFACTS, HINT, REPLAYED
 
 
 class StartEvent(Model):
@@ -52,6 +61,10 @@ class ExitEvent(Model):
     reason: str | None = None
     hint: str | None = Field(None, description=HINT)
     replayed: bool = Field(False, description=REPLAYED)
+    artifacts: list[Artifact] = Field(default_factory=list, description=ARTIFACTS)
+    artifact_problems: list[ArtifactProblem] = Field(
+        default_factory=list, description=ARTIFACT_PROBLEMS
+    )
     session_id: str
     generation: int
     session_state: SessionState
@@ -64,6 +77,68 @@ class ExitEvent(Model):
 
 
 CommandEvent = StartEvent | OutputEvent | GapEvent | ExitEvent
+
+
+class ResultEvent(Result):
+    """Something that a run of code shows."""
+
+    event: Literal["result"] = "result"
+    offset: int
+    next_offset: int
+
+
+class CodeErrorEvent(CodeError):
+    """What a run of code raised. A failure of the stream itself is an `error` event too, with the
+    `error` that other answers have."""
+
+    event: Literal["error"] = "error"
+    offset: int
+    next_offset: int
+
+
+class EndEvent(CodeFacts):
+    """The whole answer of run_code, less output, results and error."""
+
+    event: Literal["end"] = "end"
+
+    def of(self, start: StartEvent) -> EndEvent:
+        """See ExitEvent.of()."""
+        update = {"replayed": start.replayed, "session_state": start.session_state}
+        return self.model_copy(update=update)
+
+
+CodeEvent = StartEvent | OutputEvent | GapEvent | ResultEvent | CodeErrorEvent | EndEvent
+AnyEvent = CommandEvent | CodeEvent
+
+
+class CodeCollector:
+    """Puts the events of a run together to its whole answer."""
+
+    def __init__(self) -> None:
+        self._text: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._results: list[Result] = []
+        self._error: CodeError | None = None
+
+    def add(self, event: CodeEvent) -> CodeResult | None:
+        """The answer, once the last event has come."""
+        if isinstance(event, OutputEvent):
+            self._text[event.event].append(event.data)
+        elif isinstance(event, GapEvent):
+            missing = f"\n[{event.next_offset - event.offset} bytes are no longer kept]\n"
+            self._text["stdout"].append(missing)
+        elif isinstance(event, ResultEvent):
+            self._results.append(Result(**event.model_dump(include=set(Result.model_fields))))
+        elif isinstance(event, CodeErrorEvent):
+            self._error = CodeError(**event.model_dump(include=set(CodeError.model_fields)))
+        elif isinstance(event, EndEvent):
+            return CodeResult(
+                **dict(CodeFacts(**dict(event))),
+                stdout="".join(self._text["stdout"]),
+                stderr="".join(self._text["stderr"]),
+                results=self._results,
+                error=self._error,
+            )
+        return None
 
 
 def event_id(command_id: str, offset: int) -> str:

@@ -7,7 +7,7 @@ have methods of their own in sandboxes.py.
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -19,7 +19,9 @@ Req = TypeVar("Req", bound=models.Request)
 Ans = TypeVar("Ans", bound=models.Model)
 
 Scope = Literal["use", "read", "public"]
-Tag = Literal["sandboxes", "commands", "sessions", "files"]
+Tag = Literal[
+    "sandboxes", "code", "commands", "sessions", "files", "registry", "artifacts", "platform"
+]  # fmt: skip
 
 OF_SESSION = (errors.SessionNotFound, errors.SessionLost)
 OF_COMMAND = (*OF_SESSION, errors.NotFound)
@@ -32,6 +34,17 @@ OF_EXECUTE = (
     errors.Capacity,
 )
 
+OF_KERNEL = (errors.KernelMissing, errors.KernelFailed, errors.ContextLost)
+OF_CODE = (
+    *OF_SESSION,
+    errors.CommandRejected,
+    errors.IdempotencyMismatch,
+    *OF_KERNEL,
+    errors.ContextNotFound,
+    errors.Capacity,
+)
+OF_CONTEXT = (*OF_SESSION, errors.ContextNotFound, errors.ContextLost)
+
 
 def always(_request: Any) -> bool:
     return True
@@ -41,11 +54,16 @@ def never(_request: Any) -> bool:
     return False
 
 
-def keyed(request: models.ExecuteRequest) -> models.ExecuteRequest:
+_Keyed = TypeVar(
+    "_Keyed", bound=models.ExecuteRequest | models.RunCodeRequest | models.CallToolRequest
+)
+
+
+def keyed(request: _Keyed) -> _Keyed:
     """The request with an idempotency key: sent any number of times, the command runs once."""
     if request.idempotency_key is not None:
         return request
-    return request.model_copy(update={"idempotency_key": uuid.uuid4().hex})
+    return request.model_copy(update={"idempotency_key": os.urandom(16).hex()})  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,8 +74,9 @@ class Operation(Generic[Req, Ans]):
     """Also the operation id in the OpenAPI document."""
     method: Literal["GET", "POST"]
     path: str
+    """May have names of the request in braces, such as `/api/sessions/{session_id}`."""
     request: type[Req]
-    """The JSON body of a POST, the query of a GET."""
+    """The JSON body of a POST, the query of a GET; without what is in the path."""
     answer: type[Ans]
     summary: str
     description: str
@@ -92,7 +111,7 @@ CREATE_SESSION = Operation(
     # Without a thread_id each call makes another.
     repeatable=lambda request: request.thread_id is not None,
     status=lambda session: 201 if session.status == "created" else 200,
-    errors=(errors.Capacity,),
+    errors=(errors.Capacity, errors.EnvironmentBuilding, errors.EnvironmentFailed),
 )
 EXECUTE = Operation(
     name="execute",
@@ -172,6 +191,97 @@ STDIN = Operation(
     repeatable=lambda request: request.offset is not None,
     errors=(*OF_COMMAND, errors.StdinClosed, errors.Capacity),
 )
+RESIZE = Operation(
+    name="resize",
+    method="POST",
+    path="/command/resize",
+    request=models.ResizeRequest,
+    answer=models.CommandInfo,
+    summary="Resize the terminal of a command",
+    description="Set the rows and columns of a command that was started with `pty`. A command that "
+    "has ended is left alone, and answered as it is.",
+    tag="commands",
+    errors=OF_COMMAND,
+)
+RUN_CODE = Operation(
+    name="run_code",
+    method="POST",
+    path="/run_code",
+    request=models.RunCodeRequest,
+    answer=models.CodeResult,
+    summary="Run code",
+    description="Run code in a context of a thread's session, which is made where there is none. "
+    "Variables and imports stay in the context.",
+    tag="code",
+    creates=True,
+    repeatable=lambda request: request.idempotency_key is not None,
+    prepare=keyed,
+    errors=OF_CODE,
+)
+CONTEXTS = Operation(
+    name="contexts",
+    method="GET",
+    path="/contexts",
+    request=models.Target,
+    answer=models.ContextList,
+    summary="See which contexts a session has",
+    description="The contexts of a session. Asking does not count as use of it.",
+    tag="code",
+    scope="read",
+    errors=OF_SESSION,
+)
+CREATE_CONTEXT = Operation(
+    name="create_context",
+    method="POST",
+    path="/contexts",
+    request=models.CreateContextRequest,
+    answer=models.Context,
+    summary="Make a context",
+    description="Start a kernel with variables of its own, beside the default context.",
+    tag="code",
+    creates=True,
+    repeatable=lambda request: request.context_id is not None,
+    errors=(*OF_CONTEXT, errors.KernelMissing, errors.FileMissing, errors.Capacity),
+)
+RESTART_CONTEXT = Operation(
+    name="restart_context",
+    method="POST",
+    path="/contexts/restart",
+    request=models.ContextTarget,
+    answer=models.Context,
+    summary="Restart a context",
+    description="End the kernel of a context, with what runs there, and start a new one. Its "
+    "variables are gone.",
+    tag="code",
+    # The second time could end what was begun since.
+    repeatable=never,
+    errors=(*OF_CONTEXT, errors.KernelMissing, errors.Capacity),
+)
+REMOVE_CONTEXT = Operation(
+    name="remove_context",
+    method="POST",
+    path="/contexts/remove",
+    request=models.ContextTarget,
+    answer=models.Context,
+    summary="Remove a context",
+    description="End a context, with what runs there.",
+    tag="code",
+    repeatable=never,
+    errors=OF_CONTEXT,
+)
+INTERRUPT_CONTEXT = Operation(
+    name="interrupt_context",
+    method="POST",
+    path="/contexts/interrupt",
+    request=models.ContextTarget,
+    answer=models.Context,
+    summary="Interrupt what runs in a context",
+    description="As Ctrl-C does: the run ends with an error, and the context keeps its variables. "
+    "A kernel that does not end the run within 3 s is killed.",
+    tag="code",
+    repeatable=never,
+    errors=OF_CONTEXT,
+)
 LIST_FILES = Operation(
     name="list_files",
     method="GET",
@@ -242,8 +352,85 @@ HEALTH = Operation(
     scope="public",
     status=lambda health: 503 if health.status == "unhealthy" else 200,
 )
+REGISTRY = Operation(
+    name="registry",
+    method="GET",
+    path="/registry",
+    request=models.EmptyRequest,
+    answer=models.RegistryList,
+    summary="See which agents, tools and environments there are",
+    description="What the operator has declared and the caller may use.",
+    tag="registry",
+    scope="read",
+)
+CALL_TOOL = Operation(
+    name="call_tool",
+    method="POST",
+    path="/tools/call",
+    request=models.CallToolRequest,
+    answer=models.ToolAnswer,
+    summary="Call a tool",
+    description="Carry out a tool in the session of a thread, which is made where there is none, "
+    "and answer what to tell the model. A session that was made for an agent has the tools of that "
+    "agent, any other all of them.",
+    tag="registry",
+    creates=True,
+    repeatable=lambda request: request.idempotency_key is not None,
+    prepare=keyed,
+    errors=(*OF_EXECUTE, *OF_FILE, *OF_KERNEL, errors.DiskFull),
+)
+ARTIFACTS = Operation(
+    name="artifacts",
+    method="GET",
+    path="/artifacts",
+    request=models.ArtifactsRequest,
+    answer=models.ArtifactList,
+    summary="See which artifacts there are",
+    description="The files that runs have made, of live sessions and ended ones, newest first.",
+    tag="artifacts",
+    scope="read",
+)
+DELETE_ARTIFACT = Operation(
+    name="delete_artifact",
+    method="POST",
+    path="/artifact/delete",
+    request=models.ArtifactTarget,
+    answer=models.ArtifactDeleted,
+    summary="Delete an artifact",
+    description="Delete an artifact. The file in the sandbox stays.",
+    tag="artifacts",
+    # The second time it would say that there is no such artifact.
+    repeatable=never,
+    errors=(errors.NotFound,),
+)
+STORED_SESSIONS = Operation(
+    name="stored_sessions",
+    method="GET",
+    path="/api/sessions",
+    request=models.StoredSessionsRequest,
+    answer=models.StoredSessionList,
+    summary="Search the sessions there were",
+    description="Live sessions and ended ones, newest first, as far back as they are stored.",
+    tag="platform",
+    scope="read",
+)
+STORED_SESSION = Operation(
+    name="stored_session",
+    method="GET",
+    path="/api/sessions/{session_id}",
+    request=models.StoredSessionTarget,
+    answer=models.StoredSessionDetail,
+    summary="See what is stored of a session",
+    description="A session with its commands and artifacts, also after its end. Asking does not "
+    "count as use of it.",
+    tag="platform",
+    scope="read",
+    errors=(errors.SessionNotFound,),
+)
 
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
-    RESULT, COMMANDS, SIGNAL, STDIN, SESSIONS, RENAME,
+    RUN_CODE, CONTEXTS, CREATE_CONTEXT, RESTART_CONTEXT, REMOVE_CONTEXT, INTERRUPT_CONTEXT,
+    RESULT, COMMANDS, SIGNAL, STDIN, RESIZE, SESSIONS, RENAME, REGISTRY, CALL_TOOL,
+    ARTIFACTS, DELETE_ARTIFACT, STORED_SESSIONS, STORED_SESSION,
 )  # fmt: skip

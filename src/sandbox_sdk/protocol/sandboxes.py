@@ -7,14 +7,17 @@ from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.events import AnyEvent, CodeEvent, CommandEvent
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 
+EventsRequest = (
+    models.ExecuteRequest | models.FollowRequest | models.RunCodeRequest | models.FollowCodeRequest
+)
 STDIN_PIECE = 256 * 1024
 """Bytes in one request: in JSON six times as many at worst, well below the limit of a body."""
 
@@ -40,10 +43,8 @@ class Sandboxes(ABC):
         """Carry out an operation of the table."""
 
     @abstractmethod
-    def events(
-        self, request: models.ExecuteRequest | models.FollowRequest
-    ) -> AsyncGenerator[CommandEvent]:
-        """Run a command, or follow one that was started before, and yield its events."""
+    def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
+        """Run a command or code, or follow one that was started before, and yield its events."""
 
     @abstractmethod
     async def upload(
@@ -52,8 +53,10 @@ class Sandboxes(ABC):
         """Store a file. It appears once it is complete, or not at all."""
 
     @abstractmethod
-    def download(self, request: models.DownloadRequest) -> AbstractAsyncContextManager[Download]:
-        """Read a file, or a folder as a tar."""
+    def download(
+        self, request: models.DownloadRequest | models.ArtifactTarget
+    ) -> AbstractAsyncContextManager[Download]:
+        """Read a file, or a folder as a tar, or an artifact."""
 
     # Sessions
 
@@ -85,7 +88,7 @@ class Sandboxes(ABC):
 
     def stream(self, request: models.ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         """Run a command and yield its events as they happen."""
-        return self.events(to_run(request))
+        return cast(AsyncGenerator[CommandEvent], self.events(to_run(request)))
 
     async def check(self, request: models.ExecuteRequest) -> models.Verdict:
         """What the policy says of a command. It is not run, and no session is made."""
@@ -98,7 +101,7 @@ class Sandboxes(ABC):
         request = models.checked(
             models.FollowRequest, **_of(target), command_id=command_id, offset=offset
         )
-        return self.events(request)
+        return cast(AsyncGenerator[CommandEvent], self.events(request))
 
     async def result(self, target: models.Target, command_id: str) -> models.ExecuteResult:
         """The state of a command, with the output kept so far; `exit_code` is None while it runs.
@@ -149,6 +152,32 @@ class Sandboxes(ABC):
             receipt = await self.call(op.STDIN, request)
         return receipt
 
+    async def resize(
+        self, target: models.Target, command_id: str, *, rows: int, cols: int
+    ) -> models.CommandInfo:
+        """Set the size of the terminal of a command that was started with `pty`. Does nothing if
+        the command has ended. Raises InvalidRequest if it has no terminal, NotFound."""
+        request = models.checked(
+            models.ResizeRequest, **_of(target), command_id=command_id, rows=rows, cols=cols
+        )
+        return await self.call(op.RESIZE, request)
+
+    # Code
+
+    async def run_code(self, request: models.RunCodeRequest) -> models.CodeResult:
+        """Run code to its end. It goes on if the caller leaves."""
+        return await self.call(op.RUN_CODE, request)
+
+    def stream_code(
+        self, request: models.RunCodeRequest | models.FollowCodeRequest
+    ) -> AsyncGenerator[CodeEvent]:
+        """Run code, or follow a run, and yield its events as they happen."""
+        return cast(AsyncGenerator[CodeEvent], self.events(request))
+
+    async def contexts(self, target: models.Target) -> models.ContextList:
+        """The contexts of a session. Neither counts as a use of it, nor makes one."""
+        return await self.call(op.CONTEXTS, target)
+
     # Files
 
     async def upload_file(
@@ -178,6 +207,46 @@ class Sandboxes(ABC):
             models.ListRequest, **_of(target), path=path, recursive=recursive, limit=limit
         )
         return await self.call(op.LIST_FILES, request)
+
+    # What the operator has declared
+
+    async def registry(self) -> models.RegistryList:
+        """The agents, tools and environments there are."""
+        return await self.call(op.REGISTRY, models.EmptyRequest())
+
+    async def call_tool(self, request: models.CallToolRequest) -> models.ToolAnswer:
+        """Carry out a tool in the session of a thread, for its model."""
+        return await self.call(op.CALL_TOOL, request)
+
+    # What stays after the end of a session
+
+    async def artifacts(
+        self, *, thread_id: str | None = None, session_id: str | None = None, limit: int = 100
+    ) -> models.ArtifactList:
+        """The files that runs have made, newest first; of one thread or session, or of all."""
+        request = models.checked(
+            models.ArtifactsRequest, thread_id=thread_id, session_id=session_id, limit=limit
+        )
+        return await self.call(op.ARTIFACTS, request)
+
+    def download_artifact(self, artifact_id: str) -> AbstractAsyncContextManager[Download]:
+        """Read an artifact. Raises NotFound."""
+        return self.download(models.checked(models.ArtifactTarget, artifact_id=artifact_id))
+
+    async def delete_artifact(self, artifact_id: str) -> models.ArtifactDeleted:
+        """Delete an artifact. Raises NotFound."""
+        request = models.checked(models.ArtifactTarget, artifact_id=artifact_id)
+        return await self.call(op.DELETE_ARTIFACT, request)
+
+    async def stored_sessions(self, **wanted: Any) -> models.StoredSessionList:
+        """The sessions there were, newest first. wanted: fields of StoredSessionsRequest."""
+        request = models.checked(models.StoredSessionsRequest, **wanted)
+        return await self.call(op.STORED_SESSIONS, request)
+
+    async def stored_session(self, session_id: str) -> models.StoredSessionDetail:
+        """What is stored of a session, live or not. Raises SessionNotFound."""
+        request = models.checked(models.StoredSessionTarget, session_id=session_id)
+        return await self.call(op.STORED_SESSION, request)
 
 
 class Tenants(ABC):

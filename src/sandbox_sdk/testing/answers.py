@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from sandbox_sdk.protocol.models import CodeError
 from sandbox_sdk.testing.files import FakeFiles
 
 
@@ -23,6 +25,10 @@ class FakeAnswer:
     """How long it runs; `math.inf` is until it is killed or times out."""
     writes: Mapping[str, str | bytes] = field(default_factory=dict)
     """Files that it leaves behind."""
+    results: Sequence[Mapping[str, Any]] = ()
+    """Of code: what it shows, by MIME type; the last is the value of the last line."""
+    error: CodeError | None = None
+    """Of code: what it raises."""
 
 
 @dataclass(frozen=True, kw_only=True)

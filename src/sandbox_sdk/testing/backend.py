@@ -14,21 +14,33 @@ from collections.abc import (
     Awaitable,
     Callable,
     Mapping,
+    Sequence,
 )
 from typing import Any
 
 import anyio
 
+from sandbox_sdk.integrations.arguments import USUAL, parsed
+from sandbox_sdk.integrations.tools import AsyncSandboxTools
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import FileTooLarge
-from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, StartEvent
+from sandbox_sdk.protocol.errors import FileTooLarge, InvalidRequest
+from sandbox_sdk.protocol.events import (
+    AnyEvent,
+    CodeCollector,
+    CodeEvent,
+    ExitEvent,
+    StartEvent,
+)
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes
+from sandbox_sdk.testing import code
+from sandbox_sdk.testing.agents import FakeRegistry, FakeTool, ToolAnswering
 from sandbox_sdk.testing.answers import Answering, FakeAnswer, FakeCall, Script, answer_to
 from sandbox_sdk.testing.commands import FakeCommand
 from sandbox_sdk.testing.files import FakeFiles, resolve
-from sandbox_sdk.testing.sessions import RUNTIME, WORKER, End, FakeSession, FakeSessions
+from sandbox_sdk.testing.sessions import RUNTIME, WORKER, End, FakeSession, FakeSessions, Wanted
+from sandbox_sdk.testing.stored import FakeArtifacts, stored_detail, stored_sessions
 from sandbox_sdk.transfer import ByteChunks
 
 _LOOK_S = 0.005
@@ -52,8 +64,16 @@ class FakeBackend(Sandboxes):
     """
 
     def __init__(
-        self, *, capacity: int = 100, idle_timeout_s: float = 1800.0, upload_limit: int = 100 << 20
+        self,
+        *,
+        capacity: int = 100,
+        idle_timeout_s: float = 1800.0,
+        upload_limit: int = 100 << 20,
+        providers: Sequence[str] = (RUNTIME,),
+        most: models.LimitOptions | None = None,
     ) -> None:
+        """providers: what sessions can ask for; the first is the default. most: the limits up to
+        which they can ask, by default what a session has anyway."""
         self.ran: list[str] = []
         """Every command so far, oldest first."""
         self._capacity = capacity
@@ -61,8 +81,19 @@ class FakeBackend(Sandboxes):
             memory_bytes=512 << 20, cpus=0.5, pids=256, disk_bytes=1 << 30, command_timeout_s=30,
             output_limit_bytes=1 << 20, upload_limit_bytes=upload_limit, network="none",
         )  # fmt: skip
-        self._sessions = FakeSessions(capacity=capacity, idle_timeout_s=idle_timeout_s)
+        self._providers = list(providers)
+        usual = self._limits.values()
+        allowed = models.checked(models.SessionLimits, **(most or {})).given()
+        self._sessions = FakeSessions(
+            capacity=capacity,
+            idle_timeout_s=idle_timeout_s,
+            limits=usual,
+            most=models.merged(usual, {"command_timeout_s": models.MAX_TIMEOUT_S, **allowed}),
+            providers=self._providers,
+        )
         self._script: Script = []
+        self._registry = FakeRegistry()
+        self._artifacts = FakeArtifacts()
         self._handlers: Mapping[Operation[Any, Any], Callable[[Any], Awaitable[Any]]] = {
             op.CREATE_SESSION: self._create_session,
             op.SESSION: self._session,
@@ -71,12 +102,25 @@ class FakeBackend(Sandboxes):
             op.HEALTH: self._health,
             op.EXECUTE: self._execute,
             op.CHECK: self._check,
+            op.RUN_CODE: self._run_code,
+            op.CONTEXTS: self._contexts,
+            op.CREATE_CONTEXT: self._create_context,
+            op.RESTART_CONTEXT: self._restart_context,
+            op.REMOVE_CONTEXT: self._remove_context,
+            op.INTERRUPT_CONTEXT: self._interrupt_context,
             op.RESULT: self._result,
             op.COMMANDS: self._commands,
             op.SIGNAL: self._signal,
             op.STDIN: self._stdin,
+            op.RESIZE: self._resize,
             op.LIST_FILES: self._list_files,
             op.RENAME: self._rename,
+            op.REGISTRY: self._registry_list,
+            op.CALL_TOOL: self._call_tool,
+            op.ARTIFACTS: self._list_artifacts,
+            op.DELETE_ARTIFACT: self._delete_artifact,
+            op.STORED_SESSIONS: self._stored_sessions,
+            op.STORED_SESSION: self._stored_session,
         }
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
@@ -98,9 +142,13 @@ class FakeBackend(Sandboxes):
         hint: str | None = None,
         takes_s: float = 0.0,
         writes: Mapping[str, str | bytes] | None = None,
+        results: Sequence[Mapping[str, Any]] = (),
+        error: models.CodeError | None = None,
     ) -> None:
         """Set the answer to commands that begin with these words, or in which the pattern is found;
-        the latest that fits counts. A function is called for every such command."""
+        the latest that fits counts. A function is called for every such command.
+
+        Code is answered in the same way, with `results` and `error` besides."""
         answer = FakeAnswer(
             output=output,
             stderr=stderr,
@@ -108,8 +156,28 @@ class FakeBackend(Sandboxes):
             hint=hint,
             takes_s=takes_s,
             writes=writes or {},
+            results=results,
+            error=error,
         )
         self._script.insert(0, (command, answering or (lambda _: answer)))
+
+    def on_tool(
+        self,
+        name: str,
+        answering: ToolAnswering,
+        *,
+        description: str = "A tool.",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Declare a tool. The function gets its arguments and gives its text, or all of its
+        answer."""
+        schema = dict(parameters or {"type": "object"})
+        info = models.ToolInfo(name=name, description=description, parameters=schema)
+        self._registry.tools[name] = FakeTool(info, answering)
+
+    def on_agent(self, name: str, *, prompt: str = "", tools: Sequence[str] = USUAL) -> None:
+        """Declare an agent with tools of ours and declared ones."""
+        self._registry.add_agent(name, prompt=prompt, tools=tools)
 
     def files(self, thread_id: str) -> FakeFiles:
         """The files of a thread, to look at and to change. Raises SessionNotFound."""
@@ -123,11 +191,17 @@ class FakeBackend(Sandboxes):
 
     async def _create_session(self, request: models.CreateSessionRequest) -> models.Session:
         own_id = str(uuid.uuid4())
+        agent = None if request.agent is None else self._registry.agent(request.agent)
         session, state = self._sessions.open(
             models.Target(thread_id=request.thread_id or own_id),
-            env=request.env,
-            environment=request.environment,
-            idle_timeout_s=request.idle_timeout_s,
+            Wanted(
+                env=request.env,
+                environment=request.environment,
+                agent=agent,
+                idle_timeout_s=request.idle_timeout_s,
+                provider=request.provider,
+                limits=request.limits.given(),
+            ),
         )
         if request.thread_id is None:
             session.session_id = own_id
@@ -161,15 +235,39 @@ class FakeBackend(Sandboxes):
         session = self._sessions.find(target)
         session.ended = End.CLEANED
         return models.CleanupResult(
-            environment=session.environment, idle_timeout_s=session.idle_timeout_s
+            environment=session.environment,
+            idle_timeout_s=session.idle_timeout_s,
+            provider=session.provider,
+            limits=dict(session.limits),
+            agent=session.agent.name if session.agent else None,
         )
 
     async def _health(self, _request: models.EmptyRequest) -> models.Health:
         return models.Health(
-            status="healthy", role="fake", worker_id=WORKER, runtime=RUNTIME, pool_size=0,
-            active_sessions=len(self._sessions.live()), capacity=self._capacity, version="0",
-            uptime_s=0.0, checks={"runtime": "ok"},
+            status="healthy", role="fake", worker_id=WORKER, runtime=self._providers[0],
+            pool_size=0, active_sessions=len(self._sessions.live()), capacity=self._capacity,
+            version="0", uptime_s=0.0, checks={"runtime": "ok"}, providers=self._providers,
         )  # fmt: skip
+
+    async def _registry_list(self, _request: models.EmptyRequest) -> models.RegistryList:
+        return self._registry.listed()
+
+    async def _call_tool(self, request: models.CallToolRequest) -> models.ToolAnswer:
+        tool = self._registry.tool(request.tool, self._sessions.agent(request))
+        session, _ = self._sessions.open(request)
+        if tool is not None:
+            answer = tool.answering(request.arguments)
+            return models.ToolAnswer(text=answer) if isinstance(answer, str) else answer
+        try:
+            call = parsed(request.tool, request.arguments)
+        except ValueError as exc:
+            raise InvalidRequest(str(exc)) from None
+        async with AsyncSandboxTools(backend=self).operations(session.thread_id) as operations:
+            reply = await operations.call(call, request.idempotency_key)
+        result = reply.artifact if isinstance(reply.artifact, models.ExecuteResult) else None
+        return models.ToolAnswer(
+            text=reply.text, failed=reply.failed, result=result, images=list(reply.images)
+        )
 
     def _told(self, session: FakeSession, status: str) -> models.Session:
         return models.Session.model_validate({**session.fields(self._limits), "status": status})
@@ -187,9 +285,11 @@ class FakeBackend(Sandboxes):
         """Everything is allowed here."""
         return models.Verdict(allowed=True, policy="fake", mode="allow-all", doubts=[], commands=[])
 
-    async def events(
-        self, request: models.ExecuteRequest | models.FollowRequest
-    ) -> AsyncGenerator[CommandEvent]:
+    async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
+        if isinstance(request, models.RunCodeRequest):
+            for event in await self._code_events(request):
+                yield event
+            return
         state: models.SessionState = "live"
         offset, replayed = 0, False
         if isinstance(request, models.ExecuteRequest):
@@ -205,6 +305,51 @@ class FakeBackend(Sandboxes):
         await _ended(session, command)
         yield ExitEvent(**command.facts(), **about)
 
+    # Code
+
+    async def _code_events(self, request: models.RunCodeRequest) -> list[CodeEvent]:
+        session, state = self._sessions.open(request)
+        context, context_state = code.context_of(session, request)
+        command, replayed = self._started(session, request.as_command())
+        about = {"replayed": replayed, **_life(session, state)}
+        await _ended(session, command)
+        count = context.execution_count + (not replayed)
+        context = context.model_copy(update={"execution_count": count})
+        session.contexts[context.context_id] = context
+        start = StartEvent(command_id=command.command_id, **about)
+        return [start, *code.events_of(command, context, context_state, about)]
+
+    async def _run_code(self, request: models.RunCodeRequest) -> models.CodeResult:
+        collector = CodeCollector()
+        found = [collector.add(event) for event in await self._code_events(request)]
+        assert found[-1] is not None
+        return found[-1]
+
+    async def _contexts(self, target: models.Target) -> models.ContextList:
+        return models.ContextList(contexts=list(self._sessions.find(target).contexts.values()))
+
+    async def _create_context(self, request: models.CreateContextRequest) -> models.Context:
+        session, _ = self._sessions.open(request)
+        name = request.context_id or uuid.uuid4().hex[:12]
+        folder = posixpath.join(models.WORKSPACE, request.cwd or "")
+        made = code.new_context(name, request.language, folder, default=False)
+        return session.contexts.setdefault(name, made)
+
+    async def _restart_context(self, request: models.ContextTarget) -> models.Context:
+        session = self._sessions.find(request)
+        found = code.find_context(session, request.context_id)
+        session.contexts[found.context_id] = found.model_copy(update={"execution_count": 0})
+        return session.contexts[found.context_id]
+
+    async def _remove_context(self, request: models.ContextTarget) -> models.Context:
+        session = self._sessions.find(request)
+        found = code.find_context(session, request.context_id)
+        del session.contexts[found.context_id]
+        return found.model_copy(update={"state": "lost"})
+
+    async def _interrupt_context(self, request: models.ContextTarget) -> models.Context:
+        return code.find_context(self._sessions.find(request), request.context_id)
+
     async def _result(self, request: models.CommandTarget) -> models.ExecuteResult:
         session = self._sessions.find(request)
         return _result(session, "live", session.find(request.command_id))
@@ -216,6 +361,11 @@ class FakeBackend(Sandboxes):
     async def _signal(self, request: models.SignalRequest) -> models.CommandInfo:
         command = self._sessions.find(request).find(request.command_id)
         command.end(request.signal)
+        return command.info()
+
+    async def _resize(self, request: models.ResizeRequest) -> models.CommandInfo:
+        command = self._sessions.find(request).find(request.command_id)
+        command.resize(rows=request.rows, cols=request.cols)
         return command.info()
 
     async def _stdin(self, request: models.StdinRequest) -> models.StdinReceipt:
@@ -238,12 +388,21 @@ class FakeBackend(Sandboxes):
             stdin=request.stdin or "",
             files=session.files,
         )
-        answer = answer_to(call, self._script)
+        answer, pty = answer_to(call, self._script), request.pty
         for path, content in answer.writes.items():
             session.files[path] = content
         command = FakeCommand(
-            request, answer, call.cwd, stdin=call.stdin.encode(), stdin_open=request.stdin_open
+            request,
+            answer,
+            call.cwd,
+            stdin=call.stdin.encode(),
+            stdin_open=request.stdin_open or request.pty is not None,
+            size=None if pty is None else models.PtySize(rows=pty.rows, cols=pty.cols),
+            command_timeout_s=session.limits["command_timeout_s"],
         )
+        if request.artifacts:
+            written = {resolve(path): session.files[path] for path in answer.writes}
+            command.artifacts = self._artifacts.keep(session, written)
         session.commands.append(command)
         return command, False
 
@@ -270,7 +429,12 @@ class FakeBackend(Sandboxes):
         )
 
     @contextlib.asynccontextmanager
-    async def download(self, request: models.DownloadRequest) -> AsyncIterator[Download]:
+    async def download(
+        self, request: models.DownloadRequest | models.ArtifactTarget
+    ) -> AsyncIterator[Download]:
+        if isinstance(request, models.ArtifactTarget):
+            yield self._artifacts.download(request.artifact_id)
+            return
         session = self._sessions.find(request)
         session.use()
         entry, data = session.files.entry(request.path), session.files.read(request.path)
@@ -298,6 +462,27 @@ class FakeBackend(Sandboxes):
         return models.ListResult(
             path=request.path, entries=found[: request.limit], truncated=truncated
         )
+
+    # What stays after a session
+
+    async def _list_artifacts(self, request: models.ArtifactsRequest) -> models.ArtifactList:
+        return self._artifacts.find(request)
+
+    async def _delete_artifact(self, request: models.ArtifactTarget) -> models.ArtifactDeleted:
+        self._artifacts.delete(request.artifact_id)
+        return models.ArtifactDeleted(artifact_id=request.artifact_id)
+
+    async def _stored_sessions(
+        self, request: models.StoredSessionsRequest
+    ) -> models.StoredSessionList:
+        return stored_sessions(self._sessions.all(), request)
+
+    async def _stored_session(
+        self, request: models.StoredSessionTarget
+    ) -> models.StoredSessionDetail:
+        wanted = models.ArtifactsRequest(session_id=request.session_id)
+        kept = self._artifacts.find(wanted).artifacts
+        return stored_detail(self._sessions.all(), request.session_id, kept)
 
 
 async def _ended(session: FakeSession, command: FakeCommand) -> None:

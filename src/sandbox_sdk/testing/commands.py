@@ -13,8 +13,10 @@ from sandbox_sdk.protocol.errors import InvalidRequest, StdinClosed
 from sandbox_sdk.protocol.events import OutputEvent
 from sandbox_sdk.protocol.models import (
     COMMAND_TIMEOUT_S,
+    Artifact,
     CommandInfo,
     ExecuteRequest,
+    PtySize,
     SignalName,
     StdinReceipt,
 )
@@ -36,12 +38,15 @@ class FakeCommand:
     killed_at: float = math.inf
     stdin: bytes = b""
     stdin_open: bool = False
+    command_timeout_s: float = COMMAND_TIMEOUT_S
+    artifacts: list[Artifact] = field(default_factory=list)
+    size: PtySize | None = None
 
     @property
     def _timeout_s(self) -> float:
         if self.request.timeout is None and self.request.background:
             return math.inf
-        return self.request.timeout or COMMAND_TIMEOUT_S
+        return self.request.timeout or self.command_timeout_s
 
     @property
     def _ends_at(self) -> float:
@@ -81,17 +86,25 @@ class FakeCommand:
             "cwd": self.cwd,
             "signal": self.killed,
             "hint": None if self.running else self.answer.hint,
+            "artifacts": [] if self.running else self.artifacts,
         }
 
     def info(self) -> CommandInfo:
         return CommandInfo(
             command_id=self.command_id,
             idempotency_key=self.request.idempotency_key,
+            command=self.request.command,
             running=self.running,
             exit_code=self.exit_code,
             age_s=round(time.monotonic() - self.began, 3),
             output_bytes=self.output_bytes,
+            pty=self.size,
         )
+
+    def resize(self, *, rows: int, cols: int) -> None:
+        if self.size is None:
+            raise InvalidRequest(f"command {self.command_id} has no terminal: start it with pty")
+        self.size = PtySize(rows=rows, cols=cols)
 
     def end(self, name: SignalName) -> None:
         if self.running and name not in _NOT_ENDING:

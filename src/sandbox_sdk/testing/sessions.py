@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import (
     WORKSPACE,
+    AgentInfo,
+    Context,
     CreateSessionRequest,
     ExecuteRequest,
     Limits,
+    LimitValues,
     SessionState,
     SessionSummary,
     Target,
+    granted,
 )
+from sandbox_sdk.protocol.providers import no_provider
 from sandbox_sdk.testing.commands import FakeCommand
 from sandbox_sdk.testing.files import FakeFiles
 
@@ -32,6 +37,18 @@ class End(Enum):
     LOST = "lost"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a caller asks for."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    environment: str | None = None
+    agent: AgentInfo | None = None
+    idle_timeout_s: float | None = None
+    provider: str | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass
 class FakeSession:
     thread_id: str
@@ -39,13 +56,22 @@ class FakeSession:
     generation: int
     idle_timeout_s: float
     env: Mapping[str, str]
+    limits: LimitValues
     environment: str | None = None
+    provider: str = RUNTIME
+    agent: AgentInfo | None = None
     cwd: str = WORKSPACE
     files: FakeFiles = field(default_factory=FakeFiles)
     commands: list[FakeCommand] = field(default_factory=list)
+    contexts: dict[str, Context] = field(default_factory=dict)
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     last_used: float = field(default_factory=time.monotonic)
     ended: End | None = None
+    wanted: Wanted = field(default_factory=Wanted)
+
+    @property
+    def sandbox_id(self) -> str:
+        return f"box-{self.session_id[:8]}"
 
     def use(self) -> None:
         self.last_used = time.monotonic()
@@ -99,20 +125,27 @@ class FakeSession:
             "thread_id": self.thread_id,
             "generation": self.generation,
             "worker": WORKER,
-            "runtime": RUNTIME,
+            "runtime": self.provider,
+            "sandbox_id": self.sandbox_id,
             "environment": self.environment,
             "created_at": self.created_at,
             "expires_at": datetime.now(UTC) + left,
-            "limits": limits,
+            "limits": limits.with_values(self.limits),
+            "agent": self.agent,
         }
 
     def not_applied(self, request: CreateSessionRequest) -> list[str]:
         """The options of a request that this session does not have."""
         differ = {
             "environment": request.environment not in (None, self.environment),
+            "agent": request.agent not in (None, self.agent and self.agent.name),
             "env": bool(request.env) and request.env != self.env,
             "idle_timeout_s": request.idle_timeout_s not in (None, self.idle_timeout_s),
+            "provider": request.provider not in (None, self.provider),
         }
+        has = cast("dict[str, float]", self.limits)
+        asked = request.limits.given()
+        differ |= {f"limits.{name}": has.get(name) != value for name, value in asked.items()}
         return [name for name, differs in differ.items() if differs]
 
     def summary(self, limits: Limits) -> SessionSummary:
@@ -124,13 +157,28 @@ class FakeSession:
 class FakeSessions:
     """At most one live session a thread."""
 
-    def __init__(self, *, capacity: int, idle_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        idle_timeout_s: float,
+        limits: LimitValues,
+        most: LimitValues,
+        providers: Sequence[str],
+    ) -> None:
         self._capacity = capacity
         self._idle_timeout_s = idle_timeout_s
+        self._limits = limits
+        self._most = most
+        self._providers = providers
         self._all: list[FakeSession] = []
 
     def live(self) -> list[FakeSession]:
         return [session for session in self._all if session.live]
+
+    def all(self) -> list[FakeSession]:
+        """Ended ones too, oldest first."""
+        return list(self._all)
 
     def newest(self, thread_id: str) -> FakeSession | None:
         lives = [session for session in self._all if session.thread_id == thread_id]
@@ -149,12 +197,10 @@ class FakeSessions:
     def open(
         self,
         target: Target,
-        *,
-        env: Mapping[str, str] | None = None,
-        environment: str | None = None,
-        idle_timeout_s: float | None = None,
+        wanted: Wanted | None = None,
     ) -> tuple[FakeSession, SessionState]:
-        """By thread_id a session is made where there is none, by session_id it has to exist."""
+        """By thread_id a session is made where there is none, by session_id it has to exist.
+        wanted: left out, it is like the one that its thread lost."""
         if target.thread_id is None:
             return self.find(target), "live"
         before = self.newest(target.thread_id)
@@ -165,17 +211,41 @@ class FakeSessions:
                 f"at capacity: {self._capacity} of {self._capacity} sessions; retry in 5 s",
                 retry_after_s=5,
             )
+        wanted = wanted or _as_before(before)
+        provider = wanted.provider or self._providers[0]
+        if provider not in self._providers:
+            raise no_provider(provider, there=self._providers)
         session = FakeSession(
             thread_id=target.thread_id,
             session_id=str(uuid.uuid4()),
             generation=1 if before is None else before.generation + 1,
-            idle_timeout_s=idle_timeout_s or self._idle_timeout_s,
-            env=env or {},
-            environment=environment,
+            idle_timeout_s=wanted.idle_timeout_s or self._idle_timeout_s,
+            env=wanted.env,
+            environment=wanted.environment,
+            provider=provider,
+            limits=granted(wanted.limits, default=self._limits, most=self._most),
+            agent=wanted.agent,
+            wanted=wanted,
         )
         self._all.append(session)
-        again = before is not None and before.ended in (End.LOST, End.EXPIRED)
-        return session, "recreated" if again else "created"
+        return session, "recreated" if _was_lost(before) else "created"
+
+    def agent(self, target: Target) -> AgentInfo | None:
+        """That of the session which a call is for, before it is made."""
+        if target.thread_id is None:
+            return self.find(target).agent
+        newest = self.newest(target.thread_id)
+        return newest.agent if newest is not None and newest.live else _as_before(newest).agent
+
+
+def _was_lost(session: FakeSession | None) -> bool:
+    return session is not None and session.ended in (End.LOST, End.EXPIRED)
+
+
+def _as_before(session: FakeSession | None) -> Wanted:
+    if session is None or not _was_lost(session):
+        return Wanted()
+    return replace(session.wanted, env={})
 
 
 def missing(session: FakeSession | None, target: Target) -> errors.SandboxError:

@@ -12,12 +12,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.operations import OPERATIONS
 from sandbox_sdk.protocol.sandboxes import Tenants
+from sandbox_server.api.artifacts import artifact_route
 from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.code import code_route
 from sandbox_server.api.errors import install_error_handlers
 from sandbox_server.api.execute import execute_route
 from sandbox_server.api.files import UPLOAD, download_route, upload_route
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.middleware import BodyLimit, RequestLog
+from sandbox_server.api.multiplexed import multiplexed
 from sandbox_server.api.openapi import (
     DESCRIPTION,
     TAGS,
@@ -28,7 +31,10 @@ from sandbox_server.api.openapi import (
 )
 from sandbox_server.api.operations import operation_route
 from sandbox_server.api.origin import AllowedHosts, OriginGuard
+from sandbox_server.api.platform import FILES, platform_routes
 from sandbox_server.api.route import PublicRoute, Served
+from sandbox_server.api.terminal import terminal
+from sandbox_server.api.websockets import no_socket_route, socket_route
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -52,15 +58,22 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
+    app.state.at_stop = []
     keys = keys or ApiKeys([])
-    routes = _routes(Served(tenants, keys, limits))
+    served = Served(tenants, keys, limits)
+    routes = _routes(served)
     app.router.routes.extend(routes)
+    for path, handler in (("/terminal", terminal), ("/ws", multiplexed)):
+        of_page = None if keys.required else hosts or AllowedHosts()
+        app.router.routes.append(socket_route(path, handler, served=served, hosts=of_page))
+    app.router.routes.append(no_socket_route())
     install_docs(app)
     install_error_handlers(app)
     guards = [Middleware(RequestLog)]
     if not keys.required:
         guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts()))
-    guards.append(Middleware(BodyLimit, limits=limits, uploads=frozenset({UPLOAD})))
+    uploads, or_json = frozenset({UPLOAD}), frozenset(FILES)
+    guards.append(Middleware(BodyLimit, limits=limits, uploads=uploads, or_json=or_json))
     app.user_middleware.extend(guards)
     app.direct = _direct(routes, guards)
     return app
@@ -97,6 +110,10 @@ def _routes(served: Served) -> list[PublicRoute]:
     for operation in OPERATIONS:
         if operation is op.EXECUTE:
             routes += [execute_route(served), *bytes_of_files]
+        elif operation is op.RUN_CODE:
+            routes.append(code_route(served))
         elif operation is not op.CHECK:
             routes.append(operation_route(operation, served))
-    return routes
+        if operation is op.DELETE_ARTIFACT:
+            routes.append(artifact_route(served))
+    return [*routes, *platform_routes(served)]

@@ -7,7 +7,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import structlog
@@ -102,6 +102,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._header_bytes is None:
             return
+        # Not in on_message_begin: most headers come whole, and need no timer.
+        if self._deadline is None and not self._request_is_whole:
+            self._wait_for_client()
         self._header_bytes += len(data)
         if self._header_bytes > self._limits.header_bytes and not self.transport.is_closing():
             limit = self._limits.header_bytes
@@ -112,8 +115,6 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._header_bytes = 0
         self._request_is_whole = False
-        if self._deadline is None:
-            self._wait_for_client()
 
     def on_headers_complete(self) -> None:
         self._header_bytes = None
@@ -125,6 +126,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._request_is_whole = True
         self.scope["state"][WHOLE] = True
         super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on it is the connection of a WebSocket, and counts until that is closed."""
+        self._stop_waiting()
+        lost = functools.partial(self._connections.remove, self)
+        make = cast(Callable[..., asyncio.Protocol], self.config.ws_protocol_class)
+        self.ws_protocol_class = cast(type[asyncio.Protocol], functools.partial(make, lost))
+        super().handle_websocket_upgrade()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

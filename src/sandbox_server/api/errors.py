@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
+from starlette.routing import Match, Route
 
 from sandbox_sdk.protocol.errors import (
     InvalidRequest,
@@ -79,8 +80,20 @@ async def _sandbox_error(request: Request, error: Exception) -> ErrorResponse:
 
 async def _http_error(request: Request, error: Exception) -> ErrorResponse:
     assert isinstance(error, HTTPException)
-    asked = f"{request.method} {_clipped(request.url.path)}"
-    return error_response(_translated(error, asked), request.state.request_id, error.headers)
+    asked = f"{request.method} {clipped(request.url.path)}"
+    headers = error.headers
+    if error.status_code == 405:
+        headers = {"Allow": ", ".join(sorted(_methods(request)))}
+    return error_response(_translated(error, asked), request.state.request_id, headers)
+
+
+def _methods(request: Request) -> set[str]:
+    """Those of all routes with this path; the framework knows those of the first."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] != Match.NONE:
+            found |= route.methods or set()
+    return found
 
 
 def _translated(error: HTTPException, asked: str) -> SandboxError:
@@ -92,12 +105,16 @@ def _translated(error: HTTPException, asked: str) -> SandboxError:
     if isinstance(cause, ClientDisconnect):
         return ClientGone("the client disconnected")
     if error.status_code == 404:
-        return NotFound(f"there is no route for {asked}; /docs lists all routes")
+        return no_route(asked)
     if error.status_code == 405:
         return MethodNotAllowed(
             f"{asked} takes another method: see the Allow header of this answer, or /docs"
         )
     return InvalidRequest("the body cannot be read; send JSON in UTF-8, not deeply nested")
+
+
+def no_route(asked: str) -> NotFound:
+    return NotFound(f"there is no route for {asked}; /docs lists all routes")
 
 
 def _headers(error: SandboxError) -> dict[str, str]:
@@ -109,7 +126,7 @@ def _headers(error: SandboxError) -> dict[str, str]:
     return {"Connection": "close"} if isinstance(error, RequestTimeout) else {}
 
 
-def _clipped(text: str) -> str:
+def clipped(text: str) -> str:
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…"
 
 

@@ -18,6 +18,7 @@ SESSION: dict[str, Any] = {
     "workspace": "/workspace",
     "worker": "worker-1",
     "runtime": "docker",
+    "sandbox_id": "9f3c2b7a1d5e4f60",
     "environment": None,
     "created_at": "2025-01-01T12:00:00Z",
     "expires_at": "2025-01-01T12:30:00Z",
@@ -32,6 +33,7 @@ SESSION: dict[str, Any] = {
         "network": "none",
         "not_enforced": {},
     },
+    "agent": None,
     "not_applied": [],
 }
 
@@ -61,6 +63,8 @@ EXECUTE_RESULT: dict[str, Any] = {
     "reason": None,
     "hint": None,
     "replayed": False,
+    "artifacts": [],
+    "artifact_problems": [],
     "session_id": SESSION["session_id"],
     "generation": 1,
     "session_state": "live",
@@ -76,7 +80,7 @@ data: {"data":"4\\n","offset":0,"next_offset":2}
 
 id: c-1:2
 event: exit
-data: {"exit_code":0,"command_id":"c-1","duration_ms":2.4,"timed_out":false,"truncated":false,"output_bytes":2,"cwd":"/workspace","signal":null,"reason":null,"hint":null,"replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+data: {"exit_code":0,"command_id":"c-1","duration_ms":2.4,"timed_out":false,"truncated":false,"output_bytes":2,"cwd":"/workspace","signal":null,"reason":null,"hint":null,"replayed":false,"artifacts":[],"artifact_problems":[],"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
 
 """  # noqa: E501
 
@@ -108,14 +112,91 @@ EXECUTE_BODIES: dict[str, Any] = {
     },
 }
 
+CODE_RESULT: dict[str, Any] = {
+    "command_id": "c-2",
+    "context_id": "python",
+    "language": "python",
+    "context_state": "created",
+    "execution_count": 1,
+    "duration_ms": 3.1,
+    "timed_out": False,
+    "reason": None,
+    "truncated": False,
+    "output_bytes": 6,
+    "late_output": "",
+    "artifacts": [],
+    "artifact_problems": [],
+    "replayed": False,
+    "session_id": SESSION["session_id"],
+    "generation": 1,
+    "session_state": "live",
+    "stdout": "hello\n",
+    "stderr": "",
+    "results": [
+        {"data": {"text/plain": "2"}, "type": "text/plain", "is_main_result": True,
+         "display_id": None, "is_update": False},
+    ],
+    "error": None,
+}  # fmt: skip
+
+CODE_EVENTS = """id: c-2:0
+event: start
+data: {"command_id":"c-2","replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+
+id: c-2:6
+event: stdout
+data: {"data":"hello\\n","offset":0,"next_offset":6}
+
+id: c-2:62
+event: result
+data: {"data":{"text/plain":"2"},"type":"text/plain","is_main_result":true,"display_id":null,"is_update":false,"offset":6,"next_offset":62}
+
+id: c-2:62
+event: end
+data: {"command_id":"c-2","context_id":"python","language":"python","context_state":"created","execution_count":1,"duration_ms":3.1,"timed_out":false,"reason":null,"truncated":false,"output_bytes":6,"late_output":"","artifacts":[],"replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+
+"""  # noqa: E501
+
+CODE_BODIES: dict[str, Any] = {
+    "run": {
+        "summary": "Run Python",
+        "value": {"thread_id": "conv-42", "code": "print('hello')\n1 + 1"},
+    },
+    "context": {
+        "summary": "Run it in a context of its own",
+        "value": {"thread_id": "conv-42", "code": "x", "context_id": "analysis", "timeout": 120},
+    },
+    "follow": {
+        "summary": "Go on with a stream, with Last-Event-ID or ?command_id=&offset=",
+        "value": {"thread_id": "conv-42"},
+    },
+}
+
+CONTEXT: dict[str, Any] = {
+    "context_id": "analysis",
+    "language": "python",
+    "kernel": "python3",
+    "cwd": "/workspace",
+    "default": False,
+    "state": "idle",
+    "running": None,
+    "waiting": 0,
+    "execution_count": 1,
+    "memory_bytes": 44040192,
+}
+
 COMMAND_INFO: dict[str, Any] = {
     "command_id": "c-3",
     "idempotency_key": "build-7",
+    "command": "make all",
     "running": True,
     "exit_code": None,
     "age_s": 1.5,
     "output_bytes": 120,
+    "is_code": False,
+    "pty": None,
 }
+TERMINAL_INFO: dict[str, Any] = {**COMMAND_INFO, "pty": {"rows": 40, "cols": 132}}
 
 COMMAND_LIST: dict[str, Any] = {
     "commands": [
@@ -173,6 +254,42 @@ CLEANUP_RESULT: dict[str, Any] = {
     "status": "cleaned up",
     "environment": None,
     "idle_timeout_s": 1800.0,
+    "provider": "docker",
+    "limits": {"memory": 512 << 20, "cpus": 0.5, "pids": 256, "disk": 1 << 30},
+    "agent": None,
+}
+
+TOOL: dict[str, Any] = {
+    "name": "count_words",
+    "description": "Count the words of a file.",
+    "parameters": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}},
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+}
+
+REGISTRY: dict[str, Any] = {
+    "agents": [
+        {
+            "name": "editor",
+            "description": "Looks after texts.",
+            "environment": "Python3",
+            "tools": [TOOL],
+        }
+    ],
+    "tools": [TOOL],
+    "environments": [{"name": "Python3", "description": "Python 3 and bash."}],
+}
+
+TOOL_ANSWER: dict[str, Any] = {
+    "text": "12 notes.txt\n[exit code 0]",
+    "failed": False,
+    "result": {**EXECUTE_RESULT, "output": "12 notes.txt\n", "stdout": "12 notes.txt\n"},
+    "data": None,
+    "file": None,
+    "images": [],
 }
 
 HEALTH: dict[str, Any] = {
@@ -186,6 +303,78 @@ HEALTH: dict[str, Any] = {
     "version": "0.1.0",
     "uptime_s": 61.5,
     "checks": {"runtime": "ok"},
+    "providers": ["docker"],
+    "workers": [],
+}
+
+ARTIFACT: dict[str, Any] = {
+    "artifact_id": "5b1f0c2a9d3e4f6a@worker-1",
+    "thread_id": "conv-42",
+    "session_id": SESSION["session_id"],
+    "path": "/workspace/chart.png",
+    "size": 20480,
+    "sha256": UPLOAD_RESULT["sha256"],
+    "mime": "image/png",
+    "created_at": "2025-01-01T12:00:05Z",
+}
+
+ARTIFACT_LIST: dict[str, Any] = {"artifacts": [ARTIFACT], "truncated": False, "unreachable": []}
+
+STORED_SESSION: dict[str, Any] = {
+    "session_id": SESSION["session_id"],
+    "sandbox_id": SESSION["sandbox_id"],
+    "thread_id": "conv-42",
+    "generation": 1,
+    "provider": "docker",
+    "environment": "Python3",
+    "agent": None,
+    "worker": "worker-1",
+    "state": "cleaned",
+    "created_at": "2025-01-01T12:00:00Z",
+    "ended_at": "2025-01-01T12:10:00Z",
+    "commands": 1,
+}
+
+STORED_DETAIL: dict[str, Any] = {
+    **STORED_SESSION,
+    "log": [
+        {
+            "command_id": "c-1",
+            "command": "python3 chart.py",
+            "at": "2025-01-01T12:00:05Z",
+            "exit_code": 0,
+            "duration_ms": 812.4,
+            "output": "done\n",
+        }
+    ],
+    "log_truncated": False,
+    "artifacts": [ARTIFACT],
+}
+
+STARTED_SESSION: dict[str, Any] = {
+    "session_id": SESSION["session_id"],
+    "sandbox_id": SESSION["sandbox_id"],
+    "thread_id": SESSION["session_id"],
+    "provider": "docker",
+    "environment": "Python3",
+    "agent": None,
+    "url": f"http://127.0.0.1:8000/api/sessions/{SESSION['session_id']}",
+    "status": "created",
+    "worker": "worker-1",
+    "created_at": "2025-01-01T12:00:00Z",
+    "expires_at": "2025-01-01T12:30:00Z",
+}
+
+STOPPED_SESSION: dict[str, Any] = {"session_id": SESSION["session_id"], "status": "destroyed"}
+
+CODE_ANSWER: dict[str, Any] = {
+    "stdout": "42\n",
+    "stderr": "",
+    "results": [],
+    "artifacts": [],
+    "artifact_problems": [],
+    "error": None,
+    "session_id": SESSION["session_id"],
 }
 
 ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
@@ -203,10 +392,24 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
         200: answer("Healthy, or degraded.", HEALTH),
         503: {"model": Health, **answer("Unhealthy.", {**HEALTH, "status": "unhealthy"})},
     },
+    op.CONTEXTS: {200: answer("The contexts.", {"contexts": [CONTEXT]})},
+    op.CREATE_CONTEXT: {200: answer("The context.", CONTEXT)},
+    op.RESTART_CONTEXT: {200: answer("It is empty.", {**CONTEXT, "execution_count": 0})},
+    op.REMOVE_CONTEXT: {200: answer("It is gone.", {**CONTEXT, "state": "lost"})},
+    op.INTERRUPT_CONTEXT: {200: answer("Interrupted.", {**CONTEXT, "state": "busy"})},
     op.RESULT: {200: answer("The command.", EXECUTE_RESULT)},
     op.COMMANDS: {200: answer("The commands.", COMMAND_LIST)},
     op.SIGNAL: {200: answer("Sent; how the command stands.", COMMAND_INFO)},
     op.STDIN: {200: answer("Received.", STDIN_RECEIPT)},
+    op.RESIZE: {200: answer("Resized; how the command stands.", TERMINAL_INFO)},
     op.RENAME: {200: answer("Where it is now.", LIST_RESULT["entries"][0])},
     op.SESSIONS: {200: answer("The sessions.", SESSION_LIST)},
+    op.REGISTRY: {200: answer("What there is.", REGISTRY)},
+    op.CALL_TOOL: {200: answer("What to tell the model.", TOOL_ANSWER)},
+    op.ARTIFACTS: {200: answer("The artifacts.", ARTIFACT_LIST)},
+    op.DELETE_ARTIFACT: {200: answer("It is gone.", {"artifact_id": ARTIFACT["artifact_id"]})},
+    op.STORED_SESSIONS: {
+        200: answer("The sessions.", {"sessions": [STORED_SESSION], "truncated": False})
+    },
+    op.STORED_SESSION: {200: answer("The session.", STORED_DETAIL)},
 }

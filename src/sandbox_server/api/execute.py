@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.events import CommandEvent, StartEvent, parse_event_id
+from sandbox_sdk.protocol.events import AnyEvent, StartEvent, parse_event_id
 from sandbox_sdk.protocol.models import (
     CheckRequest,
     ExecuteRequest,
@@ -26,6 +26,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server import log_fields
 from sandbox_server.api import examples
+from sandbox_server.api.headers import header
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import (
     ALWAYS,
@@ -61,7 +62,7 @@ def execute_route(served: Served) -> KeyedRoute:
     )
 
 
-_EVENT_ID = 200
+EVENT_ID = 200
 
 
 class _Query(RequestModel):
@@ -70,8 +71,8 @@ class _Query(RequestModel):
 
 
 async def execute(asked: Asked) -> Response:
-    wants_events = EVENT_STREAM in asked.http.headers.get("accept", "").lower()
-    after = _resumed(asked.http)
+    wants_events = EVENT_STREAM.encode() in header(asked.http.scope, b"accept").lower()
+    after = resumed(asked.http)
     body = _parsed(await asked.body())
     bind_target(body)
     if isinstance(body, ExecuteRequest) and body.dry_run:
@@ -84,23 +85,23 @@ async def execute(asked: Asked) -> Response:
         return json_response(op.EXECUTE, result)
     if not wants_events:
         raise InvalidRequest(f"resuming a command needs the header Accept: {EVENT_STREAM}")
-    return await _streamed(asked, _events(asked, body, after), after or Position())
+    return await streamed(asked, _events(asked, body, after), after or Position())
 
 
-def _resumed(http: Request) -> Position | None:
+def resumed(http: Request) -> Position | None:
     """The position to resume a command from, if the request has one. Raises InvalidRequest."""
     if http.scope["query_string"]:
         query = parse_query(_Query, http)
         if query.command_id:
             return Position(query.command_id, query.offset)
-    last_event_id = http.headers.get("last-event-id")
+    last_event_id = header(http.scope, b"last-event-id").decode("latin-1")
     if not last_event_id:
         return None
     try:
         named, reached = parse_event_id(last_event_id)
     except ValueError:
         reached = -1
-    if reached < 0 or len(last_event_id) > _EVENT_ID:
+    if reached < 0 or len(last_event_id) > EVENT_ID:
         raise InvalidRequest("Last-Event-ID must be the id of an event of this route's stream")
     return Position(named, reached)
 
@@ -122,7 +123,7 @@ def _command(body: Target) -> ExecuteRequest:
     raise invalid_fields([{"type": "missing", "loc": ("command",), "msg": ""}])
 
 
-def _events(asked: Asked, body: Target, after: Position | None) -> AsyncIterator[CommandEvent]:
+def _events(asked: Asked, body: Target, after: Position | None) -> AsyncIterator[AnyEvent]:
     if after is None:
         return asked.sandboxes.events(_command(body))
     return asked.sandboxes.events(
@@ -135,7 +136,7 @@ def _events(asked: Asked, body: Target, after: Position | None) -> AsyncIterator
     )
 
 
-async def _streamed(asked: Asked, events: AsyncIterator[CommandEvent], after: Position) -> Response:
+async def streamed(asked: Asked, events: AsyncIterator[AnyEvent], after: Position) -> Response:
     async with AsyncExitStack() as stack:
         feed = await stack.enter_async_context(Feed(events))
         first = await feed.next()
@@ -163,7 +164,7 @@ async def _described(
         Body(openapi_examples=examples.EXECUTE_BODIES),
     ],
     last_event_id: Annotated[
-        str | None, Header(max_length=_EVENT_ID, description="Go on after this event of a stream.")
+        str | None, Header(max_length=EVENT_ID, description="Go on after this event of a stream.")
     ] = None,
     command_id: Annotated[
         str | None, Query(min_length=1, max_length=128, description="Go on with this command…")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import PurePosixPath
@@ -18,6 +19,7 @@ from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidPath, InvalidRequest
 from sandbox_sdk.protocol.models import (
     THREAD_ID,
+    ArtifactTarget,
     DownloadInfo,
     DownloadRequest,
     ThreadId,
@@ -52,7 +54,7 @@ UPLOAD_FORM: dict[str, Any] = {
                     "file": {
                         "type": "string",
                         "format": "binary",
-                        "description": "Comes last: what is behind it is refused.",
+                        "description": "Comes last where it can: it is then stored as it comes.",
                     },
                 },
             }
@@ -120,7 +122,12 @@ class _UploadQuery(RequestModel):
 
 async def upload_file(asked: Asked) -> Response:
     query = parse_query(_UploadQuery, asked.http)
-    form = await read_upload(asked.http, path=query.path, limits=asked.limits)
+    form = await read_upload(asked.http, query=dict(query), limits=asked.limits)
+    with contextlib.closing(form):
+        return await _stored(asked, query, form)
+
+
+async def _stored(asked: Asked, query: _UploadQuery, form: UploadForm) -> Response:
     fields = _merged(form, dict(query))
     fields["path"] = fields.get("path") or _own_name(form)
     try:
@@ -135,6 +142,11 @@ async def upload_file(asked: Asked) -> Response:
 async def download_file(asked: Asked) -> Response:
     request = parse_query(DownloadRequest, asked.http)
     bind_target(request)
+    return await downloaded(asked, request)
+
+
+async def downloaded(asked: Asked, request: DownloadRequest | ArtifactTarget) -> Response:
+    """The bytes that a request is about, as they come."""
     async with AsyncExitStack() as stack:
         download = await stack.enter_async_context(asked.sandboxes.download(request))
         headers = _headers(download.info)
@@ -215,8 +227,8 @@ async def _upload(
         str | None, Query(description="Where to; the file's own name if left out.")
     ] = None,
 ) -> Any:
-    """Store a file. It appears when it is whole, or not at all. In the form, `thread_id` or
-    `session_id` and `path` come before `file`; they may be given in the query instead."""
+    """Store a file. It appears when it is whole, or not at all. `thread_id` or `session_id` and
+    `path` may be given in the query instead of the form."""
 
 
 async def _download(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import re
 import time
 from urllib.parse import quote
-from uuid import uuid4
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,7 +21,7 @@ from sandbox_sdk.protocol.errors import (
 )
 from sandbox_server import log_fields
 from sandbox_server.api.errors import error_response, log_failure
-from sandbox_server.api.headers import announced_bytes, header
+from sandbox_server.api.headers import announced_bytes, header, is_form
 from sandbox_server.api.limits import ApiLimits
 
 log = structlog.get_logger(__name__)
@@ -70,15 +71,21 @@ class RequestLog:
             log.info(
                 "request",
                 method=scope["method"],
-                path=quote(scope["path"])[:MAX_LOGGED_PATH],
+                path=_loggable(scope["path"][:MAX_LOGGED_PATH]),
                 status=answer.status,
                 duration_ms=round((time.perf_counter() - started) * 1000, 1),
             )
 
 
+@functools.lru_cache(maxsize=64)
+def _loggable(path: str) -> str:
+    """Remembered: most requests are for one of few paths."""
+    return quote(path)[:MAX_LOGGED_PATH]
+
+
 def request_id(given: bytes) -> str:
     """The caller's X-Request-ID if it is safe to log, else a new id."""
-    return given.decode() if _REQUEST_ID.fullmatch(given) else uuid4().hex
+    return given.decode() if _REQUEST_ID.fullmatch(given) else os.urandom(16).hex()
 
 
 class _Answer:
@@ -109,22 +116,36 @@ to wait for it."""
 class BodyLimit:
     """Limits the size of request bodies, and the time to send them."""
 
-    def __init__(self, app: ASGIApp, *, limits: ApiLimits, uploads: frozenset[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: ApiLimits,
+        uploads: frozenset[str],
+        or_json: frozenset[str] = frozenset(),
+    ) -> None:
+        """uploads: paths that take a file. or_json: those that take it in JSON too, which may not
+        be larger than other JSON."""
         self._app = app
         self._limits = limits
         self._uploads = uploads
+        self._or_json = or_json
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] in WITH_BODY:
             limit = self._limits.json_bytes
             announced = announced_bytes(scope)
-            if scope["path"] in self._uploads:
+            if self._is_upload(scope):
                 # The route checks first, also what is announced: it can name the file.
                 limit = self._limits.upload_bytes + self._limits.form_bytes + LARGEST_PIECE
                 announced = 0
             body = _Body(receive, self._limits, limit=limit, announced=announced)
             receive = body.receive_at_once if scope["state"].get(WHOLE) else body.receive
         await self._app(scope, receive, send)
+
+    def _is_upload(self, scope: Scope) -> bool:
+        path = scope["path"]
+        return path in self._uploads or (path in self._or_json and is_form(scope))
 
 
 class _Body:

@@ -1,9 +1,16 @@
-"""Streaming parser for upload forms: the file is never kept, in memory or on disk."""
+"""Streaming parser for upload forms.
+
+A file whose sandbox and path are known before it comes is passed on as it comes. Where the fields
+come after it, it waits in a temporary file for them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import tempfile
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -24,6 +31,9 @@ if TYPE_CHECKING:
 MAX_FIELD = 8192
 FIELDS = ("thread_id", "session_id", "path")
 FILE = "file"
+_IN_MEMORY = 1 << 20
+"""Of a file that waits for its fields; more is on disk."""
+_PIECE = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -138,38 +148,76 @@ class FormReader:
 
 @dataclass(frozen=True)
 class UploadForm:
-    """The fields of an upload, and its file as a stream."""
+    """The fields of an upload, and its file as a stream. Close it."""
 
     fields: dict[str, str]
     filename: str | None
     chunks: AsyncIterator[bytes]
+    close: Callable[[], None] = lambda: None
 
 
-async def read_upload(request: Request, *, path: str | None, limits: ApiLimits) -> UploadForm:
-    """Read up to the start of the file; iterating over the chunks reads the rest.
+async def read_upload(
+    request: Request, *, query: Mapping[str, str | None], limits: ApiLimits
+) -> UploadForm:
+    """Read up to the start of the file; iterating over the chunks reads the rest. If the fields
+    before the file do not say where it goes, read all of the form.
 
-    path: as it is in the query, for messages. Raises InvalidRequest. The chunks also raise
-    FileTooLarge and ClientGone: the file is then incomplete.
+    query: the fields that are given there. Raises InvalidRequest; FileTooLarge and ClientGone,
+    also from the chunks: the file is then incomplete.
     """
     reader = FormReader(request.headers.get("content-type", ""), aiter(request.stream()))
+    given = {name: value for name, value in query.items() if value is not None}
     fields: dict[str, str] = {}
-    while part := await reader.next_part():
-        if part.name == FILE:
-            name = fields.get("path") or path or part.filename or "the file"
-            too_large = FileTooLarge.upload(name, limit_bytes=limits.upload_bytes)
-            # Here and not in BodyLimit, which does not know the name of the file.
-            if announced_bytes(request.scope) > limits.upload_bytes + limits.form_bytes:
-                raise too_large
-            chunks = _file(reader, limits.upload_bytes, too_large)
-            return UploadForm(fields, part.filename, chunks)
-        if part.name not in FIELDS or part.name in fields:
-            twice = "is there twice" if part.name in fields else "is not known"
-            raise InvalidRequest(
-                f"field {part.name[:100]!r} of the form {twice}: it may have"
-                f" {', '.join(FIELDS)} and {FILE}, each once"
-            )
-        fields[part.name] = await _field(reader, part.name)
-    raise InvalidRequest("the form has no field named `file`; send the file in one")
+    with contextlib.ExitStack() as unless_done:
+        held: _HeldFile | None = None
+        while part := await reader.next_part():
+            if part.name == FILE and held is None:
+                chunks = _file(reader, part, {**given, **fields}, request, limits)
+                if _says_where(given.keys() | fields.keys()):
+                    return UploadForm(fields, part.filename, _last(chunks, reader))
+                held = _HeldFile(part.filename)
+                unless_done.callback(held.close)
+                await held.take(chunks)
+            elif part.name in FIELDS and part.name not in fields:
+                fields[part.name] = await _field(reader, part.name)
+            else:
+                raise _surplus(part)
+        if held is None:
+            raise InvalidRequest("the form has no field named `file`; send the file in one")
+        unless_done.pop_all()
+        return UploadForm(fields, held.filename, held.chunks(), held.close)
+
+
+def _says_where(names: Collection[str]) -> bool:
+    return "path" in names and ("thread_id" in names or "session_id" in names)
+
+
+def _surplus(part: Part) -> InvalidRequest:
+    wrong = "is there twice" if part.name in (FILE, *FIELDS) else "is not known"
+    return InvalidRequest(
+        f"field {part.name[:100]!r} of the form {wrong}: it may have"
+        f" {', '.join(FIELDS)} and {FILE}, each once"
+    )
+
+
+class _HeldFile:
+    """A file that waits for the fields behind it. Close it."""
+
+    def __init__(self, filename: str | None) -> None:
+        self.filename = filename
+        self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - see close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    async def take(self, chunks: AsyncIterator[bytes]) -> None:
+        async for chunk in chunks:
+            await asyncio.to_thread(self._file.write, chunk)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        self._file.seek(0)
+        while chunk := await asyncio.to_thread(self._file.read, _PIECE):
+            yield chunk
 
 
 async def _field(reader: FormReader, name: str) -> str:
@@ -181,16 +229,33 @@ async def _field(reader: FormReader, name: str) -> str:
     return _text(bytes(value))
 
 
-async def _file(reader: FormReader, limit: int, too_large: FileTooLarge) -> AsyncIterator[bytes]:
+async def _file(
+    reader: FormReader,
+    part: Part,
+    fields: Mapping[str, str],
+    request: Request,
+    limits: ApiLimits,
+) -> AsyncIterator[bytes]:
+    """The bytes of the file. Raises FileTooLarge, also for what is announced: here and not in
+    BodyLimit, which does not know the name of the file."""
+    name = fields.get("path") or part.filename or "the file"
+    too_large = FileTooLarge.upload(name, limit_bytes=limits.upload_bytes)
+    if announced_bytes(request.scope) > limits.upload_bytes + limits.form_bytes:
+        raise too_large
     size = 0
     async for data in reader.data():
         size += len(data)
-        if size > limit:
+        if size > limits.upload_bytes:
             raise too_large
         yield data
-    if await reader.next_part() is not None:
-        # Too late for a field such as `path`. Raising discards the file.
-        raise InvalidRequest(f"put {', '.join(FIELDS)} before the file, and send one file a call")
+
+
+async def _last(chunks: AsyncIterator[bytes], reader: FormReader) -> AsyncIterator[bytes]:
+    """Chunks of a file that is passed on as it comes, so nothing may come after it."""
+    async for chunk in chunks:
+        yield chunk
+    if (part := await reader.next_part()) is not None:
+        raise _surplus(part)  # Which discards the file.
 
 
 def _text(data: bytes) -> str:

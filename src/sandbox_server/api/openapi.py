@@ -19,9 +19,16 @@ from sandbox_server.api.auth import SCHEMES
 TITLE = "Sandboxes"
 TAGS = [
     {"name": "sandboxes", "description": "The whole contract: eight operations."},
+    {"name": "code", "description": "Code in contexts, on the Jupyter kernels of a sandbox."},
     {"name": "commands", "description": "Commands that were started before."},
     {"name": "sessions", "description": "All sessions at a glance."},
     {"name": "files", "description": "More to do with files."},
+    {"name": "registry", "description": "Agents and tools that the operator has declared."},
+    {"name": "artifacts", "description": "Files that outlive their session."},
+    {
+        "name": "platform",
+        "description": "Sessions on a provider, in an environment, and what is stored of them.",
+    },
 ]
 DESCRIPTION = """\
 Isolated places in which agents run commands and keep files.

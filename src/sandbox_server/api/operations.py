@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Body, Query
+from fastapi import Body, Path, Query
 from pydantic import ValidationError
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 
 from sandbox_sdk.protocol import errors, models
@@ -93,10 +93,11 @@ def invalid_body(
     return invalid_fields(found, known=model.model_fields)
 
 
-def parse_query(model: type[_Parsed], http: Request) -> _Parsed:
-    """Unknown query parameters are ignored. Raises InvalidRequest."""
+def parse_query(model: type[_Parsed], http: HTTPConnection) -> _Parsed:
+    """With what the path names. Unknown query parameters are ignored. Raises InvalidRequest."""
     query = http.scope["query_string"].decode("latin-1")
     given = dict(parse_qsl(query, keep_blank_values=True, errors="replace"))
+    given.update(http.path_params)
     known = {name: value for name, value in given.items() if name in model.model_fields}
     try:
         return model.model_validate_strings(known, strict=False)
@@ -162,8 +163,8 @@ def _described(operation: Operation[Any, Any]) -> Callable[..., Any]:
     def described() -> None:
         raise AssertionError("this function only has a signature")
 
-    parameters = []
-    if operation.request is not models.EmptyRequest:
+    parameters = _in_path(operation)
+    if operation.request is not models.EmptyRequest and not parameters:
         place = Body() if operation.method == "POST" else Query()
         kind: Any = operation.request
         default: Any = inspect.Parameter.empty
@@ -180,6 +181,20 @@ def _described(operation: Operation[Any, Any]) -> Callable[..., Any]:
     described.__name__ = operation.name
     described.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return described
+
+
+def _in_path(operation: Operation[Any, Any]) -> list[inspect.Parameter]:
+    """The fields that the path names. None of our paths leaves others for the query."""
+    fields = operation.request.model_fields
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=Annotated[str, *field.metadata, Path(description=field.description)],
+        )
+        for name, field in fields.items()
+        if f"{{{name}}}" in operation.path
+    ]
 
 
 def _may_be_empty(model: type[models.Request]) -> bool:

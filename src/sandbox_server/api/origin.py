@@ -67,7 +67,7 @@ class OriginGuard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = _refusal(scope, self._hosts) if scope["type"] == "http" else ""
+        refused = refusal(scope, self._hosts) if scope["type"] == "http" else ""
         if not refused:
             await self._app(scope, receive, send)
             return
@@ -76,7 +76,7 @@ class OriginGuard:
         await error_response(error, scope["state"]["request_id"])(scope, receive, send)
 
 
-def _refusal(scope: Scope, hosts: AllowedHosts) -> str:
+def refusal(scope: Scope, hosts: AllowedHosts) -> str:
     """Why a request is refused; empty if it is not."""
     given: dict[bytes, list[str]] = {name: [] for name in _LOOKED_AT}
     for name, value in scope["headers"]:

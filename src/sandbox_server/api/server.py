@@ -14,7 +14,9 @@ from fastapi import FastAPI
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.api.connections import bounded_protocol
+from sandbox_server.api.handover import Handover
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.websockets import MAX_MESSAGE, CountedWebSocket
 from sandbox_server.tasks import stop as stop_tasks
 
 
@@ -26,10 +28,16 @@ async def serve_app(
     on_listening: Callable[[], Awaitable[None]],
     stop: asyncio.Event,
     drain_timeout_s: float,
+    handover: Handover | None = None,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or `stop`; then finish open requests within drain_timeout_s."""
+    """Serve until SIGINT, SIGTERM or `stop`; then finish open requests within drain_timeout_s.
+
+    handover: of a process that is one of several.
+    """
     config = server_config(app, limits, drain_timeout_s=drain_timeout_s)
-    server = _Server(config, on_listening)
+    if handover is not None:
+        config.http = cast(type[asyncio.Protocol], handover.protocol(limits))
+    server = _Server(config, on_listening, handover)
     stopping = asyncio.create_task(_stop_on(stop, server))
     try:
         await server.serve([listener])
@@ -41,7 +49,8 @@ def server_config(app: FastAPI, limits: ApiLimits, *, drain_timeout_s: float) ->
     return uvicorn.Config(
         app,
         http=cast(type[asyncio.Protocol], bounded_protocol(limits)),
-        ws="none",
+        ws=cast(type[asyncio.Protocol], CountedWebSocket),
+        ws_max_size=MAX_MESSAGE,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=round(drain_timeout_s),
@@ -56,9 +65,15 @@ async def _stop_on(stop: asyncio.Event, server: uvicorn.Server) -> None:
 class _Server(uvicorn.Server):
     """Calls on_listening, and handles signals in the event loop."""
 
-    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_listening: Callable[[], Awaitable[None]],
+        handover: Handover | None,
+    ) -> None:
         super().__init__(config)
         self._on_listening = on_listening
+        self._handover = handover
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -74,11 +89,31 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def main_loop(self) -> None:
+        if self._handover is not None:
+            self._handover.start(self._protocol)
         callback = asyncio.ensure_future(self._on_listening())
         try:
             await super().main_loop()
         finally:
             await stop_tasks(callback)
+            if self._handover is not None:
+                await self._handover.stop()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Before waiting for open answers, end those that have no end of their own."""
+        for end in self.config.app.state.at_stop:  # type: ignore[union-attr]
+            end()
+        await super().shutdown(sockets)
+
+    def _protocol(self, *, first: bytes) -> asyncio.Protocol:
+        """For a connection that another process has passed on."""
+        make = cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class)
+        return make(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            first=first,
+        )
 
 
 def resolved(host: str, port: int) -> tuple[int, Any]:
@@ -93,9 +128,9 @@ def resolved(host: str, port: int) -> tuple[int, Any]:
     return family, address
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A bound socket. It refuses connections until the server listens. Raises
-    RuntimeUnavailable."""
+def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A bound socket. It refuses connections until the server listens. shared: there may be more of
+    them on the same port. Raises RuntimeUnavailable."""
     family, address = resolved(host, port)
     try:
         # IPPROTO_TCP explicitly: asyncio sets TCP_NODELAY only on such sockets.
@@ -104,6 +139,8 @@ def bound(host: str, port: int) -> socket.socket:
         raise RuntimeUnavailable(f"cannot listen on {host}: {exc.strerror}") from exc
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
     except OSError as exc:
         listener.close()

@@ -14,7 +14,15 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sandbox_sdk.protocol.errors import Internal, SandboxError
-from sandbox_sdk.protocol.events import CommandEvent, GapEvent, OutputEvent, StartEvent, event_id
+from sandbox_sdk.protocol.events import (
+    AnyEvent,
+    CodeErrorEvent,
+    GapEvent,
+    OutputEvent,
+    ResultEvent,
+    StartEvent,
+    event_id,
+)
 from sandbox_server.api.errors import error_body, log_failure
 
 EVENT_STREAM = "text/event-stream"
@@ -48,9 +56,9 @@ class Feed:
     """Reads events from an iterator in a task, so that a timeout while waiting does not cancel the
     iterator. Leaving the feed closes the iterator."""
 
-    def __init__(self, events: AsyncIterator[CommandEvent]) -> None:
+    def __init__(self, events: AsyncIterator[AnyEvent]) -> None:
         self._events = events
-        self._queue: asyncio.Queue[CommandEvent | _Ended] = asyncio.Queue(AHEAD)
+        self._queue: asyncio.Queue[AnyEvent | _Ended] = asyncio.Queue(AHEAD)
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._pump())
@@ -60,7 +68,7 @@ class Feed:
         self._task.cancel()
         await asyncio.wait([self._task])
 
-    async def next(self, *, patience_s: float | None = None) -> CommandEvent | Silence | None:
+    async def next(self, *, patience_s: float | None = None) -> AnyEvent | Silence | None:
         """The next event, None after the last, Silence on a timeout. Raises what the iterator
         raises."""
         try:
@@ -110,7 +118,7 @@ class EventResponse(HoldingResponse):
     def __init__(
         self,
         feed: Feed,
-        first: CommandEvent | Silence | None,
+        first: AnyEvent | Silence | None,
         *,
         held: AsyncExitStack,
         after: Position,
@@ -123,7 +131,7 @@ class EventResponse(HoldingResponse):
         self._position = after
         super().__init__(self._frames(first), held=held, headers=HEADERS, media_type=EVENT_STREAM)
 
-    async def _frames(self, event: CommandEvent | Silence | None) -> AsyncIterator[bytes]:
+    async def _frames(self, event: AnyEvent | Silence | None) -> AsyncIterator[bytes]:
         try:
             while event is not None:
                 yield KEEP_ALIVE if isinstance(event, Silence) else self._frame(event)
@@ -131,11 +139,11 @@ class EventResponse(HoldingResponse):
         except Exception as error:
             yield self._error_frame(error)
 
-    def _frame(self, event: CommandEvent) -> bytes:
+    def _frame(self, event: AnyEvent) -> bytes:
         """The id is the position after this event: a client that resumes from it misses nothing."""
         if isinstance(event, StartEvent):
             self._position = replace(self._position, command_id=event.command_id)
-        if isinstance(event, (OutputEvent, GapEvent)):
+        if isinstance(event, (OutputEvent, GapEvent, ResultEvent, CodeErrorEvent)):
             self._position = replace(self._position, offset=event.next_offset)
         where = event_id(self._position.command_id, self._position.offset)
         return f"id: {where}\n".encode() + _frame(

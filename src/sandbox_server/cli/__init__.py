@@ -5,12 +5,24 @@ from __future__ import annotations
 
 import typer
 
-from sandbox_server.cli import config, doctor, drain, image, init, policy, serve
+from sandbox_server.cli import (
+    config,
+    doctor,
+    drain,
+    environments,
+    image,
+    init,
+    policy,
+    registry,
+    serve,
+)
 
 
 def add_commands(app: typer.Typer) -> None:
     """Entry point: adds these subcommands to `sandbox`."""
     for command in (serve.serve, init.init, drain.drain, doctor.doctor, config.config):
         app.command()(command)
+    app.add_typer(environments.app, name="environments")
     app.add_typer(image.app, name="image")
     app.add_typer(policy.app, name="policy")
+    app.add_typer(registry.app, name="registry")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shlex
 import sys
@@ -17,12 +18,13 @@ from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.options import Json, SettingsFile
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_server.cli.config import print_settings
+from sandbox_server.event_loop import fast_loop
 
 if TYPE_CHECKING:
     from sandbox_sdk.protocol.models import Limits
     from sandbox_sdk.protocol.sandboxes import Tenants
     from sandbox_server.main import Left
-    from sandbox_server.service import SandboxService
+    from sandbox_server.service import SandboxService, ServiceFacts
     from sandbox_server.settings import Settings
 
 _LOOK_S = 0.1
@@ -49,6 +51,9 @@ def serve(
         bool | None,
         typer.Option("--destroy-on-exit", help="End all boxes when the server ends."),
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes, for as many cores [default: 1].")
+    ] = None,
     settings_file: SettingsFile = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Check the settings, print them and stop.")
@@ -66,7 +71,9 @@ def serve(
     soon as the server listens.
     """
     caller = Caller(json=as_json)
-    given = {"role": role, "host": host, "port": port, "runtime": runtime}
+    given = {
+        "role": role, "host": host, "port": port, "runtime": runtime, "processes": processes
+    }  # fmt: skip
     flags = {"insecure": insecure, "destroy_on_exit": destroy_on_exit}
     try:
         settings = _load(settings_file, {**given, **flags})
@@ -85,7 +92,12 @@ def serve(
         for name, value in options.items()
         if value is not None
     )
-    caller.run(_end_sessions(caller, settings) if end_sessions else _serve(caller, settings, again))
+    if end_sessions:
+        caller.run(_end_sessions(caller, settings), loop=fast_loop())
+    if settings.processes > 1 and settings.role != "coordinator":
+        _serve_processes(caller, settings, again)
+    else:
+        caller.run(_serve(caller, settings, again), loop=fast_loop())
 
 
 def _load(file: Path | None, given: dict[str, Any]) -> Settings:
@@ -135,14 +147,44 @@ async def _serve(caller: Caller, settings: Settings, again: str) -> None:
         if not isinstance(tenants, SandboxService):
             await _greet_for_fleet(caller, url, tenants)
         elif caller.json:
-            facts = tenants.facts
-            limits = facts.limits.model_dump(mode="json")
-            caller.tell({"url": url, "runtime": facts.runtime, "why": facts.why, "limits": limits})
+            _tell_facts(caller, url, tenants.facts)
         elif settings.log_format != "json":  # With JSON, stderr is read by a program.
-            print(greeting(url, tenants, settings), file=sys.stderr, flush=True)
+            print(greeting(url, tenants.facts, settings), file=sys.stderr, flush=True)
             await _warming(tenants, settings.pool_size)
 
     left = await serve(settings, on_listening=greet)
+    _part(caller, settings, left, again)
+
+
+def _serve_processes(caller: Caller, settings: Settings, again: str) -> None:
+    """Without an event loop: that belongs to each of the processes."""
+    from sandbox_server import logs
+    from sandbox_server.processes.serving import serve_processes
+
+    logs.configure(form=settings.log_format, level=settings.log_level)
+    gc.enable()  # The start is over, see main().
+
+    def greet(url: str, facts: ServiceFacts) -> None:
+        if caller.json:
+            _tell_facts(caller, url, facts)
+        elif settings.log_format != "json":
+            print(greeting(url, facts, settings), file=sys.stderr, flush=True)
+
+    try:
+        _part(caller, settings, serve_processes(settings, on_listening=greet), again)
+    except (SandboxError, OSError) as exc:
+        caller.fail(exc)
+
+
+def _tell_facts(caller: Caller, url: str, facts: ServiceFacts) -> None:
+    limits, providers = facts.limits.model_dump(mode="json"), list(facts.by_provider)
+    caller.tell(
+        {"url": url, "runtime": facts.runtime, "why": facts.why, "limits": limits,
+         "providers": providers}
+    )  # fmt: skip
+
+
+def _part(caller: Caller, settings: Settings, left: Left, again: str) -> None:
     if not caller.json and settings.log_format != "json":
         print(farewell(left, settings.role, again), file=sys.stderr, flush=True)
 
@@ -197,18 +239,19 @@ async def _warming(service: SandboxService, wanted: int) -> None:
     print(f"  {boxes} warm after {took_s:.1f} s", file=sys.stderr, flush=True)
 
 
-def greeting(url: str, service: SandboxService, settings: Settings) -> str:
+def greeting(url: str, facts: ServiceFacts, settings: Settings) -> str:
     """The runtime, the limits, and commands to try."""
     snippet = 'print(SandboxClient("demo").execute("cat four greeting").output)'
-    facts, idle_min = service.facts, settings.idle_timeout / 60
+    idle_min = settings.idle_timeout / 60
     lacks = "".join(
         f"\n    {name:<9}{_wrapped(why)}" for name, why in facts.limits.not_enforced.items()
     )
     keyed = bool(settings.api_keys.get_secret_value())
     header = ' -H "authorization: Bearer $SANDBOX_API_KEY"' if keyed else ""
     needs_key = "\n  (set SANDBOX_API_KEY to one of the keys first)" if keyed else ""
+    console = f", console at {url}/console" if settings.console else ""
     return f"""
-  Sandboxes at {url}, reference at {url}/docs
+  Sandboxes at {url}, reference at {url}/docs{console}
 
   runtime    {_wrapped(facts.why)}
   each box   {_limits(facts.limits)}

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Fi
 
     makes_boxes: whether boxes are made on this machine, not by a remote server.
     """
-    wants = settings.runtime if makes_boxes else ""
+    wants = settings.provider_names() if makes_boxes else ()
     yield _python()
     yield await asyncio.to_thread(_namespaces)
     yield await asyncio.to_thread(_groups)
@@ -42,7 +42,7 @@ async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Fi
     async for finding in _docker(settings, wants):
         answers = answers or finding.state is State.OK
         yield finding
-    needed = wants == "bubblewrap" or (wants == "auto" and not answers)
+    needed = "bubblewrap" in wants or ("auto" in wants and not answers)
     yield await asyncio.to_thread(_bubblewrap, settings, needed=needed)
     if url := settings.redis():
         yield await _redis(url)
@@ -93,7 +93,7 @@ def _disk(folder: Path) -> Finding:
     return Finding(name="disk", state=State.MISSING, told=told, fix=fix)
 
 
-async def _docker(settings: Settings, wants: str) -> AsyncGenerator[Finding]:
+async def _docker(settings: Settings, wants: Collection[str]) -> AsyncGenerator[Finding]:
     try:
         from sandbox_server.runtime.docker.enforcement import obstacle_to_burst
         from sandbox_server.runtime.docker.engine import Endpoint, Engine
@@ -101,11 +101,11 @@ async def _docker(settings: Settings, wants: str) -> AsyncGenerator[Finding]:
         engine = Engine(Endpoint.of())
     except ImportError as exc:
         fix = "pip install 'agent-sandbox[docker]'"
-        state = _lack(needed=wants == "docker")
+        state = _lack(needed="docker" in wants)
         yield Finding(name="docker engine", state=state, told=str(exc), fix=fix)
         return
     except SandboxError as exc:
-        yield _no_engine(exc.message, needed=wants == "docker")
+        yield _no_engine(exc.message, needed="docker" in wants)
         return
     try:
         async with asyncio.timeout(_ANSWER_S):
@@ -114,10 +114,10 @@ async def _docker(settings: Settings, wants: str) -> AsyncGenerator[Finding]:
         if why := obstacle_to_burst(info, unix_socket=bool(engine.endpoint.path)):
             told += f", no CPU burst: {why}"
         yield Finding(name="docker engine", state=State.OK, told=told)
-        yield await _image(engine, settings.image, needed=wants in ("docker", "auto"))
+        yield await _image(engine, settings.image, needed="docker" in wants or "auto" in wants)
         yield _gvisor(info, settings.docker_runtime or "")
     except (SandboxError, TimeoutError) as exc:
-        yield _no_engine(str(exc) or "no answer", needed=wants == "docker")
+        yield _no_engine(str(exc) or "no answer", needed="docker" in wants)
     finally:
         await engine.close()
 

@@ -45,9 +45,16 @@ _NAMESPACES = {"mount": "mnt", "cgroup": "cgroup", "uts": "uts", "ipc": "ipc", "
 
 
 async def examine_security(settings: Settings) -> AsyncGenerator[Finding]:
-    """Make a box as the server would, measure it from inside, and destroy it."""
+    """Make a box of each provider as the server would, measure it from inside, and destroy it."""
+    for name in settings.provider_names():
+        async with contextlib.aclosing(_of_provider(name, settings)) as findings:
+            async for finding in findings:
+                yield finding
+
+
+async def _of_provider(name: str, settings: Settings) -> AsyncGenerator[Finding]:
     try:
-        runtime, why = await choose(settings.runtime, settings.runtime_options())
+        runtime, why = await choose(name, settings.runtime_options())
     except SandboxError as exc:
         yield _no_box(exc)
         return
@@ -78,6 +85,8 @@ async def _examine(runtime: Runtime, settings: Settings) -> AsyncGenerator[Findi
         yield await asyncio.to_thread(_of_bubblewrap)
     # If this process is killed, no other one adopts the box: it must end soon by itself.
     spec = replace(settings.box_spec(f"doctor-{uuid.uuid4().hex[:12]}"), deadman_s=2 * _PROBE_S)
+    if spec.network not in runtime.networks:
+        spec = replace(spec, network="none")
     promised = Promised(
         runtime=runtime.name,
         gvisor=gvisor,

@@ -64,7 +64,9 @@ class SessionIndex:
         await self._store.set_field(key, record.session_id, encode(record))
         after = (before.session_id, before.epoch, before.status.value) if before else ("", 0, "")
         thread = self._store.thread_key(record.tenant, record.thread_id)
+        await self._keep_asked([record])
         if not await self._store.begin(thread, encode(record), after=after):
+            await self._store.delete(self._asked_key(record))
             await self._unhold(record)
             return False
         await self.note(record)
@@ -75,6 +77,7 @@ class SessionIndex:
         if not records:
             return []
         held_key = self._store.held_key(records[0].worker)
+        await self._keep_asked(records)
         return await self._store.restore(held_key, [self._restored(each) for each in records])
 
     def _restored(self, record: Record) -> Restored:
@@ -91,6 +94,7 @@ class SessionIndex:
         remembered = await self._store.end(thread, encode(record), ttl_s=REMEMBER_S)
         key = self._store.session_key(record.tenant, record.session_id)
         await self._store.set(key, remembered, ttl_s=REMEMBER_S)
+        await self._store.expire(self._asked_key(record), ttl_s=REMEMBER_S)
         await self._unhold(record)
 
     async def note(self, record: Record) -> None:
@@ -98,12 +102,27 @@ class SessionIndex:
         key = self._store.session_key(record.tenant, record.session_id)
         ttl_s = None if record.status == Status.LIVE else REMEMBER_S
         await self._store.set(key, encode(record), ttl_s=ttl_s)
+        if ttl_s is not None:
+            await self._store.expire(self._asked_key(record), ttl_s=ttl_s)
 
     async def drop(self, record: Record) -> None:
         """Undo a record that should not have been written."""
         await self._store.delete(self._store.thread_key(record.tenant, record.thread_id))
         await self._store.delete(self._store.session_key(record.tenant, record.session_id))
+        await self._store.delete(self._asked_key(record))
         await self._unhold(record)
+
+    async def with_asked(self, record: Record) -> Record:
+        """The record with what its session was asked for."""
+        text = await self._store.get(self._asked_key(record))
+        return record if text is None else replace(record, asked=json.loads(text))
+
+    async def _keep_asked(self, records: Sequence[Record]) -> None:
+        kept = [(self._asked_key(record), dict(record.asked)) for record in records if record.asked]
+        await self._store.pipeline([("SET", key, json.dumps(asked)) for key, asked in kept])
+
+    def _asked_key(self, record: Record) -> str:
+        return self._store.asked_key(record.tenant, record.session_id)
 
     async def _unhold(self, record: Record) -> None:
         await self._store.drop_field(self._store.held_key(record.worker), record.session_id)
@@ -142,6 +161,23 @@ class SessionIndex:
                 retry_after_s=retry_s,
             )
 
+    async def is_news(self, records: Sequence[Record]) -> bool:
+        """Whether Redis, emptied a moment ago, knows one of these from nobody, or only from the
+        same epoch of their worker: others may not have told it what they have, yet."""
+        try:
+            await self.make_sure()
+        except RuntimeUnavailable:
+            pass
+        else:
+            return False
+        for record in records:
+            found = await self.peek(record.tenant, record.thread_id)
+            if found is None:
+                return True
+            if (found.session_id, found.epoch) == (record.session_id, record.epoch):
+                return True
+        return False
+
     async def worker(self, worker_id: str) -> Worker | None:
         fields, now_ms = await self._store.describe(self._store.worker_key(worker_id))
         return worker_from(fields, now_ms=now_ms)
@@ -174,12 +210,13 @@ class SessionIndex:
             return self._listed
 
 
-_FIELDS = frozenset(Record.__dataclass_fields__) - {"more"}
+_FIELDS = frozenset(Record.__dataclass_fields__) - {"asked", "more"}
 
 
 def encode(record: Record) -> str:
     known = dict(vars(record))
     more = known.pop("more")
+    del known["asked"]
     return json.dumps({**more, **known}, sort_keys=True, separators=(",", ":"))
 
 

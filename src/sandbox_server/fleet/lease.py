@@ -64,6 +64,7 @@ class RedisLease:
         self._key = store.worker_key(worker.id)
         self._epoch = 0
         self._valid_until = 0.0
+        self._was_away = True
         self._run_id = ""
         self._served = asyncio.Event()
         self._gap = asyncio.Event()
@@ -81,6 +82,10 @@ class RedisLease:
     @property
     def epoch(self) -> int:
         return self._epoch
+
+    @property
+    def was_away(self) -> bool:
+        return self._was_away
 
     @property
     def draining(self) -> bool:
@@ -129,6 +134,7 @@ class RedisLease:
 
     async def _acquire(self, home: str) -> None:
         """Acquire the lease, waiting while another process holds it."""
+        self._was_away = since_boot() >= self._valid_until
         waited = False
         while True:
             asked_at = since_boot()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_server import __version__
 from sandbox_server.fleet.directory import Directory
+from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.lease import RedisLease
 from sandbox_server.fleet.registry import RedisRegistry
@@ -28,7 +29,7 @@ from sandbox_server.settings import Settings
 
 @contextlib.asynccontextmanager
 async def worker_standing(
-    settings: Settings, state: Path, url: str, runtime: str, stop: asyncio.Event
+    settings: Settings, state: Path, url: str, providers: Sequence[str], stop: asyncio.Event
 ) -> AsyncIterator[tuple[Registry, Lease]]:
     card = Worker(
         id=settings.name(),
@@ -36,7 +37,8 @@ async def worker_standing(
         capacity=settings.max_sessions,
         phase=Phase.STARTING,
         version=__version__,
-        runtime=runtime,
+        runtime=providers[0],
+        providers=tuple(providers),
     )
     async with _opened(settings) as store:
         lease = RedisLease(
@@ -51,7 +53,8 @@ async def worker_standing(
         async with lease:
             local = SqliteRegistry(state / f"{card.id}.sqlite", worker=card.id)
             try:
-                yield RedisRegistry(index, lease, ledger=local.ledger), lease
+                history = RedisHistory(store, settings.stored().history)
+                yield RedisRegistry(index, lease, ledger=local.ledger, history=history), lease
             finally:
                 await local.close()
 
@@ -67,7 +70,8 @@ async def open_routing(settings: Settings) -> AsyncIterator[RoutedTenants]:
         index = SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         directory = Directory(index, grace_s=settings.grace, only=settings.workers)
         async with Router(directory, connect, patience_s=settings.patience) as router:
-            yield RoutedTenants(directory, router, coordinator_id=settings.name())
+            history = RedisHistory(store, settings.stored().history)
+            yield RoutedTenants(directory, router, coordinator_id=settings.name(), history=history)
 
 
 @contextlib.asynccontextmanager

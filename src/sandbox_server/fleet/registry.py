@@ -12,11 +12,20 @@ from sandbox_server.fleet.workers import Presence
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
+from sandbox_server.storage.history import History
 
 
 class RedisRegistry(Registry):
-    def __init__(self, index: SessionIndex, lease: Lease, *, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        index: SessionIndex,
+        lease: Lease,
+        *,
+        ledger: Ledger | None = None,
+        history: History | None = None,
+    ) -> None:
         """`ledger` defaults to one in memory, for a worker that is never restarted."""
+        self.history = history
         self._index = index
         self._lease = lease
         self.ledger = ledger or Ledger()
@@ -25,7 +34,8 @@ class RedisRegistry(Registry):
         """No-op: whoever opened the store closes it."""
 
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
-        return await self._index.newest(tenant, thread_id)
+        record = await self._index.newest(tenant, thread_id)
+        return None if record is None else await self._index.with_asked(record)
 
     async def by_session(self, tenant: str, session_id: str) -> Record | None:
         return await self._index.by_session(tenant, session_id)
@@ -37,7 +47,7 @@ class RedisRegistry(Registry):
         record = await self._index.newest(tenant, thread_id)
         if record is not None and (elsewhere := await self._elsewhere(record)):
             raise elsewhere
-        return record
+        return None if record is None else await self._index.with_asked(record)
 
     async def begin(self, record: Record, *, before: Record | None) -> None:
         if not await self._index.begin(record, before=before):
@@ -54,7 +64,16 @@ class RedisRegistry(Registry):
                 raise
 
     async def restore_all(self, records: Sequence[Record]) -> list[bool]:
-        return await self._index.restore_all(records)
+        # A later generation wins in whatever order workers tell of theirs, once all have.
+        too_early = self._lease.was_away and await self._index.is_news(records)
+        ours = await self._index.restore_all(records)
+        if too_early:
+            raise RuntimeUnavailable(
+                "the registry was emptied while this worker was away, and others are still"
+                " registering their sessions; retry in 1 s",
+                retry_after_s=1,
+            )
+        return ours
 
     async def end(self, record: Record, status: Status) -> None:
         await self._index.end(replace(record, status=status))

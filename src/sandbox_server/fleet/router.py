@@ -14,9 +14,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
-from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import (
     Capacity,
@@ -27,7 +26,8 @@ from sandbox_sdk.protocol.errors import (
     Unreachable,
 )
 from sandbox_sdk.protocol.models import Target
-from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
+from sandbox_sdk.protocol.providers import no_provider
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.fleet.directory import Directory, Location
 from sandbox_server.fleet.workers import Presence, Worker, place
 from sandbox_server.sessions.registry import Status, error_for
@@ -62,6 +62,8 @@ class Attempt:
     repeatable: bool
     """Whether it may be sent again after it may have begun."""
     backoff: Backoff
+    provider: str | None = None
+    """The one that a new session asks for."""
     full: set[str] = field(default_factory=set)
     """Workers that refused it for lack of room."""
     unable: set[str] = field(default_factory=set)
@@ -89,11 +91,19 @@ class Attempt:
         await asyncio.sleep(pause_s)
 
 
+class WorkerClient(Protocol):
+    """What a router needs of RemoteTenants. Close it."""
+
+    def of(self, tenant: str) -> Sandboxes: ...
+
+    async def close(self) -> None: ...
+
+
 @dataclass
 class _Opened:
     """A client, and the number of its running calls."""
 
-    client: RemoteTenants
+    client: WorkerClient
     calls: int = 0
     last_used: float = 0.0
 
@@ -112,7 +122,7 @@ class Router:
     def __init__(
         self,
         directory: Directory,
-        connect: Callable[[str], RemoteTenants],
+        connect: Callable[[str], WorkerClient],
         *,
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -145,13 +155,19 @@ class Router:
             await each.client.close()
 
     def attempt(
-        self, tenant: str, target: Target | None, *, creates: bool = False, repeatable: bool = True
+        self,
+        tenant: str,
+        target: Target | None,
+        *,
+        creates: bool = False,
+        repeatable: bool = True,
+        provider: str | None = None,
     ) -> Attempt:
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._patience_s)
-        return Attempt(tenant, target, creates, repeatable, backoff)
+        return Attempt(tenant, target, creates, repeatable, backoff, provider)
 
     @contextlib.contextmanager
-    def client(self, worker: Worker) -> Iterator[Tenants]:
+    def client(self, worker: Worker) -> Iterator[WorkerClient]:
         """A client for a worker, kept open until the context exits."""
         opened = self._opened.get(worker.url)
         if opened is None:
@@ -277,7 +293,7 @@ class Router:
         return Location(worker=known, presence=Presence.HERE, assumed=True)
 
     async def _place(self, attempt: Attempt) -> Worker:
-        workers = await self._directory.workers()
+        workers = self._offering(await self._directory.workers(), attempt.provider)
         if worker := self._placed(workers, attempt):
             return worker
         if attempt.refusal is not None:
@@ -294,6 +310,19 @@ class Router:
             f"none of the {len(workers)} registered workers is serving; start one, or retry in 2 s",
             retry_after_s=2,
         )
+
+    def _offering(self, workers: Sequence[Worker], provider: str | None) -> Sequence[Worker]:
+        """The workers that have the provider. Raises InvalidRequest if none has it that is here or
+        may come back."""
+        if provider is None:
+            return workers
+        able = [worker for worker in workers if provider in worker.providers]
+        gone = Presence.GONE
+        expected = [worker for worker in workers if self._directory.presence(worker) != gone]
+        if expected and not any(worker in able for worker in expected):
+            there = {name: None for worker in expected for name in worker.providers}
+            raise no_provider(provider, there=list(there))
+        return able
 
     def _placed(self, workers: Sequence[Worker], attempt: Attempt) -> Worker | None:
         """A worker with room, preferably one that was available. If all look full by their last

@@ -5,40 +5,57 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 import structlog
 
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.events import (
-    CommandEvent,
+    AnyEvent,
+    CodeErrorEvent,
+    EndEvent,
     ExitEvent,
     GapEvent,
     OutputEvent,
+    ResultEvent,
     StartEvent,
 )
 from sandbox_sdk.protocol.models import (
+    ArtifactList,
+    ArtifactsRequest,
+    ArtifactTarget,
+    CodeResult,
     CreateSessionRequest,
     DownloadRequest,
     ExecuteRequest,
     ExecuteResult,
+    FollowCodeRequest,
     FollowRequest,
     Health,
+    Model,
+    RegistryList,
     Request,
+    RunCodeRequest,
     SessionList,
-    SessionSummary,
+    StoredSessionDetail,
+    StoredSessionList,
+    StoredSessionsRequest,
+    StoredSessionTarget,
     Target,
     UploadRequest,
     UploadResult,
+    WorkerHealth,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server import __version__
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Attempt, Router
 from sandbox_server.fleet.workers import Presence, Worker
+from sandbox_server.storage.artifacts import no_artifact, worker_of
+from sandbox_server.storage.history import History, stored_detail
 
 _HELD_S = 5.0
 """A stream that lasted this long resets the patience."""
@@ -46,7 +63,11 @@ _LIST_S = 5.0
 """Timeout for a worker to list its sessions."""
 _REPLAY_BYTES = 1 << 20
 """How much of an upload is kept for a retry."""
+_ALL_OF_SESSION = 1000
+"""Most artifacts that are told of one session."""
+_WITH_OFFSET = (OutputEvent, GapEvent, ResultEvent, CodeErrorEvent)
 _Aimed = TypeVar("_Aimed", bound=Request)
+_Answer = TypeVar("_Answer")
 
 log = structlog.get_logger()
 
@@ -54,7 +75,15 @@ log = structlog.get_logger()
 class RoutedTenants(Tenants):
     """Serves every tenant's sandboxes on a coordinator."""
 
-    def __init__(self, directory: Directory, router: Router, *, coordinator_id: str) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        router: Router,
+        *,
+        coordinator_id: str,
+        history: History | None = None,
+    ) -> None:
+        self._history = history
         self._directory = directory
         self._router = router
         self._id = coordinator_id
@@ -64,7 +93,7 @@ class RoutedTenants(Tenants):
         return f"<RoutedTenants {self._id} {self._router!r}>"
 
     def of(self, tenant: str) -> Sandboxes:
-        return _Routed(self, self._router, tenant)
+        return RoutedSandboxes(self, self._router, tenant)
 
     async def health(self) -> Health:
         """Unhealthy if no worker serves, degraded if some do not."""
@@ -74,10 +103,13 @@ class RoutedTenants(Tenants):
             workers, registry = [], exc.message
         presence = {worker.id: self._directory.presence(worker) for worker in workers}
         here = [worker for worker in workers if presence[worker.id] == Presence.HERE]
+        states = {
+            worker.id: worker.phase.value if worker in here else presence[worker.id].value
+            for worker in workers
+        }
         checks = {"registry": registry}
-        for worker in workers:
-            state = worker.phase.value if worker in here else presence[worker.id].value
-            checks[f"worker {worker.id}"] = "ok" if state == "serving" else state
+        for name, state in states.items():
+            checks[f"worker {name}"] = "ok" if state == "serving" else state
         missing = self._directory.missing(workers)
         checks |= {f"worker at {url}": "not registered" for url in missing}
         if not any(worker.room for worker in here):
@@ -94,34 +126,103 @@ class RoutedTenants(Tenants):
             version=__version__,
             uptime_s=round(time.monotonic() - self._began, 3),
             checks=checks,
+            providers=list({name: None for worker in here for name in worker.providers}),
+            workers=[worker_health(worker, states[worker.id]) for worker in workers],
         )
 
     async def sessions(self, tenant: str) -> SessionList:
         """The sessions of every worker that answers; the others are named in the result."""
-        workers = await self._directory.workers()
-        expected = [w for w in workers if self._directory.presence(w) != Presence.GONE]
-        lists = await asyncio.gather(*(self._sessions_of(worker, tenant) for worker in expected))
-        every = [session for found in lists if found for session in found]
-        silent = [w.id for w, found in zip(expected, lists, strict=True) if found is None]
+        found, silent = await self._of_all(tenant, lambda worker: worker.sessions())
+        every = [session for each in found for session in each.sessions]
         return SessionList(
-            sessions=sorted(every, key=lambda session: session.created_at),
-            unreachable=sorted(silent),
+            sessions=sorted(every, key=lambda session: session.created_at), unreachable=silent
         )
 
-    async def _sessions_of(self, worker: Worker, tenant: str) -> list[SessionSummary] | None:
+    async def registry(self, tenant: str) -> RegistryList:
+        """That of any worker: they are meant to have the same files. Raises RuntimeUnavailable."""
+        here = [
+            worker
+            for worker in await self._directory.workers()
+            if self._directory.presence(worker) == Presence.HERE
+        ]
+        for worker in here:
+            try:
+                async with asyncio.timeout(_LIST_S):
+                    with self._router.client(worker) as client:
+                        return await client.of(tenant).registry()
+            except (RuntimeUnavailable, TimeoutError) as exc:
+                log.warning("worker.not_listed", worker=worker.id, why=str(exc))
+        raise RuntimeUnavailable("no worker answers; try again", retry_after_s=2)
+
+    async def artifacts(self, tenant: str, request: ArtifactsRequest) -> ArtifactList:
+        """The newest of every worker that answers; the others are named in the result."""
+        found, silent = await self._of_all(
+            tenant, lambda worker: worker.call(op.ARTIFACTS, request)
+        )
+        every = [artifact for each in found for artifact in each.artifacts]
+        every.sort(key=lambda artifact: artifact.created_at, reverse=True)
+        return ArtifactList(
+            artifacts=every[: request.limit],
+            truncated=len(every) > request.limit or any(each.truncated for each in found),
+            unreachable=silent,
+        )
+
+    async def keeper(self, artifact_id: str) -> Worker:
+        """The worker that has an artifact. Raises NotFound, RuntimeUnavailable while it is away."""
+        name = worker_of(artifact_id)
+        for worker in await self._directory.workers():
+            if worker.id == name and self._directory.presence(worker) != Presence.GONE:
+                if self._directory.presence(worker) == Presence.HERE:
+                    return worker
+                raise RuntimeUnavailable(
+                    f"worker {name} has the artifact and is away; retry in 2 s", retry_after_s=2
+                )
+        raise no_artifact(artifact_id)
+
+    async def stored_sessions(
+        self, tenant: str, request: StoredSessionsRequest
+    ) -> StoredSessionList:
+        return await self._remembered.find(tenant, request)
+
+    async def stored_session(self, tenant: str, session_id: str) -> StoredSessionDetail:
+        """Raises SessionNotFound."""
+        found = await stored_detail(self._remembered, tenant, session_id, [])
+        wanted = ArtifactsRequest(session_id=session_id, limit=_ALL_OF_SESSION)
+        listed = await self.artifacts(tenant, wanted)
+        return found.model_copy(update={"artifacts": listed.artifacts})
+
+    @property
+    def _remembered(self) -> History:
+        if self._history is None:
+            raise InvalidRequest("this server stores nothing beyond its sessions")
+        return self._history
+
+    async def _of_all(
+        self, tenant: str, ask: Callable[[Sandboxes], Awaitable[_Answer]]
+    ) -> tuple[list[_Answer], list[str]]:
+        """The answers of all workers, and the names of those that do not answer."""
+        workers = await self._directory.workers()
+        expected = [w for w in workers if self._directory.presence(w) != Presence.GONE]
+        answers = await asyncio.gather(*(self._of(w, tenant, ask) for w in expected))
+        silent = [w.id for w, found in zip(expected, answers, strict=True) if found is None]
+        return [answer for answer in answers if answer is not None], sorted(silent)
+
+    async def _of(
+        self, worker: Worker, tenant: str, ask: Callable[[Sandboxes], Awaitable[_Answer]]
+    ) -> _Answer | None:
         """None if the worker does not answer."""
         if self._directory.presence(worker) == Presence.AWAY:
             return None
         try:
             async with asyncio.timeout(_LIST_S):
                 with self._router.client(worker) as client:
-                    return (await client.of(tenant).sessions()).sessions
+                    return await ask(client.of(tenant))
         except (SandboxError, TimeoutError) as exc:
             log.warning("worker.not_listed", worker=worker.id, why=str(exc))
             return None
 
 
-class _Routed(Sandboxes):
+class RoutedSandboxes(Sandboxes):
     """Sends every call to the worker that has its thread."""
 
     def __init__(self, fleet: RoutedTenants, router: Router, tenant: str) -> None:
@@ -134,28 +235,51 @@ class _Routed(Sandboxes):
             return await self._fleet.health()  # type: ignore[return-value]
         if operation is op.SESSIONS:
             return await self._fleet.sessions(self._tenant)  # type: ignore[return-value]
+        if operation is op.REGISTRY:
+            return await self._fleet.registry(self._tenant)  # type: ignore[return-value]
+        if (stored := await self._stored(request)) is not None:
+            return stored  # type: ignore[return-value]
         asked = operation.prepare(request) if operation.prepare else request
         repeatable = operation.repeatable(asked)
         attempt = self._attempt(asked, creates=operation.creates, repeatable=repeatable)
         answer = await self._router.route(
             attempt, lambda worker, target: worker.call(operation, _aimed(asked, target))
         )
-        if isinstance(answer, ExecuteResult) and answer.replayed and attempt.repeated:
-            return answer.model_copy(update={"replayed": False})
+        if isinstance(answer, ExecuteResult | CodeResult) and answer.replayed and attempt.repeated:
+            return answer.model_copy(update={"replayed": False})  # type: ignore[return-value]
         return answer
+
+    async def _stored(self, request: Request) -> Model | None:
+        """The answer to a request about what stays after sessions; None for any other."""
+        if isinstance(request, ArtifactsRequest):
+            return await self._fleet.artifacts(self._tenant, request)
+        if isinstance(request, ArtifactTarget):
+            worker = await self._fleet.keeper(request.artifact_id)
+            with self._router.client(worker) as client:
+                return await client.of(self._tenant).call(op.DELETE_ARTIFACT, request)
+        if isinstance(request, StoredSessionsRequest):
+            return await self._fleet.stored_sessions(self._tenant, request)
+        if isinstance(request, StoredSessionTarget):
+            return await self._fleet.stored_session(self._tenant, request.session_id)
+        return None
 
     def _attempt(
         self, request: Request, *, creates: bool = False, repeatable: bool = True
     ) -> Attempt:
         return self._router.attempt(
-            self._tenant, _target(request), creates=creates, repeatable=repeatable
+            self._tenant,
+            _target(request),
+            creates=creates,
+            repeatable=repeatable,
+            provider=request.provider if isinstance(request, CreateSessionRequest) else None,
         )
 
-    async def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
+    async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         """The events of one command, resumed over reconnects and restarts of the worker."""
-        if isinstance(request, ExecuteRequest):
+        begins = isinstance(request, ExecuteRequest | RunCodeRequest)
+        if isinstance(request, ExecuteRequest | RunCodeRequest):
             request = op.keyed(request)
-        attempt = self._attempt(request, creates=isinstance(request, ExecuteRequest))
+        attempt = self._attempt(request, creates=begins)
         start: StartEvent | None = None
         while True:
             worker = await self._router.worker_of(attempt)
@@ -174,9 +298,9 @@ class _Routed(Sandboxes):
                                 event = event.model_copy(update={"replayed": False})
                             start = event
                             request = _going_on(event, request)
-                        elif isinstance(event, ExitEvent) and start is not None:
+                        elif isinstance(event, ExitEvent | EndEvent) and start is not None:
                             event = event.of(start)
-                        elif isinstance(event, OutputEvent | GapEvent) and start is not None:
+                        elif isinstance(event, _WITH_OFFSET) and start is not None:
                             request = request.model_copy(update={"offset": event.next_offset})
                         attempt.progress()
                         yield event
@@ -195,8 +319,13 @@ class _Routed(Sandboxes):
         )
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+    async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
         async with contextlib.AsyncExitStack() as stack:
+            if isinstance(request, ArtifactTarget):
+                worker = await self._fleet.keeper(request.artifact_id)
+                client = stack.enter_context(self._router.client(worker)).of(self._tenant)
+                yield await stack.enter_async_context(client.download(request))
+                return
 
             async def opened(worker: Sandboxes, target: Target | None) -> Download:
                 download = worker.download(_aimed(request, target))
@@ -232,6 +361,18 @@ class _Replay:
             yield chunk
 
 
+def worker_health(worker: Worker, state: str) -> WorkerHealth:
+    return WorkerHealth(
+        worker_id=worker.id,
+        state=state,
+        runtime=worker.runtime,
+        sessions=worker.sessions,
+        capacity=worker.capacity,
+        warm=worker.warm,
+        version=worker.version,
+    )
+
+
 def _target(request: Request) -> Target | None:
     """The thread or session of a request. None for a new session without a thread_id."""
     if isinstance(request, Target):
@@ -248,6 +389,8 @@ def _aimed(request: _Aimed, target: Target | None) -> _Aimed:
     return request.model_copy(update=dict(target))
 
 
-def _going_on(event: StartEvent, request: ExecuteRequest | FollowRequest) -> FollowRequest:
+def _going_on(event: StartEvent, request: EventsRequest) -> FollowRequest:
     offset = request.offset if isinstance(request, FollowRequest) else 0
-    return FollowRequest(session_id=event.session_id, command_id=event.command_id, offset=offset)
+    of_code = isinstance(request, RunCodeRequest | FollowCodeRequest)
+    follow = FollowCodeRequest if of_code else FollowRequest
+    return follow(session_id=event.session_id, command_id=event.command_id, offset=offset)

@@ -76,11 +76,22 @@ class Store:
     def session_key(self, tenant: str, session_id: str) -> str:
         return f"{self._namespace}:{{{_hashed(tenant, session_id)}}}:session"
 
+    def asked_key(self, tenant: str, session_id: str) -> str:
+        """What a session was asked for. Not in its record, which an earlier version has to read."""
+        return f"{self._namespace}:{{{_hashed(tenant, session_id)}}}:asked"
+
     def worker_key(self, worker: str) -> str:
         return f"{self._namespace}:{{{_hashed(worker)}}}:worker"
 
     def held_key(self, worker: str) -> str:
         return f"{self._namespace}:{{{_hashed(worker)}}}:sessions"
+
+    def history_key(self, tenant: str, session_id: str) -> str:
+        return f"{self._namespace}:{{{_hashed(tenant, session_id)}}}:history"
+
+    def histories_key(self, tenant: str) -> str:
+        """Sorted set of a tenant's session ids by the time of their beginning."""
+        return f"{self._namespace}:{{{_hashed(tenant)}}}:histories"
 
     @property
     def workers_key(self) -> str:
@@ -101,6 +112,17 @@ class Store:
 
     async def delete(self, key: str) -> None:
         await self._ask("DEL", key)
+
+    async def expire(self, key: str, *, ttl_s: float) -> None:
+        await self._ask("PEXPIRE", key, _ms(ttl_s))
+
+    async def pipeline(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The answers to several commands; it is not a transaction."""
+        return await self._ask_all(*commands) if commands else []
+
+    async def range_by_rank(self, key: str, most: int) -> list[str]:
+        """The highest members of a sorted set, highest first."""
+        return list(await self._ask("ZREVRANGE", key, 0, most - 1))
 
     async def fields(self, key: str) -> dict[str, str]:
         return dict(await self._ask("HGETALL", key))

@@ -49,6 +49,8 @@ class Worker:
     phase: Phase = Phase.SERVING
     version: str = ""
     runtime: str = ""
+    providers: tuple[str, ...] = ()
+    """What sessions can ask for. Empty for a worker of a version without providers."""
     epoch: int = 0
     lapsed_s: float = 0.0
     """How long ago its lease ended; negative while it runs."""
@@ -80,6 +82,7 @@ def worker_fields(worker: Worker) -> dict[str, Any]:
         "state": worker.phase.value,
         "version": worker.version,
         "runtime": worker.runtime,
+        "providers": ",".join(worker.providers),
     }
 
 
@@ -103,6 +106,7 @@ def worker_from(fields: dict[str, str], *, now_ms: int) -> Worker | None:
             phase=_phase(fields["state"]),
             version=fields["version"],
             runtime=fields["runtime"],
+            providers=tuple(filter(None, fields.get("providers", "").split(","))),
             epoch=int(fields["epoch"]),
             lapsed_s=(now_ms - int(fields["until"])) / 1000,
         )
@@ -117,8 +121,8 @@ def place(
     chance: random.Random,
     full_too: bool = False,
 ) -> Worker | None:
-    """Choose a worker for a new thread: the roomier of two random ones; None if none has room. With
-    `full_too`, full workers count as well.
+    """Choose a worker for a new thread, at random, one with more room the more often; None if none
+    has room. With `full_too`, full workers count as well.
 
     The figures are as old as the last heartbeat: always taking the roomiest would send every new
     thread until the next one to the same worker.
@@ -130,4 +134,4 @@ def place(
     ]
     if not able:
         return None
-    return max(chance.sample(able, min(2, len(able))), key=lambda worker: worker.room)
+    return chance.choices(able, [max(worker.room, 1) for worker in able])[0]

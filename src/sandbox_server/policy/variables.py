@@ -129,5 +129,5 @@ class Variables:
         for name in self.changed(before):
             self.values[name] = before.get(name).or_else(self.get(name))
             if name in before.arrays or name in self.arrays:
-                held = self.arrays.get(name) or before.arrays[name]
+                held = self.arrays.get(name) or before.arrays.get(name, ())
                 self.arrays[name] = (*held, SPLIT)

@@ -2,7 +2,17 @@
 
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import Pool
-from sandbox_server.pool.source import PooledBoxes
+from sandbox_server.pool.providers import Provider, ProviderBoxes
+from sandbox_server.pool.source import Environments, PooledBoxes, PooledEnvironment
 from sandbox_server.pool.warm import WarmBox
 
-__all__ = ["Pool", "PoolSettings", "PooledBoxes", "WarmBox"]
+__all__ = [
+    "Environments",
+    "Pool",
+    "PoolSettings",
+    "PooledBoxes",
+    "PooledEnvironment",
+    "Provider",
+    "ProviderBoxes",
+    "WarmBox",
+]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, Self
 
@@ -21,9 +23,9 @@ import structlog
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError
 from sandbox_server.pool.backoff import Health
 from sandbox_server.pool.plan import PoolSettings, plan
-from sandbox_server.pool.warm import WarmBox, let_go, make
+from sandbox_server.pool.warm import Ready, WarmBox, let_go, make
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
 from sandbox_server.tasks import TaskSet, stop
 
 CLOSE_ANSWER_S = 1.0
@@ -48,7 +50,8 @@ class Pool:
 
     `room` returns how many more sessions fit on the machine. A box counts as a session from the
     moment `claim` returns it, so the caller must count it before its next await.
-    `slots` limits the concurrent starts of all pools that share it.
+    `slots` limits the concurrent starts of all pools that share it. `ready` builds what boxes of
+    an environment need.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Pool:
         room: Callable[[], int],
         notes: BoxNotes,
         slots: asyncio.Semaphore | None = None,
+        ready: Ready | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runtime = runtime
@@ -69,6 +73,7 @@ class Pool:
         self._connect = connect
         self._room = room
         self._notes = notes
+        self._ready = ready
         self._clock = clock
         self._check_every_s = min(settings.check_every_s, spec.deadman_s / 4)
         self._warm: dict[WarmBox, asyncio.Task[None]] = {}
@@ -110,6 +115,19 @@ class Pool:
         return len(self._starts)
 
     @property
+    def claiming(self) -> bool:
+        """Whether a claim is under way."""
+        return self._claiming > 0
+
+    @property
+    def build(self) -> str:
+        """Of what a warm box is made: an earlier process may have had other settings. Adoption
+        takes only boxes without an environment, so it must see that too."""
+        spec = repr(replace(self._spec, owner="", deadman_s=0.0))
+        found = f"{self._runtime.build} {hashlib.sha256(spec.encode()).hexdigest()[:8]}"
+        return found if self._ready is None else f"{found} and an environment"
+
+    @property
     def failure(self) -> str | None:
         """Why boxes cannot be started now, or None."""
         return self._health.failure
@@ -120,11 +138,12 @@ class Pool:
         self._keep(WarmBox(box, agent), check_in_s=0)
         self._wake.set()
 
-    async def claim(self, state: Mapping[str, Any]) -> WarmBox:
+    async def claim(self, state: Mapping[str, Any], *, limits: Limits | None = None) -> WarmBox:
         """An unused box that has stored `state`; the caller owns it from now on.
 
-        Takes the oldest warm box, or waits for a new one if there is none. Raises Capacity if the
-        machine is full and RuntimeUnavailable if no box can be started.
+        Takes the oldest warm box, or waits for a new one if there is none. A box with other limits
+        than the pool's is made now. Raises Capacity if the machine is full and RuntimeUnavailable
+        if no box can be started.
         """
         self._require_open()
         room, after_s = self._room(), self._settings.retry_after_s
@@ -138,7 +157,10 @@ class Pool:
         self._idle_since = self._clock()
         self._claims.append(self._idle_since)
         try:
-            warm = await self._claim_warm(state) or await self._claim_cold(state)
+            if limits is not None and limits != self._spec.limits:
+                warm = await self._claim_special(replace(self._spec, limits=limits), state)
+            else:
+                warm = await self._claim_warm(state) or await self._claim_cold(state)
         finally:
             self._claiming -= 1
             self._wake.set()
@@ -178,7 +200,17 @@ class Pool:
         return None
 
     async def _claim_cold(self, state: Mapping[str, Any]) -> WarmBox:
-        warm = await self._next()
+        return await self._give_new(await self._next(), state)
+
+    async def _claim_special(self, spec: BoxSpec, state: Mapping[str, Any]) -> WarmBox:
+        """One that would fit no other claim, so its failure says nothing about the pool."""
+        warm = await self._make(spec)
+        if self._closed:
+            self._discard(warm, reason="closed")
+            raise _stopping()
+        return await self._give_new(warm, state)
+
+    async def _give_new(self, warm: WarmBox, state: Mapping[str, Any]) -> WarmBox:
         # There is no other box to try, so it may take as long as a start.
         within_s = self._settings.start_timeout_s
         if not await self._give(warm, state, within_s=within_s):
@@ -191,7 +223,7 @@ class Pool:
         """Whether the box answers and has stored the state. If the claim fails after that, the box
         is destroyed: adoption would mistake it for a live session."""
         try:
-            self._notes.give(warm.box.id, state, build=self._runtime.build)
+            self._notes.give(warm.box.id, state, build=self.build)
             taken = await warm.answers(within_s=within_s, state=state)
         except BaseException:
             self._discard(warm, reason="claim cancelled")
@@ -236,7 +268,7 @@ class Pool:
 
     def _keep(self, warm: WarmBox, *, check_in_s: float) -> None:
         try:
-            self._notes.keep_warm(warm.box.id, build=self._runtime.build)
+            self._notes.keep_warm(warm.box.id, build=self.build)
         except SandboxError as exc:
             self._discard(warm, reason="not recorded")
             self._start_failed(exc)
@@ -272,16 +304,18 @@ class Pool:
     # Starting
 
     def _start(self) -> None:
-        work = partial(
-            make,
+        self._starts.start(partial(self._make, self._spec), then=self._started)
+
+    async def _make(self, spec: BoxSpec) -> WarmBox:
+        return await make(
             self._runtime,
-            self._spec,
+            spec,
             slots=self._slots,
             connect=self._connect,
             discard=partial(self._discard, reason="start failed"),
             within_s=self._settings.start_timeout_s,
+            ready=self._ready,
         )
-        self._starts.start(work, then=self._started)
 
     def _started(self, task: asyncio.Task[WarmBox]) -> None:
         self._wake.set()

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import BoxNotes, Pool
+from sandbox_server.pool.warm import Ready
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
+from sandbox_server.tasks import stop
+
+_FOLLOW_S = 1.0
+"""How often to look whether the environments have changed, besides with every claim."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledEnvironment:
+    """What the pool of an environment is made of."""
+
+    declared: object
+    """Of two that differ in nothing else, the pool is the same."""
+    ready: Ready = field(compare=False)
+    warm: int = 0
+    """Boxes kept warm; others are made on demand."""
+    limits: LimitValues | None = None
+    """Left out: those of the usual boxes."""
+
+
+Environments = Callable[[], Mapping[str, PooledEnvironment]]
+"""Those there are now, by name."""
 
 
 class PooledBoxes:
@@ -25,56 +48,90 @@ class PooledBoxes:
         spec: BoxSpec,
         settings: PoolSettings,
         *,
-        environments: Mapping[str, str],
+        environments: Environments,
         epoch: Callable[[], int],
         room: Callable[[], int],
         notes: BoxNotes,
+        owners: Sequence[str] = (),
     ) -> None:
+        """owners: all labels that boxes of earlier processes may have, instead of the spec's."""
         self._runtime = runtime
         self._spec = spec
+        self._owners = owners or (spec.owner,)
         self._epoch = epoch
         self._stack = contextlib.AsyncExitStack()
-        starts = asyncio.Semaphore(settings.concurrency)
+        self._settings = settings
+        self._room = room
+        self._notes = notes
+        self._starts = asyncio.Semaphore(settings.concurrency)
+        self._environments = environments
+        self._pool = self._pool_of(spec, settings)
+        self._pools: dict[str, tuple[PooledEnvironment, Pool]] = {}
+        self._retired: list[Pool] = []
+        """Of environments that have changed or gone, until their last claim is over."""
 
-        def pool_of(spec: BoxSpec, settings: PoolSettings) -> Pool:
-            return Pool(
-                runtime,
-                spec,
-                settings,
-                connect=self.connect,
-                room=room,
-                notes=notes,
-                slots=starts,
-            )
+    def _pool_of(self, spec: BoxSpec, settings: PoolSettings, ready: Ready | None = None) -> Pool:
+        return Pool(
+            self._runtime,
+            spec,
+            settings,
+            connect=self.connect,
+            room=self._room,
+            notes=self._notes,
+            slots=self._starts,
+            ready=ready,
+        )
 
-        self._pool = pool_of(spec, settings)
-        # Boxes of other environments are made on demand, by pools that keep none warm.
-        none_warm = replace(settings, size=0, min_size=0, max_size=0)
-        self._pools = {
-            name: pool_of(replace(spec, image=image), none_warm)
-            for name, image in environments.items()
-        }
+    def _pool_for(self, given: PooledEnvironment) -> Pool:
+        spec = self._spec
+        if given.limits is not None:
+            spec = replace(spec, limits=_box_limits(spec.limits, given.limits))
+        sizes = {"size": given.warm, "min_size": given.warm, "max_size": given.warm}
+        return self._pool_of(spec, replace(self._settings, **sizes), given.ready)
 
     async def __aenter__(self) -> Self:
-        for pool in self._pools.values():
-            await self._stack.enter_async_context(pool)
+        self._stack.push_async_callback(self._close_all)
+        await self._follow()
         await self._pool.__aenter__()
-        self._stack.push_async_callback(self._close_pool)
+        following = asyncio.create_task(self._keep_following())
+        self._stack.push_async_callback(stop, following)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
 
-    async def _close_pool(self) -> None:
-        await self._pool.close(destroy=True)
+    async def _close_all(self) -> None:
+        for pool in (self._pool, *(pool for _, pool in self._pools.values()), *self._retired):
+            await pool.close(destroy=True)
+
+    async def _keep_following(self) -> None:
+        while True:
+            await asyncio.sleep(_FOLLOW_S)
+            await self._follow()
+            for pool in [pool for pool in self._retired if not pool.claiming]:
+                self._retired.remove(pool)
+                await pool.close(destroy=True)
+
+    async def _follow(self) -> None:
+        """Have a pool for every environment as it is declared now."""
+        wanted = self._environments()
+        for name, (given, pool) in list(self._pools.items()):
+            if wanted.get(name) != given:
+                del self._pools[name]
+                self._retired.append(pool)
+        for name, given in wanted.items():
+            if name not in self._pools:
+                pool = self._pool_for(given)
+                self._pools[name] = given, pool
+                await pool.__aenter__()
 
     @property
     def warm(self) -> int:
-        return self._pool.warm
+        return self._pool.warm + sum(pool.warm for _, pool in self._pools.values())
 
     def failures(self) -> dict[str, str]:
         """Why boxes cannot be started now, by environment; "" is the default one."""
-        all_of_them = {"": self._pool, **self._pools}
+        all_of_them = {"": self._pool, **{name: pool for name, (_, pool) in self._pools.items()}}
         return {name: pool.failure for name, pool in all_of_them.items() if pool.failure}
 
     def connect(self, box: Box) -> BoxAgent:
@@ -83,34 +140,42 @@ class PooledBoxes:
 
     async def found(self) -> list[Box]:
         """Every running box of this worker, including those of earlier processes."""
-        return await self._runtime.boxes(self._spec.owner)
+        return [box for owner in self._owners for box in await self._runtime.boxes(owner)]
 
     @property
     def build(self) -> str:
-        return self._runtime.build
+        return self._pool.build
 
     def adopt(self, box: Box, agent: BoxAgent) -> None:
         """Add a warm box of an earlier process to the pool."""
         self._pool.adopt(box, agent)
 
     async def claim(
-        self, environment: str | None, state: Mapping[str, Any]
+        self, environment: str | None, limits: LimitValues, state: Mapping[str, Any]
     ) -> tuple[Box, BoxAgent]:
-        """A box for a new session: a warm one, or a new one for another environment."""
-        pool = self._pool if environment is None else self._pools.get(environment)
-        if pool is None:
-            raise self._unknown(environment)
-        made = await pool.claim(state)
+        """A box for a new session: a warm one, or a new one for another environment or limits."""
+        pool = self._pool
+        if environment is not None:
+            await self._follow()
+            if environment not in self._pools:
+                raise self._unknown(environment)
+            _, pool = self._pools[environment]
+        made = await pool.claim(state, limits=_box_limits(self._spec.limits, limits))
         return made.box, made.agent
 
     def _unknown(self, environment: str | None) -> InvalidRequest:
-        if not self._runtime.has_images:
-            return InvalidRequest(
-                f"environment {environment!r}: {self._runtime.name} boxes use the host's programs,"
-                " not an image; omit `environment`, or use docker"
-            )
         known = ", ".join(sorted(self._pools))
         return InvalidRequest(
-            f"unknown environment {environment!r}: SANDBOX_ENVIRONMENTS "
-            + (f"has {known}" if known else "is empty")
+            f"unknown environment {environment!r}: there "
+            + (f"are {known}" if known else "is none; omit `environment`")
         )
+
+
+def _box_limits(base: Limits, values: LimitValues) -> Limits:
+    return replace(
+        base,
+        memory_bytes=values["memory"],
+        cpus=values["cpus"],
+        pids=values["pids"],
+        disk_bytes=values["disk"],
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,15 @@ import structlog
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, Unavailable
 from sandbox_server.pool.backoff import backoff
+from sandbox_server.pool.preparing import prepare
 from sandbox_server.runtime.agent import BoxAgent, Fenced
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 
 DESTROY_ATTEMPTS = 10
 """About two minutes in total, enough for an engine to restart."""
+
+Ready = Callable[[BoxSpec], Awaitable[BoxSpec]]
+"""Makes the spec of boxes of an environment out of the usual one."""
 
 log = structlog.get_logger(__name__)
 
@@ -84,13 +88,37 @@ async def make(
     connect: Callable[[Box], BoxAgent],
     discard: Callable[[WarmBox], None],
     within_s: float,
+    ready: Ready | None = None,
 ) -> WarmBox:
-    """A new box whose warden has answered. A slot is held only while the engine makes the box, not
-    while its warden gets ready.
+    """A new box whose warden has answered, and that has its files and has run its setup. A slot is
+    held only while the engine makes the box, not while its warden gets ready.
 
-    Raises Unavailable. A box that does not answer, or whose creation is cancelled, goes to
-    `discard`.
+    Raises Unavailable, and what `ready` and prepare() do. A box that does not answer, or whose
+    creation is cancelled, goes to `discard`.
     """
+    if ready is not None:
+        spec = await ready(spec)
+    warm = await _started(
+        runtime, spec, slots=slots, connect=connect, discard=discard, within_s=within_s
+    )
+    try:
+        await prepare(warm.agent, spec)
+        await _warm_kernels(warm, spec, within_s=within_s)
+    except BaseException:
+        discard(warm)
+        raise
+    return warm
+
+
+async def _started(
+    runtime: Runtime,
+    spec: BoxSpec,
+    *,
+    slots: asyncio.Semaphore,
+    connect: Callable[[Box], BoxAgent],
+    discard: Callable[[WarmBox], None],
+    within_s: float,
+) -> WarmBox:
     try:
         async with slots, asyncio.timeout(within_s):
             box = await runtime.create(spec)
@@ -110,6 +138,21 @@ async def make(
         ) from exc
     except SandboxError as exc:
         raise RuntimeUnavailable(f"a new box did not answer ({exc}); try again") from exc
+
+
+async def _warm_kernels(warm: WarmBox, spec: BoxSpec, *, within_s: float) -> None:
+    """Start the kernels that the environment wants ahead. A box without them is used all the same:
+    the first run of code says what is missing."""
+    kernels = spec.kernels
+    if not kernels.warm or "code" in warm.agent.lacks:
+        return
+    try:
+        async with asyncio.timeout(within_s):
+            await warm.agent.contexts(
+                {"op": "warm", "languages": kernels.warm, "kernels": kernels.languages}
+            )
+    except (SandboxError, TimeoutError) as exc:
+        log.warning("kernels.not_warm", box=warm.box.id, why=str(exc) or "not in time")
 
 
 async def let_go(agent: BoxAgent) -> None:

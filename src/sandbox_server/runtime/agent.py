@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, Self, TypedDict, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Required, Self, TypedDict, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sandbox_sdk.protocol import errors
 
@@ -26,9 +26,11 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 PathText = Annotated[str, StringConstraints(max_length=8192)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 ExitCode = Annotated[int, Field(ge=0, le=255)]
-StreamName = Literal["stdout", "stderr"]
-Ability = Literal["replay", "stdin"]
-"""What an agent may lack: replaying output from an offset; input to a running command."""
+StreamName = Literal["stdout", "stderr", "result"]
+"""Results are those of code: JSON, one on each line."""
+Ability = Literal["replay", "stdin", "code", "pty"]
+"""What an agent may lack: replaying output from an offset; input to a running command; code on
+Jupyter kernels; terminals."""
 
 
 class AgentAnswer(BaseModel):
@@ -45,11 +47,16 @@ class CommandSummary(AgentAnswer):
     age_s: float
     output_bytes: Count
     late_bytes: Count
+    is_code: bool = False
+    pty: tuple[Count, Count] | None = None
+    """Rows and columns of its terminal."""
 
 
 class BoxAbout(AgentAnswer):
     version: int
     """The protocol version both ends agreed on."""
+    abilities: Annotated[list[Short], Field(max_length=64)] = []
+    """What not every warden of that version has."""
     build: Short = ""
     """warden_version() of the server that made the box. Empty from the earliest wardens."""
     box: Short
@@ -125,10 +132,59 @@ class RunOptions(TypedDict, total=False):
     stdin: bytes | None
     stdin_open: bool
     """Keep stdin open for send_stdin(), until that sends the end."""
+    pty: tuple[int, int] | None
+    """Rows and columns of a terminal, instead of pipes."""
     key: str | None
     """Idempotency key: a second run with the same key joins the first."""
     command_id: str | None
     output_limit: int
+
+
+class CodeOptions(TypedDict, total=False):
+    """How code is run."""
+
+    language: str | None
+    context_id: str | None
+    """None for the default context of the language."""
+    kernels: Mapping[str, str]
+    timeout_s: float
+    env: Mapping[str, str]
+    key: str | None
+    command_id: str
+    output_limit: int
+    changes: bool
+    """Whether its result has `unchanged`."""
+    live: bool
+    """Whether output comes as it is written, instead of at the end."""
+
+
+class ContextRequest(TypedDict, total=False):
+    """Something to do with the contexts of a box."""
+
+    op: Required[Literal["list", "create", "restart", "remove", "interrupt", "warm", "env"]]
+    context_id: str
+    language: str | None
+    languages: Sequence[str]
+    cwd: str | None
+    env: Mapping[str, str]
+    kernels: Mapping[str, str]
+
+
+class ContextAbout(AgentAnswer):
+    context_id: Ident
+    language: Short
+    kernel: Short = ""
+    cwd: PathText
+    default: bool
+    state: Literal["starting", "idle", "busy", "lost"]
+    running: Ident | None = None
+    waiting: Count = 0
+    execution_count: Count = 0
+    memory_bytes: Count | None = None
+
+
+class ContextList(AgentAnswer):
+    contexts: Annotated[list[ContextAbout], Field(max_length=100)]
 
 
 class Started(AgentAnswer):
@@ -152,7 +208,7 @@ class Gap(AgentAnswer):
     end: Count
 
 
-_OF_STREAM: dict[StreamName, int] = {"stdout": 0, "stderr": 1}
+_OF_STREAM: dict[StreamName, int] = {"stdout": 0, "stderr": 1, "result": 3}
 _OF_BOTH = 2
 _EMPTY_COSTS = 64
 """Bytes charged for an event without output, so that a box cannot send any number of them."""
@@ -192,11 +248,10 @@ class KeptOutput:
 
     def text(self, stream: StreamName | None = None) -> str:
         """One stream, or both interleaved in order of arrival."""
-        if stream is None:
-            return self._data.decode("utf-8", "replace")
+        wanted = (0, 1, _OF_BOTH) if stream is None else (_OF_STREAM[stream], _OF_BOTH)
         parts, start = [], 0
         for end in self._ends:
-            if end & 3 in (_OF_STREAM[stream], _OF_BOTH):
+            if end & 3 in wanted:
                 parts.append(self._data[start : end >> 2])
             start = end >> 2
         return b"".join(parts).decode("utf-8", "replace")
@@ -228,13 +283,19 @@ class CommandResult(AgentAnswer):
     duration_ms: Annotated[float, Field(ge=0)]
     output_bytes: Count
     cwd: PathText
+    marked: bool = False
+    """Whether it marked files with save_artifact."""
+    unchanged: bool = False
+    """Whether it is known to have left all files as they were."""
     state_saved: bool
     """False if the shell could not save its state (killed, exec, too large): the next command
     starts with the state from before this one."""
-    _kept: KeptOutput = PrivateAttr(default_factory=KeptOutput)
+    _kept: ClassVar[KeptOutput] = KeptOutput()
 
     def with_output(self, kept: KeptOutput) -> Self:
-        self._kept = kept
+        # As cached_property does it: to read a private attribute of pydantic takes ten times as
+        # long, and every command reads it five times.
+        self.__dict__["_kept"] = kept
         return self
 
     @property
@@ -356,6 +417,18 @@ class BoxAgent(ABC):
     ) -> int:
         """Send input to a command started with `stdin_open`; returns all bytes received so far."""
 
+    async def resize(self, command_id: str, *, rows: int, cols: int) -> CommandSummary:  # noqa: ARG002
+        """Resize the terminal of a command."""
+        raise errors.InvalidRequest("this sandbox has no terminals")
+
+    def code(self, code: str, **options: Unpack[CodeOptions]) -> AsyncGenerator[Event]:  # noqa: ARG002
+        """Run code in a context and yield its events: a command whose output has results."""
+        raise _no_code()
+
+    async def contexts(self, request: ContextRequest) -> list[ContextAbout]:  # noqa: ARG002
+        """Do something with the contexts of the box."""
+        raise _no_code()
+
     @abstractmethod
     async def put(
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
@@ -375,3 +448,28 @@ class BoxAgent(ABC):
         self, path: str, *, recursive: bool = False, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:
         """The entries of a folder in batches, up to limit in all, then ListEnd."""
+
+    async def changes(
+        self,
+        command_id: str | None,  # noqa: ARG002
+        *,
+        marked_only: bool,  # noqa: ARG002
+        age_s: float | None = None,  # noqa: ARG002
+        limit: int,  # noqa: ARG002
+    ) -> Listing:
+        """The files that a command marked with save_artifact, then, unless marked_only, those
+        below /workspace that were made or changed since its start, or in the last age_s seconds.
+
+        Hidden files are left out, and hidden folders, node_modules and the like are not looked
+        into. Raises InvalidRequest if boxes of this kind cannot tell.
+        """
+        raise errors.InvalidRequest(
+            "sandboxes of this runtime cannot tell which files a command has changed; download"
+            " them instead"
+        )
+
+
+def _no_code() -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        "sandboxes of this runtime do not run code in contexts; use execute, or another runtime"
+    )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import USER
+from sandbox_server.registry.environments import Kernels
 from sandbox_server.runtime.agent import BoxAgent
+from sandbox_server.runtime.layers import FILES, Interpreter
 
 Network = Literal["none", "bridge"]
 HOME = f"/home/{USER}"
@@ -58,6 +63,14 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuRequest:
+    """GPUs of a box. They are its own, unless `shared`."""
+
+    count: int
+    shared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class BoxSpec:
     """What to create. `owner` is the worker that the box belongs to; boxes() finds it by that."""
 
@@ -66,8 +79,38 @@ class BoxSpec:
     limits: Limits = field(default_factory=Limits)
     network: Network = "none"
     env: dict[str, str] = field(default_factory=dict)
+    layers: Mapping[str, str] = field(default_factory=dict)
+    """Files and folders of the host that the box has read-only, by path in the box. Only where
+    boxes have no image."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Contents by path, written into the box before it is handed out."""
+    setup: tuple[str, ...] = ()
+    """Commands that the box runs before it is handed out."""
+    gpus: GpuRequest | None = None
+    kernels: Kernels = field(default_factory=Kernels)
     deadman_s: float = 2100.0
     """The box ends itself if its owner has not contacted the warden for this long."""
+
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What an environment adds to boxes. See runtime/layers.py for the folder."""
+
+    digest: str
+    folder: Path | None = None
+    """With the packages and files; None if there are none."""
+    files: Sequence[str] = ()
+    """Paths in the box of the folder's files."""
+    apt: Sequence[str] = ()
+
+    def file_sources(self) -> dict[str, Path]:
+        """The host's files by path in the box."""
+        if self.folder is None:
+            return {}
+        return {path: self.folder / FILES / str(n) for n, path in enumerate(self.files)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +173,44 @@ class Runtime(ABC):
         """Version and address of what makes the boxes. Raises RuntimeUnavailable if it does not
         answer."""
         return self.name
+
+    # Environments: a runtime whose boxes cannot have packages implements none of these.
+
+    async def interpreter(self, _image: str) -> Interpreter:
+        """The python3 of boxes of this image, for which packages are installed."""
+        raise InvalidRequest(f"{self.name} boxes cannot have packages; use docker or bubblewrap")
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs boxes could have, if nobody else had any."""
+        return 0
+
+    def refuses(self, _layer: Layer) -> str:
+        """Why boxes cannot have something that a layer is to have; empty if they can."""
+        return ""
+
+    async def with_layer(self, _spec: BoxSpec, _layer: Layer, _tell: Tell) -> BoxSpec:
+        """The spec of boxes that have a layer; made once, and found again afterwards.
+
+        tell: called with lines of progress. Raises EnvironmentFailed with the end of the log.
+        """
+        raise InvalidRequest(f"{self.name} boxes cannot have packages; use docker or bubblewrap")
+
+    async def build_image(self, _dockerfile: str, _tell: Tell) -> str:
+        """The image of a Dockerfile, built if it is missing or has changed."""
+        raise InvalidRequest(f"{self.name} boxes have no image; use docker")
+
+    async def layer_made(self, _spec: BoxSpec, _layer: Layer) -> tuple[int, float] | None:
+        """Bytes and time of what with_layer() made of it; None if there is nothing."""
+        return None
+
+    async def layers_in_use(self) -> set[str]:
+        """Host paths of the layers of running boxes."""
+        return set()
+
+    async def prune_layers(self, _keep: Sequence[tuple[BoxSpec, Layer]]) -> int:
+        """Remove what with_layer() made of others; returns how many bytes that were."""
+        return 0
 
     @abstractmethod
     async def create(self, spec: BoxSpec) -> Box:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox_sdk import plugins
+from sandbox_sdk.nearest import did_you_mean
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_server.runtime.base import Runtime
+from sandbox_sdk.protocol.providers import SETUP
+from sandbox_server.runtime.base import Enforcement, Runtime
 
 AUTO = "auto"
 """Not a runtime: choose() picks one."""
@@ -27,6 +29,16 @@ class RuntimeOptions:
     engine_runtime: str | None = None
     """OCI runtime of the Docker engine: runsc, kata, …"""
     disk_folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class ChosenRuntime:
+    """A runtime that is open, under the name by which sessions ask for it."""
+
+    name: str
+    runtime: Runtime
+    why: str
+    enforcement: Enforcement
 
 
 def make_runtime(name: str, options: RuntimeOptions) -> Runtime:
@@ -46,10 +58,19 @@ def unknown(name: str) -> str:
     """The error message for an unknown runtime; empty if the name is known."""
     if name == AUTO or any(found.name == name for found in plugins.own(plugins.RUNTIMES)):
         return ""
-    installed = plugins.names(plugins.RUNTIMES)
-    if name in installed:
+    there = installed()
+    if name in there:
         return ""
-    return f"unknown runtime {name!r}: installed are {', '.join([AUTO, *installed])}"
+    if name in SETUP:
+        return f"{name!r} is not installed: {SETUP[name]}"
+    near = did_you_mean(name, [*there, *SETUP])
+    known = f"installed are {', '.join([AUTO, *there])}"
+    return f"unknown runtime {name!r}: {known}{f'; {near}' if near else ''}"
+
+
+def installed() -> list[str]:
+    """The names of the runtimes that can be made here."""
+    return plugins.names(plugins.RUNTIMES)
 
 
 async def choose(name: str, options: RuntimeOptions) -> tuple[Runtime, str]:

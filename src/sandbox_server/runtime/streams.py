@@ -23,6 +23,10 @@ class ByteStream(Protocol):
     async def write(self, data: bytes) -> None:
         """Send all of data; waits until the buffer has room. Raises ConnectionError."""
 
+    def write_now(self, data: bytes) -> bool:
+        """Send all of data without waiting; False if that is not possible, and nothing was sent.
+        Raises ConnectionError."""
+
     async def close(self) -> None:
         """Idempotent."""
 
@@ -52,6 +56,15 @@ class SocketStream:
             await self._writer.drain()
         except OSError as exc:
             raise ConnectionError(str(exc)) from exc
+
+    def write_now(self, data: bytes) -> bool:
+        transport = self._writer.transport
+        if transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        transport.write(data)
+        if transport.is_closing():
+            raise ConnectionError("the stream was closed")
+        return True
 
     async def close(self) -> None:
         # abort(), not close(): closing would wait for a peer that does not read.

@@ -11,31 +11,38 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import SessionState, Target
 from sandbox_sdk.protocol.operations import Operation
 from sandbox_server.sessions.live import LiveSession
-from sandbox_server.sessions.table import SessionTable
+from sandbox_server.sessions.making import SessionOptions
+from sandbox_server.sessions.table import AsBefore, SessionTable
 
 Handlers = Mapping[Operation[Any, Any], Callable[[str, Any], Awaitable[Any]]]
 """The function for each operation; it takes the tenant and the request."""
 
 
 class SessionAccess:
-    def __init__(self, table: SessionTable) -> None:
+    def __init__(self, table: SessionTable, as_before: Callable[[str], AsBefore]) -> None:
+        """as_before: the options of a session that nobody asked for, by tenant."""
         self.table = table
+        self._as_before = as_before
 
     async def open(self, tenant: str, target: Target) -> tuple[LiveSession, SessionState]:
         """Find the session. A thread_id without one gets a new session; a session_id has to
         exist."""
         if target.thread_id is not None:
-            return await self.table.open(tenant, target.thread_id)
+            return await self.table.open(tenant, target.thread_id, self._as_before(tenant))
         session = await self.table.find(tenant, target)
         async with self.reporting_loss(session):
             await session.meet()
         return session, "live"
 
-    async def existing(self, tenant: str, target: Target) -> LiveSession | None:
-        """The session, or None. Raises SessionNotFound for an unknown session_id."""
-        if target.thread_id is not None:
-            return self.table.live(tenant, target.thread_id)
-        return await self.table.find(tenant, target)
+    async def expected(self, tenant: str, target: Target) -> LiveSession | SessionOptions:
+        """The session, or what the one will have that a call begins. Raises SessionNotFound for an
+        unknown session_id."""
+        if target.thread_id is None:
+            return await self.table.find(tenant, target)
+        live = self.table.live(tenant, target.thread_id)
+        if live is not None:
+            return live
+        return self._as_before(tenant)(await self.table.newest(tenant, target.thread_id))
 
     def using(self, session: LiveSession, *, for_s: float = 0.0) -> _Reporting:
         """Mark the session as used. for_s: how long the work may go on after the caller has

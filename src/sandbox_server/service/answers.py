@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal
@@ -13,7 +13,9 @@ from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import SessionState
 from sandbox_server.runtime import agent
+from sandbox_server.service.agents import agent_info
 from sandbox_server.service.hints import TAIL
+from sandbox_server.service.stored import Collected
 from sandbox_server.sessions.live import LiveSession
 
 LOOKBACK = 64 * 1024
@@ -30,6 +32,13 @@ class ServiceFacts:
     why: str = ""
     """Why this runtime was chosen, as text for people."""
     limits: models.Limits
+    """What a session has that asks for nothing, on the default runtime."""
+    by_provider: Mapping[str, models.Limits] = field(default_factory=dict)
+    """The same for the runtimes that sessions can ask for."""
+
+    def limits_of(self, session: LiveSession) -> models.Limits:
+        limits = self.by_provider.get(session.provider, self.limits)
+        return limits if session.limits is None else limits.with_values(session.limits)
 
 
 Hints = Callable[[agent.CommandResult, str], str | None]
@@ -54,16 +63,23 @@ class EventAnswers:
     ) -> None:
         self.replayed = False
         """Whether an earlier call started the command."""
+        self.kept: Collected | None = None
+        """Its artifacts, known at its end."""
         self._session = session_life(session, state)
         self._output_limit = output_limit
         self._offset = offset
         self._hints = hints
         self._tail = bytearray()
         decoder = codecs.getincrementaldecoder("utf-8")
-        self._decoders: dict[agent.StreamName, codecs.IncrementalDecoder] = {
+        self._decoders: dict[Literal["stdout", "stderr"], codecs.IncrementalDecoder] = {
             "stdout": decoder("replace"),
             "stderr": decoder("replace"),
         }
+
+    @property
+    def tail(self) -> str:
+        """The end of the output so far."""
+        return self._tail.decode("utf-8", "replace")
 
     def of(self, event: agent.Event) -> Iterator[CommandEvent]:
         if isinstance(event, agent.Started):
@@ -76,6 +92,8 @@ class EventAnswers:
             yield from self._exit(event)
 
     def _output(self, piece: agent.Output) -> Iterator[CommandEvent]:
+        if piece.stream == "result":  # Of code, which is followed as a command.
+            return
         self._tail += piece.data[-TAIL:]
         del self._tail[:-TAIL]
         early = max(self._offset - piece.offset, 0)
@@ -101,12 +119,13 @@ class EventAnswers:
             rest = decoder.decode(b"", final=True)
             if rest and self._offset < size:
                 yield OutputEvent(event=name, data=rest, offset=size, next_offset=size)
-        fields = result.model_dump(exclude={"state_saved"})
+        fields = result.model_dump(exclude={"state_saved", "marked", "unchanged"})
         yield ExitEvent(
             **fields,
             truncated=size > self._output_limit,
-            hint=self._hints(result, self._tail.decode("utf-8", "replace")),
+            hint=self._hints(result, self.tail),
             replayed=self.replayed,
+            **_kept(self.kept),
             **self._session,
         )
 
@@ -115,24 +134,44 @@ def execute_result(
     result: agent.CommandResult,
     session: LiveSession,
     state: SessionState,
+    kept: Collected | None = None,
     *,
     replayed: bool = False,
     hint: str | None = None,
 ) -> models.ExecuteResult:
     return models.ExecuteResult(
-        **result.model_dump(exclude={"state_saved"}),
+        command_id=result.command_id,
+        exit_code=result.exit_code,
+        signal=result.signal,
+        reason=result.reason,
+        timed_out=result.timed_out,
+        duration_ms=result.duration_ms,
+        output_bytes=result.output_bytes,
+        cwd=result.cwd,
         output=result.output,
         stdout=result.stdout,
         stderr=result.stderr,
         truncated=result.truncated,
         replayed=replayed,
         hint=hint,
+        **_kept(kept),
         **session_life(session, state),
     )
 
 
-def command_info(summary: agent.CommandSummary) -> models.CommandInfo:
-    return models.CommandInfo(**summary.model_dump(exclude={"late_bytes"}))
+def _kept(collected: Collected | None) -> dict[str, Any]:
+    return {} if collected is None else dict(vars(collected))
+
+
+def command_info(summary: agent.CommandSummary, text: str | None = None) -> models.CommandInfo:
+    size = None
+    if summary.pty is not None:
+        size = models.PtySize(rows=summary.pty[0], cols=summary.pty[1])
+    return models.CommandInfo(
+        **summary.model_dump(exclude={"late_bytes", "pty"}),
+        command=text,
+        pty=size,
+    )
 
 
 def _session_fields(session: LiveSession, facts: ServiceFacts, now: float) -> dict[str, Any]:
@@ -143,7 +182,7 @@ def _session_fields(session: LiveSession, facts: ServiceFacts, now: float) -> di
         "thread_id": record.thread_id,
         "generation": record.generation,
         "worker": facts.worker_id,
-        "runtime": facts.runtime,
+        "runtime": session.provider or facts.runtime,
         "environment": session.environment,
         "created_at": at(record.created_at),
         "expires_at": datetime.now(UTC) + timedelta(seconds=max(left_s, 0)),
@@ -158,7 +197,11 @@ def session_answer(
     now: float,
 ) -> models.Session:
     fields = _session_fields(session, facts, now)
-    return models.Session(**fields, status=status, limits=facts.limits)
+    limits = facts.limits_of(session)
+    agent = session.made_for and agent_info(session.made_for, limits)
+    return models.Session(
+        **fields, sandbox_id=session.box.id, status=status, limits=limits, agent=agent
+    )
 
 
 def session_info(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal as signals
-import uuid
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import TypedDict
@@ -21,6 +21,8 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     ExecuteResult,
     FollowRequest,
+    ResizeRequest,
+    RunCodeRequest,
     SessionState,
     SignalRequest,
     StdinReceipt,
@@ -29,70 +31,106 @@ from sandbox_sdk.protocol.models import (
     Verdict,
 )
 from sandbox_sdk.protocol.sandboxes import to_run
-from sandbox_server.runtime.agent import CommandResult, Event, RunOptions, Started
+from sandbox_server.runtime.agent import (
+    CodeOptions,
+    CommandResult,
+    CommandSummary,
+    Event,
+    RunOptions,
+    Started,
+)
 from sandbox_server.service import answers
 from sandbox_server.service.access import Handlers, SessionAccess
 from sandbox_server.service.answers import LOOKBACK, EventAnswers, Hints, ServiceFacts
 from sandbox_server.service.gate import Gate
 from sandbox_server.service.hints import TAIL, hint_for
+from sandbox_server.service.stored import Collected, StoredHandlers
 from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.making import SessionOptions
 
 
 class CommandHandlers:
-    def __init__(self, access: SessionAccess, facts: ServiceFacts, gate: Gate) -> None:
+    def __init__(
+        self, access: SessionAccess, facts: ServiceFacts, gate: Gate, stored: StoredHandlers
+    ) -> None:
+        self._stored = stored
         self._access = access
         self._facts = facts
         self._gate = gate
         self.handlers: Handlers = {
-            op.EXECUTE: self._execute,
+            op.EXECUTE: self.execute,
             op.CHECK: self._check,
             op.RESULT: self._result,
             op.COMMANDS: self._commands,
             op.SIGNAL: self._signal,
             op.STDIN: self._stdin,
+            op.RESIZE: self._resize,
         }
 
-    async def _execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
+    async def execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
         session, state, request = await self._admitted(tenant, request)
-        async with self._access.using(session, for_s=self._timeout_s(request) or MAX_TIMEOUT_S):
+        async with self._access.using(
+            session, for_s=self._timeout_s(session, request) or MAX_TIMEOUT_S
+        ):
             if request.background:
                 return await self._start(session, state, request)
-            options = self._options(request)
+            options = self._options(session, request)
             result = await session.agent.run(request.command, **options)
             session.cwd = result.cwd
+            kept = await self.kept(session, result, request)
+        replayed = is_replayed(options, result.command_id)
+        if not replayed:
+            self._access.table.notes.ran(session, request.command, result, output=None)
         return answers.execute_result(
             result,
             session,
             state,
-            replayed=_is_replayed(options, result.command_id),
-            hint=self._hints(request.command)(result, result.tail(TAIL)),
+            kept,
+            replayed=replayed,
+            hint=self._hint(session, result, request.command),
         )
+
+    async def kept(
+        self,
+        session: LiveSession,
+        result: CommandResult,
+        request: ExecuteRequest | RunCodeRequest | None,
+    ) -> Collected | None:
+        """The artifacts of a command that has ended; None if it left none."""
+        wanted = request is not None and request.artifacts
+        if not (wanted or result.marked) or result.unchanged:
+            return None
+        return await self._stored.collect(session, result.command_id, marked_only=not wanted)
 
     async def _start(
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
-        options = self._options(request)
+        options = self._options(session, request)
         command_id = await session.agent.start(request.command, **options)
-        session.watch(command_id, for_s=self._timeout_s(request))
+        if request.pty is None:  # Somebody may leave a terminal; who looks at one uses it.
+            session.watch(command_id, for_s=self._timeout_s(session, request))
+        self._access.table.notes.started(session, request.command, command_id)
         about = session.agent.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
             duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
-            cwd=about.cwd if about else WORKSPACE, replayed=_is_replayed(options, command_id),
+            cwd=about.cwd if about else WORKSPACE, replayed=is_replayed(options, command_id),
             **answers.session_life(session, state),
         )  # fmt: skip
 
     async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
-        options = self._options(request)
+        options = self._options(session, request)
         events = session.agent.stream(request.command, **options)
-        for_s = self._timeout_s(request) or MAX_TIMEOUT_S
+        for_s = self._timeout_s(session, request) or MAX_TIMEOUT_S
         about = self._about(session, state, command=request.command)
-        async for event in self._events(session, about, events, options=options, for_s=for_s):
+        async for event in self._events(
+            session, about, events, options=options, for_s=for_s, request=request
+        ):
             yield event
 
     async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
-        session = await self._access.existing(tenant, request)
+        session = await self._access.expected(tenant, request)
         return await self._gate.check(request, tenant=tenant, **_policy_context(session))
 
     async def _admitted(
@@ -100,11 +138,13 @@ class CommandHandlers:
     ) -> tuple[LiveSession, SessionState, ExecuteRequest]:
         """Pass a command through the gate and open its session; there is no other way in. Raises
         CommandRejected."""
-        before = _policy_context(await self._access.existing(tenant, to_run(request)))
+        before = _policy_context(await self._access.expected(tenant, to_run(request)))
         admitted = await self._gate.admit(request, tenant=tenant, **before)
         session, state = await self._access.open(tenant, request)
         if request.stdin_open:
             session.agent.require("stdin", "stdin_open")
+        if request.pty is not None:
+            session.agent.require("pty", "a terminal")
         if _policy_context(session) != before:  # A concurrent call made it or changed its cwd.
             admitted = await self._gate.admit(request, tenant=tenant, **_policy_context(session))
         return session, state, admitted
@@ -126,13 +166,21 @@ class CommandHandlers:
         *,
         options: RunOptions | None = None,
         for_s: float = 0.0,
+        request: ExecuteRequest | None = None,
     ) -> AsyncGenerator[CommandEvent]:
+        """request: of the call that started the command; None where it is only followed."""
         async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
             async for event in events:
                 if isinstance(event, Started) and options is not None:
-                    answers_for.replayed = _is_replayed(options, event.command_id)
+                    answers_for.replayed = is_replayed(options, event.command_id)
                 if isinstance(event, CommandResult):
                     session.cwd = event.cwd
+                    if event.exit_code is not None:
+                        answers_for.kept = await self.kept(session, event, request)
+                    if request is not None and not answers_for.replayed:
+                        self._access.table.notes.ran(
+                            session, request.command, event, output=answers_for.tail
+                        )
                 for answer in answers_for.of(event):
                     yield answer
 
@@ -145,19 +193,25 @@ class CommandHandlers:
         offset: int = 0,
     ) -> EventAnswers:
         limit = self._facts.limits.output_limit_bytes
-        hints = self._hints(command)
+        hints = self._hints(session, command)
         return EventAnswers(session, state, output_limit=limit, offset=offset, hints=hints)
 
-    def _hints(self, command: str | None) -> Hints:
+    def _hint(self, session: LiveSession, result: CommandResult, command: str | None) -> str | None:
+        """Only for a command that failed: most do not."""
+        if not result.exit_code:
+            return None
+        return self._hints(session, command)(result, result.tail(TAIL))
+
+    def _hints(self, session: LiveSession, command: str | None) -> Hints:
         """command: None where this call did not start it, so that its source is not known."""
-        return partial(hint_for, limits=self._facts.limits, command=command)
+        return partial(hint_for, limits=self._facts.limits_of(session), command=command)
 
     async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
         session = await self._access.table.find(tenant, request)
         async with self._access.reporting_loss(session):
             limit = self._facts.limits.output_limit_bytes
             found = await session.agent.result(request.command_id, output_limit=limit)
-        hint = self._hints(None)(found, found.tail(TAIL))
+        hint = self._hint(session, found, None)
         return answers.execute_result(found, session, "live", hint=hint)
 
     async def _commands(self, tenant: str, target: Target) -> CommandList:
@@ -165,7 +219,7 @@ class CommandHandlers:
         async with self._access.reporting_loss(session):
             state = await session.agent.state()
         return CommandList(
-            commands=[answers.command_info(summary) for summary in state.commands],
+            commands=[_info(session, summary) for summary in state.commands],
             truncated=state.commands_truncated,
         )
 
@@ -173,7 +227,17 @@ class CommandHandlers:
         session = await self._access.table.find(tenant, request)
         number = signals.Signals[f"SIG{request.signal}"]
         async with self._access.using(session):
-            return answers.command_info(await session.agent.signal(request.command_id, number))
+            signalled = await session.agent.signal(request.command_id, number)
+        return _info(session, signalled)
+
+    async def _resize(self, tenant: str, request: ResizeRequest) -> CommandInfo:
+        session = await self._access.table.find(tenant, request)
+        session.agent.require("pty", "a terminal")
+        async with self._access.using(session):
+            resized = await session.agent.resize(
+                request.command_id, rows=request.rows, cols=request.cols
+            )
+        return _info(session, resized)
 
     async def _stdin(self, tenant: str, request: StdinRequest) -> StdinReceipt:
         session = await self._access.table.find(tenant, request)
@@ -184,37 +248,44 @@ class CommandHandlers:
             )
         return StdinReceipt(received=received)
 
-    def _options(self, request: ExecuteRequest) -> RunOptions:
+    def _options(self, session: LiveSession, request: ExecuteRequest) -> RunOptions:
+        pty = request.pty
+        command_id = os.urandom(16).hex()
+        session.remember(command_id, request.command)
         return {
-            "timeout_s": self._timeout_s(request),
+            "timeout_s": self._timeout_s(session, request),
             "cwd": request.cwd,
-            "env": request.env,
+            "env": request.env if pty is None else {"TERM": pty.term, **request.env},
             "stdin": None if request.stdin is None else request.stdin.encode(),
-            "stdin_open": request.stdin_open,
+            "stdin_open": request.stdin_open or pty is not None,
+            "pty": None if pty is None else (pty.rows, pty.cols),
             "key": request.idempotency_key,
-            "command_id": uuid.uuid4().hex,
+            "command_id": command_id,
             "output_limit": self._facts.limits.output_limit_bytes,
         }
 
-    def _timeout_s(self, request: ExecuteRequest) -> float | None:
+    def _timeout_s(self, session: LiveSession, request: ExecuteRequest) -> float | None:
         """None for no limit: nobody waits for a command in the background."""
         if request.timeout is None and request.background:
             return None
-        return request.timeout or self._facts.limits.command_timeout_s
+        return request.timeout or self._facts.limits_of(session).command_timeout_s
 
 
-def _is_replayed(options: RunOptions, command_id: str) -> bool:
+def _info(session: LiveSession, summary: CommandSummary) -> CommandInfo:
+    return answers.command_info(summary, session.texts.get(summary.command_id))
+
+
+def is_replayed(options: RunOptions | CodeOptions, command_id: str) -> bool:
     """Whether the key led to a command of an earlier call: it has the id of that one."""
     return options["key"] is not None and options["command_id"] != command_id
 
 
 class _PolicyContext(TypedDict):
     environment: str | None
+    policy: str | None
     cwd: str | None
 
 
-def _policy_context(session: LiveSession | None) -> _PolicyContext:
+def _policy_context(session: LiveSession | SessionOptions) -> _PolicyContext:
     """What a verdict depends on besides the command."""
-    if session is None:
-        return {"environment": None, "cwd": WORKSPACE}
-    return {"environment": session.environment, "cwd": session.cwd}
+    return {"environment": session.environment, "policy": session.policy, "cwd": session.cwd}

@@ -23,6 +23,7 @@ from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.runtime.agent import ListEnd
 from sandbox_server.service.access import Handlers, SessionAccess
 from sandbox_server.service.answers import ServiceFacts, download_info, file_entry
+from sandbox_server.sessions.live import LiveSession
 
 
 class FileHandlers:
@@ -54,7 +55,7 @@ class FileHandlers:
             try:
                 stored = await session.agent.put(request.path, hashed(), limit=limit)
             except DiskFull as exc:
-                raise self._with_setting(exc) from None
+                raise self._with_setting(exc, session) from None
         return UploadResult(
             filename=PurePosixPath(stored.path).name,
             path=stored.path,
@@ -90,10 +91,12 @@ class FileHandlers:
             moved = await session.agent.rename(request.path, request.to, replace=request.replace)
         return file_entry(moved)
 
-    def _with_setting(self, error: DiskFull) -> DiskFull:
-        """The box does not know by which setting of the server its disk has its size."""
+    def _with_setting(self, error: DiskFull, session: LiveSession) -> DiskFull:
+        """The box does not know by which setting its disk has its size."""
         if not error.message.startswith(WORKSPACE):
             return error
-        limit = self._facts.limits.disk_bytes
-        setting = f"its size is SANDBOX_DISK_LIMIT of the server, {size_text(limit)}"
+        limit = self._facts.limits_of(session).disk_bytes
+        usual = limit == self._facts.limits.disk_bytes
+        by = "SANDBOX_DISK_LIMIT of the server" if usual else "limits.disk of the session"
+        setting = f"its size is {by}, {size_text(limit)}"
         return DiskFull(f"{error.message}; {setting}", limit_bytes=limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,21 +13,25 @@ from typing import Any, Self, TypeVar
 
 import structlog
 
-from sandbox_sdk.protocol.errors import CommandRejected
-from sandbox_sdk.protocol.models import ExecuteRequest, SimpleCommand, Verdict
+from sandbox_sdk.protocol.errors import CommandRejected, RuntimeUnavailable
+from sandbox_sdk.protocol.models import ExecuteRequest, RunCodeRequest, SimpleCommand, Verdict
 from sandbox_server.policy.analysis import Analysis, Call
 from sandbox_server.policy.bash.effort import QUICK_WORK
 from sandbox_server.policy.bash.syntax import TooMuch
 from sandbox_server.policy.policy import MAX_SHOWN, Excerpt, Policy, Rejection, Ruling
+from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.policy.rules import Mode
+from sandbox_server.runtime.layers import PROGRAMS
 from sandbox_server.service.audit import AuditLog
 
 log = structlog.get_logger()
 T = TypeVar("T")
 
+INTERACTIVE = "bash"
+"""What a policy judges where somebody types: nothing more is known."""
 LONG = 2000
 """Commands from this length on are judged in the thread right away."""
-FIXED_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+FIXED_PATH = ":".join((*PROGRAMS, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"))
 """PATH under a whitelist. No writable folder: a command could put its own `ls` there."""
 
 
@@ -46,6 +51,7 @@ class Gate:
     ) -> None:
         self._policy = policy
         self._by_environment = dict(by_environment or {})
+        self._named: dict[str, Policy] = {}
         self._audit = audit
         self._thread = ThreadPoolExecutor(1, "policy")
         self.allowed = 0
@@ -77,11 +83,13 @@ class Gate:
         request: ExecuteRequest,
         *,
         environment: str | None,
+        policy: str | None = None,
         tenant: str,
         cwd: str | None = None,
     ) -> ExecuteRequest:
-        """The request to run, with PATH fixed under a whitelist. Raises CommandRejected."""
-        judge = self._policy_of(environment).judge
+        """The request to run, with PATH fixed under a whitelist. policy: that of the session, where
+        it has its own. Raises CommandRejected."""
+        judge = self._policy_of(environment, policy).judge
         ruling = await self._in_time(judge, request, cwd)
         rejection = ruling.rejection
         self._record(request, ruling, environment=environment, tenant=tenant)
@@ -96,27 +104,65 @@ class Gate:
             return request.model_copy(update={"env": {**request.env, "PATH": FIXED_PATH}})
         return request
 
+    async def admit_code(
+        self,
+        request: RunCodeRequest,
+        *,
+        language: str,
+        environment: str | None,
+        policy: str | None = None,
+        tenant: str,
+    ) -> None:
+        """Code is judged as the command that would run it, such as `python3 -c …`: what a policy
+        does not let bash start does not get past it as code. Raises CommandRejected."""
+        # Not checked as a request: quoted, the code may be longer than a command may be.
+        command = ExecuteRequest.model_construct(
+            thread_id=request.thread_id,
+            session_id=request.session_id,
+            command=shlex.join([*_PROGRAMS.get(language, (language, "-e")), request.code]),
+        )
+        ruling = await self._in_time(self._policy_of(environment, policy).judge, command, None)
+        self._record(
+            command, ruling, environment=environment, tenant=tenant, code=request.code,
+            language=language, context_id=request.context_id,
+        )  # fmt: skip
+        if ruling.rejection is not None:
+            self.rejected[ruling.rejection.rule] += 1
+            log.info("code.rejected", rule=ruling.rejection.rule, policy=ruling.policy,
+                     tenant=tenant, thread=request.thread_id)  # fmt: skip
+            raise _rejected(ruling.policy, ruling.rejection)
+        self.allowed += 1
+
     async def check(
         self,
         request: ExecuteRequest,
         *,
         environment: str | None,
+        policy: str | None = None,
         tenant: str,
         cwd: str | None = None,
     ) -> Verdict:
         """The verdict of admit(), as a dry run."""
-        policy = self._policy_of(environment)
+        judging = self._policy_of(environment, policy)
 
         def explain(command: str, **given: Any) -> tuple[Ruling, Verdict]:
-            ruling, found = policy.explain(command, **given)
+            ruling, found = judging.explain(command, **given)
             return ruling, verdict_of(ruling, found)
 
         ruling, verdict = await self._in_time(explain, request, cwd)
         self._record(request, ruling, environment=environment, tenant=tenant)
         return verdict
 
-    def _policy_of(self, environment: str | None) -> Policy:
-        return self._by_environment.get(environment or "", self._policy)
+    def _policy_of(self, environment: str | None, policy: str | None) -> Policy:
+        """Raises RuntimeUnavailable: a session whose own policy is gone does not get another."""
+        if policy is None:
+            return self._by_environment.get(environment or "", self._policy)
+        if policy not in self._named:
+            try:
+                self._named[policy] = Policy.read(policy)
+            except PolicyError as exc:
+                raise RuntimeUnavailable(f"the policy of this session is gone: {exc}") from None
+        return self._named[policy]
 
     async def _in_time(
         self, judge: Callable[..., T], request: ExecuteRequest, cwd: str | None
@@ -124,11 +170,11 @@ class Gate:
         """Judge a request without blocking the event loop."""
         ask = partial(
             judge,
-            request.command,
+            request.command or INTERACTIVE,
             env=request.env,
             stdin=request.stdin,
             # A caller may still write to a background command.
-            open_stdin=request.stdin_open,
+            open_stdin=request.stdin_open or request.pty is not None,
             cwd=request.cwd or cwd,
         )
         if len(request.command) + len(request.stdin or "") + len(request.env) < LONG:
@@ -137,8 +183,9 @@ class Gate:
         return await asyncio.get_running_loop().run_in_executor(self._thread, ask)
 
     def _record(
-        self, request: ExecuteRequest, ruling: Ruling, *, environment: str | None, tenant: str
-    ) -> None:
+        self, request: ExecuteRequest, ruling: Ruling, *, environment: str | None, tenant: str,
+        code: str | None = None, **more: Any,
+    ) -> None:  # fmt: skip
         if self._audit is None:
             return
         self._audit.write(
@@ -151,8 +198,18 @@ class Gate:
             rule=ruling.rejection.rule if ruling.rejection else None,
             doubts=list(ruling.doubts),
             dry_run=request.dry_run,
-            command=request.command,
+            command=request.command if code is None else code,
+            **more,
         )
+
+
+_PROGRAMS = {
+    "python": ("python3", "-c"),
+    "javascript": ("node", "-e"),
+    "typescript": ("node", "-e"),
+    "r": ("Rscript", "-e"),
+}
+"""The commands that run code."""
 
 
 def verdict_of(ruling: Ruling, found: Analysis) -> Verdict:

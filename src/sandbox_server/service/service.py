@@ -6,25 +6,34 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
+    ArtifactTarget,
     DownloadRequest,
     EmptyRequest,
     ExecuteRequest,
-    FollowRequest,
+    FollowCodeRequest,
     Health,
+    RunCodeRequest,
     UploadRequest,
     UploadResult,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
+from sandbox_server.registry.environments import Kernels
+from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.agents import options_as_before
 from sandbox_server.service.answers import ServiceFacts
+from sandbox_server.service.code import CodeHandlers, KernelsOf
 from sandbox_server.service.commands import CommandHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
 from sandbox_server.service.sessions import SessionHandlers
-from sandbox_server.sessions.table import SessionTable
+from sandbox_server.service.stored import StoredHandlers
+from sandbox_server.service.tools import ToolHandlers
+from sandbox_server.sessions.table import AsBefore, SessionTable
+from sandbox_server.storage.storage import Storage
 
 
 class SandboxService(Tenants):
@@ -37,19 +46,35 @@ class SandboxService(Tenants):
         *,
         health: Callable[[], Health],
         gate: Gate | None = None,
+        name_of: Callable[[str], str] = str,
+        registry: LiveRegistry | None = None,
+        kernels_of: KernelsOf = lambda _environment: Kernels(),
+        storage: Storage | None = None,
     ) -> None:
-        access = SessionAccess(table)
+        """name_of: the name of an environment as it is declared, for one in another case.
+        registry: by default the built-in one."""
+        access = SessionAccess(table, self._as_before)
+        gate = gate or Gate.default()
         self.facts = facts
         self._table = table
         self._health = health
-        self.commands = CommandHandlers(access, facts, gate or Gate.default())
+        self._registry = registry or LiveRegistry()
+        self.stored = StoredHandlers(storage)
+        self.commands = CommandHandlers(access, facts, gate, self.stored)
+        self.code = CodeHandlers(access, facts, gate, self.commands, kernels_of)
         self.files = FileHandlers(access, facts)
         self.handlers: Handlers = {
             op.HEALTH: self._healthy,
-            **SessionHandlers(access, facts).handlers,
+            **SessionHandlers(access, facts, self._registry, name_of).handlers,
+            **ToolHandlers(access, self._registry, self.of).handlers,
             **self.commands.handlers,
+            **self.code.handlers,
             **self.files.handlers,
+            **self.stored.handlers,
         }
+
+    def _as_before(self, tenant: str) -> AsBefore:
+        return lambda before: options_as_before(before, self._registry.current(), tenant)
 
     def __repr__(self) -> str:
         return f"<SandboxService {self.facts.worker_id} {self.facts.runtime} {self._table!r}>"
@@ -57,11 +82,27 @@ class SandboxService(Tenants):
     def of(self, tenant: str) -> Sandboxes:
         return _OfTenant(self, tenant)
 
+    @property
+    def leaves(self) -> bool:
+        """Whether this worker stops for good, as `sandbox drain --leave` asks."""
+        return self._table.leaves
+
+    def has(self, tenant: str, thread_id: str) -> bool:
+        """Whether the thread has a live session here."""
+        return self._table.live(tenant, thread_id) is not None
+
     async def health(self) -> Health:
-        return self._health()
+        """With what is wrong with the registry's files; the last good ones are in use then."""
+        health = self._health()
+        if not (problem := self._registry.problem):
+            return health
+        told = {"checks": {**health.checks, "registry files": problem}}
+        if health.status == "healthy":
+            told |= {"status": "degraded"}  # type: ignore[dict-item]
+        return health.model_copy(update=told)
 
     async def _healthy(self, _tenant: str, _request: EmptyRequest) -> Health:
-        return self._health()
+        return await self.health()
 
 
 class _OfTenant(Sandboxes):
@@ -78,15 +119,24 @@ class _OfTenant(Sandboxes):
         answer: Ans = await self._service.handlers[operation](self._tenant, request)
         return answer
 
-    def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
-        if isinstance(request, ExecuteRequest):
-            return self._service.commands.stream(self._tenant, request)
-        return self._service.commands.follow(self._tenant, request)
+    def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
+        service, tenant = self._service, self._tenant
+        match request:
+            case ExecuteRequest():
+                return service.commands.stream(tenant, request)
+            case RunCodeRequest():
+                return service.code.stream(tenant, request)
+            case FollowCodeRequest():
+                return service.code.follow(tenant, request)
+            case _:
+                return service.commands.follow(tenant, request)
 
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
         return await self._service.files.upload(self._tenant, request, chunks)
 
     def download(
-        self, request: DownloadRequest
+        self, request: DownloadRequest | ArtifactTarget
     ) -> contextlib.AbstractAsyncContextManager[Download]:
+        if isinstance(request, ArtifactTarget):
+            return self._service.stored.download(self._tenant, request)
         return self._service.files.download(self._tenant, request)

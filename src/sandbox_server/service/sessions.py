@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import Literal
 
 from sandbox_sdk.protocol import operations as op
@@ -16,16 +17,25 @@ from sandbox_sdk.protocol.models import (
     SessionList,
     Target,
 )
+from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.service import answers
 from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.agents import session_options
 from sandbox_server.service.answers import ServiceFacts
-from sandbox_server.sessions.making import SessionOptions
 
 
 class SessionHandlers:
-    def __init__(self, access: SessionAccess, facts: ServiceFacts) -> None:
+    def __init__(
+        self,
+        access: SessionAccess,
+        facts: ServiceFacts,
+        registry: LiveRegistry,
+        name_of: Callable[[str], str],
+    ) -> None:
         self._access = access
+        self._name_of = name_of
         self._facts = facts
+        self._registry = registry
         self.handlers: Handlers = {
             op.CREATE_SESSION: self._create_session,
             op.SESSION: self._session,
@@ -35,12 +45,10 @@ class SessionHandlers:
 
     async def _create_session(self, tenant: str, request: CreateSessionRequest) -> Session:
         own_id = None if request.thread_id else str(uuid.uuid4())
-        wanted = SessionOptions(
-            environment=request.environment,
-            env=request.env,
-            idle_timeout_s=request.idle_timeout_s,
-            session_id=own_id,
-        )
+        if request.environment is not None:
+            named = self._name_of(request.environment)
+            request = request.model_copy(update={"environment": named})
+        wanted = session_options(request, self._registry.current(), tenant, session_id=own_id)
         session, state = await self._access.table.open(
             tenant, request.thread_id or own_id or "", wanted
         )
@@ -65,4 +73,10 @@ class SessionHandlers:
     async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
         session = await self._access.table.find(tenant, target)
         await self._access.table.cleanup(session)
-        return CleanupResult(environment=session.environment, idle_timeout_s=session.idle_timeout_s)
+        return CleanupResult(
+            environment=session.environment,
+            idle_timeout_s=session.idle_timeout_s,
+            provider=session.provider or None,
+            limits=dict(session.limits or {}),
+            agent=session.made_for.name if session.made_for else None,
+        )

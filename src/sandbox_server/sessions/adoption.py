@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
 
 from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
-from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, merged
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
 from sandbox_server.sessions.found import Discard, Resume, Warm, decide
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry
-from sandbox_server.sessions.live import LiveSession, record_from_state
+from sandbox_server.sessions.live import LiveSession, agent_from_kept, record_from_state
 from sandbox_server.sessions.making import SessionMaker
 from sandbox_server.sessions.registry import Record, Registry
 from sandbox_server.sessions.table import SessionTable
@@ -34,7 +35,7 @@ class FoundBoxes(Protocol):
 
     @property
     def build(self) -> str:
-        """The warden build that a warm box must have."""
+        """Of what a warm box must be made."""
 
     async def found(self) -> list[Box]: ...
 
@@ -53,16 +54,19 @@ class Adoption:
         maker: SessionMaker,
         registry: Registry,
         lease: Lease,
-        source: FoundBoxes,
+        sources: Mapping[str, FoundBoxes],
         *,
         idle_timeout_s: float,
+        limits: LimitValues,
     ) -> None:
+        """sources: by provider. limits: of sessions that were recorded without."""
         self._table = table
         self._maker = maker
         self._registry = registry
         self._lease = lease
-        self._source = source
+        self._sources = sources
         self._idle_timeout_s = idle_timeout_s
+        self._limits = limits
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
@@ -84,39 +88,53 @@ class Adoption:
 
     async def _adopt(self, known: dict[str, Record]) -> None:
         """`known`: the registry's live sessions of this worker, by box."""
-        boxes = await self._source.found()
+        found = {
+            box.id: (provider, box)
+            for provider, source in self._sources.items()
+            for box in await source.found()
+        }
         entries = self._registry.ledger.entries()
         await asyncio.gather(
-            *(self._adopt_box(box, entries.get(box.id), known.get(box.id)) for box in boxes)
+            *(
+                self._adopt_box(provider, box, entries.get(box.id), known.get(box.id))
+                for provider, box in found.values()
+            )
         )
         begun = {box_id: self._record(box_id, e.state) for box_id, e in entries.items() if e.begun}
         for box_id, record in {**begun, **known}.items():
-            if box_id not in {box.id for box in boxes}:
+            if box_id not in found:
                 await self._table.abandon(record)
-        self._registry.ledger.keep_only(box.id for box in boxes)
-        if boxes or known:
-            log.info("worker.adopted", boxes=len(boxes), sessions=len(self._table), of=len(known))
+        self._registry.ledger.keep_only(found)
+        if found or known:
+            log.info("worker.adopted", boxes=len(found), sessions=len(self._table), of=len(known))
 
-    async def _adopt_box(self, box: Box, entry: Entry | None, known: Record | None) -> None:
+    async def _adopt_box(
+        self, provider: str, box: Box, entry: Entry | None, known: Record | None
+    ) -> None:
         """Adopt one box; a failure does not affect the others."""
         try:
-            await self._decide(box, entry, known)
+            await self._decide(provider, box, entry, known)
         except Exception:
             log.exception("box.adoption_failed", box=box.id)
 
-    async def _decide(self, box: Box, entry: Entry | None, known: Record | None) -> None:
-        agent = self._source.connect(box)
+    async def _decide(
+        self, provider: str, box: Box, entry: Entry | None, known: Record | None
+    ) -> None:
+        source = self._sources[provider]
+        agent = source.connect(box)
         reported, why = await self._ask(agent)
         becomes = decide(
-            entry, known, reported, build=self._source.build, idle_timeout_s=self._idle_timeout_s
+            entry, known, reported, build=source.build, idle_timeout_s=self._idle_timeout_s
         )
         match becomes:
             case Warm():
-                self._source.adopt(box, agent)
+                source.adopt(box, agent)
             case Resume():
                 if why:
                     log.warning("session.unreachable", box=box.id, why=why)
-                await self._resume(box, agent, becomes, reported)
+                kept = entry.kept if entry is not None else {}
+                session = self._session(provider, box, agent, becomes, known, kept)
+                await self._resume(session, reported)
             case Discard():
                 log.warning("box.not_adopted", box=box.id, why=why or becomes.why)
                 if known is not None:
@@ -138,25 +156,40 @@ class Adoption:
             log.exception("box.state_broke")
             return None, repr(exc)
 
-    async def _resume(
-        self, box: Box, agent: BoxAgent, becomes: Resume, reported: BoxState | None
-    ) -> None:
-        state, now = becomes.state, time.monotonic()
+    def _session(
+        self,
+        provider: str,
+        box: Box,
+        agent: BoxAgent,
+        becomes: Resume,
+        known: Record | None,
+        kept: Mapping[str, Any],
+    ) -> LiveSession:
+        state = becomes.state
         record = self._record(box.id, state)
-        session = LiveSession(
+        if known is not None:  # The process that made the box, for as long as it lives.
+            record = replace(record, worker=known.worker)
+        return LiveSession(
             record,
             box,
             agent,
             idle_timeout_s=state["idle_timeout_s"],
-            last_used=now,
+            last_used=time.monotonic(),
             environment=state["environment"],
             env_digest=state.get("env_digest", ""),
+            provider=provider,
+            limits=merged(self._limits, state.get("limits") or {}),
+            made_for=agent_from_kept(kept),
+            policy=kept.get("policy"),
             met=becomes.met,
         )
+
+    async def _resume(self, session: LiveSession, reported: BoxState | None) -> None:
         if reported is None:
-            session.may_run_until = now + MAX_TIMEOUT_S
+            session.may_run_until = session.last_used + MAX_TIMEOUT_S
         else:
-            session.last_used -= min(reported.idle_s, max(time.time() - record.created_at, 0.0))
+            age_s = max(time.time() - session.record.created_at, 0.0)
+            session.last_used -= min(reported.idle_s, age_s)
         await self._table.adopt(session)
         if session.ended is None and reported is not None:
             session.watch_running(reported)

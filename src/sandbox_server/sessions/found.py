@@ -65,7 +65,7 @@ def _unfit(entry: Entry, known: Record | None, reported: BoxState | None, build:
         return "it does not answer"
     if known is not None or reported.state or reported.ran or reported.commands:
         return "it has been used"
-    return "" if entry.build == build else f"its warden is build {entry.build}, not {build}"
+    return "" if entry.build == build else f"it was made as {entry.build}, not {build}"
 
 
 def _of_older_server(

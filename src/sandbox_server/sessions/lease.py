@@ -32,6 +32,11 @@ class Lease(Protocol):
     def epoch(self) -> int: ...
 
     @property
+    def was_away(self) -> bool:
+        """Whether it was not held for a while before this epoch, so that others may have taken over
+        what the worker had."""
+
+    @property
     def draining(self) -> bool:
         """Whether the worker must not take new sessions."""
 
@@ -55,6 +60,7 @@ class LoneLease:
     def __init__(self, worker: str, epoch: int) -> None:
         self.worker = worker
         self.epoch = epoch
+        self.was_away = False
         self.draining = False
         self.leaves = False
 

@@ -10,14 +10,16 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.sessions.share import Share
 
 _SCHEMA = """
 create table if not exists boxes (
-    box_id text primary key, build text not null, state text, begun integer not null default 0
+    box_id text primary key, build text not null, state text, begun integer not null default 0,
+    owner text, kept text
 )
 """
 
@@ -27,33 +29,52 @@ class Entry:
     """One box."""
 
     build: str
-    """The build of its warden."""
+    """Its warden and what it was made from, see Pool.build."""
     state: Mapping[str, Any] | None = None
     """The state of its session; None for a warm box."""
     begun: bool = False
     """Whether the registry knows the session."""
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    """What is remembered for the session and does not concern the box."""
 
 
 class Ledger:
-    """A table in the worker's SQLite file. Raises RuntimeUnavailable if it cannot be written."""
+    """A table in the worker's SQLite file. Raises RuntimeUnavailable if it cannot be written.
 
-    def __init__(self, db: sqlite3.Connection | None = None) -> None:
+    Processes of one server share the file; each sees the boxes of its own share.
+    """
+
+    def __init__(self, db: sqlite3.Connection | None = None, share: Share | None = None) -> None:
         self._db = db or sqlite3.connect(":memory:", isolation_level=None)
+        self._share = share or Share(name="")
         self._execute(_SCHEMA)
+        add_column(self._db, "boxes", "owner text")
+        add_column(self._db, "boxes", "kept text")
 
     def keep_warm(self, box_id: str, *, build: str) -> None:
         """Record a warm box. No-op for a box that is already recorded."""
-        self._execute("insert or ignore into boxes (box_id, build) values (?, ?)", box_id, build)
+        self._execute(
+            "insert or ignore into boxes (box_id, build, owner) values (?, ?, ?)",
+            box_id,
+            build,
+            self._share.owner,
+        )
 
     def give(self, box_id: str, state: Mapping[str, Any], *, build: str) -> None:
         """Record that a box is given to a session. Call before the box gets the state."""
         self._execute(
-            "insert into boxes (box_id, build, state) values (?, ?, ?)"
-            " on conflict do update set state = excluded.state, begun = 0",
+            "insert into boxes (box_id, build, state, owner) values (?, ?, ?, ?)"
+            " on conflict do update set state = excluded.state, begun = 0, kept = null",
             box_id,
             build,
             json.dumps(dict(state)),
+            self._share.owner,
         )
+
+    def keep(self, box_id: str, kept: Mapping[str, Any]) -> None:
+        """Remember something for the session of a box. Call before the session begins."""
+        text = json.dumps(dict(kept))
+        self._execute("update boxes set kept = ? where box_id = ?", text, box_id)
 
     def begin(self, box_id: str) -> None:
         """Record that the registry knows the box's session."""
@@ -65,10 +86,16 @@ class Ledger:
 
     def entries(self) -> dict[str, Entry]:
         """All boxes, by id."""
-        rows = self._execute("select box_id, build, state, begun from boxes")
+        rows = self._execute("select box_id, build, state, begun, owner, kept from boxes")
         return {
-            box_id: Entry(build, None if state is None else json.loads(state), bool(begun))
-            for box_id, build, state, begun in rows
+            box_id: Entry(
+                build,
+                None if state is None else json.loads(state),
+                bool(begun),
+                json.loads(kept or "{}"),
+            )
+            for box_id, build, state, begun, owner, kept in rows
+            if self._share.has(owner or self._share.name)
         }
 
     def keep_only(self, box_ids: Iterable[str]) -> None:
@@ -79,6 +106,13 @@ class Ledger:
     def _execute(self, sql: str, *values: object) -> list[Any]:
         with translated():
             return self._db.execute(sql, values).fetchall()
+
+
+def add_column(db: sqlite3.Connection, table: str, column: str) -> None:
+    """Add a column that files of earlier versions lack."""
+    known = {row[1] for row in db.execute(f"pragma table_info({table})")}
+    if column.split()[0] not in known:
+        db.execute(f"alter table {table} add column {column}")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
-from sandbox_sdk.protocol.models import MAX_TIMEOUT_S
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues
+from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
 from sandbox_server.sessions.registry import Record, Status
@@ -23,6 +24,10 @@ Key = tuple[str, str]
 _IDENTITY = ("tenant", "thread_id", "generation", "session_id")
 SETTLE_S = 30.0
 """How long past its time limit a command may take to end."""
+TEXTS = 32
+TEXT = 500
+"""Commands of a session whose text is remembered, and the characters of each: who looks at it wants
+to know what runs."""
 WATCHED = 64
 """Most running commands of a box whose end is awaited."""
 
@@ -37,8 +42,16 @@ class LiveSession:
     """On the monotonic clock."""
     environment: str | None = None
     """The environment the caller chose, if any."""
+    provider: str = ""
+    """The name of the runtime that made its box."""
+    limits: LimitValues | None = None
+    """Its own; None: those of the server."""
     env_digest: str = ""
     """Of the variables it was made with: their values may be secret."""
+    made_for: SessionAgent | None = None
+    """The agent it was made for, as that was declared then."""
+    policy: str | None = None
+    """Of its agent or environment, if they have one."""
     cwd: str | None = None
     """The working directory after the last command, as far as this process knows."""
     met: bool = True
@@ -49,6 +62,10 @@ class LiveSession:
     busy: int = 0
     ended: Status | None = None
     watches: set[asyncio.Task[None]] = field(default_factory=set)
+    languages: dict[str, str] = field(default_factory=dict)
+    """Languages of its contexts, as far as this process knows."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """Of the newest commands, by their id."""
 
     def __repr__(self) -> str:
         record = self.record
@@ -92,9 +109,15 @@ class LiveSession:
         to `may_run_until`: later use would have passed through this server."""
         return max(self.last_used, min(now - idle_s, self.may_run_until))
 
+    def remember(self, command_id: str, text: str) -> None:
+        """Keep the text of a command that is about to run."""
+        self.texts[command_id] = text if len(text) <= TEXT else f"{text[: TEXT - 1]}…"
+        if len(self.texts) > TEXTS:
+            del self.texts[next(iter(self.texts))]
+
     def watch_running(self, state: BoxState) -> None:
         """Count the commands that a box reports as running as use until they end."""
-        running = [command.command_id for command in state.commands if command.running]
+        running = [c.command_id for c in state.commands if c.running and c.pty is None]
         for command_id in running[-WATCHED:]:
             self.watch(command_id, for_s=None)
 
@@ -138,7 +161,12 @@ class LiveSession:
 
 
 def state_of(
-    record: Record, *, idle_timeout_s: float, environment: str | None, env_digest: str = ""
+    record: Record,
+    *,
+    idle_timeout_s: float,
+    environment: str | None,
+    env_digest: str = "",
+    limits: LimitValues | None = None,
 ) -> dict[str, Any]:
     """The session's state, stored in ledger and box for a later process."""
     return {
@@ -146,7 +174,21 @@ def state_of(
         "idle_timeout_s": idle_timeout_s,
         "environment": environment,
         "env_digest": env_digest,
+        "limits": limits,
+        "asked": dict(record.asked),
     }
+
+
+def kept_of(agent: SessionAgent | None, policy: str | None) -> dict[str, Any]:
+    """What the ledger keeps for a later process and a box is not told."""
+    kept: dict[str, Any] = {} if policy is None else {"policy": policy}
+    if agent is not None:
+        kept["agent"] = agent.model_dump(mode="json", exclude_defaults=True)
+    return kept
+
+
+def agent_from_kept(kept: Mapping[str, Any]) -> SessionAgent | None:
+    return SessionAgent.model_validate(kept["agent"]) if "agent" in kept else None
 
 
 def digest(env: Mapping[str, str] | None) -> str:
@@ -164,4 +206,7 @@ def identity(state: Mapping[str, Any]) -> tuple[Any, ...]:
 def record_from_state(state: Mapping[str, Any], box_id: str, *, worker: str, epoch: int) -> Record:
     """Rebuild a session's record from its state."""
     kept = {name: state[name] for name in (*_IDENTITY, "created_at")}
-    return Record(**kept, box_id=box_id, status=Status.LIVE, worker=worker, epoch=epoch)
+    asked = state.get("asked") or {}
+    return Record(
+        **kept, box_id=box_id, status=Status.LIVE, worker=worker, epoch=epoch, asked=asked
+    )

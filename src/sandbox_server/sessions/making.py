@@ -8,24 +8,30 @@ import shlex
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
-from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
-from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.models import WORKSPACE, LimitValues
+from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
-from sandbox_server.sessions.live import Key, LiveSession, digest, state_of
+from sandbox_server.sessions.live import Key, LiveSession, digest, kept_of, state_of
 from sandbox_server.sessions.registry import Record, Status
+from sandbox_server.sessions.rules import SessionRules, SessionTerms
 
 
 class BoxSource(Protocol):
     """Where boxes for new sessions come from."""
 
     async def claim(
-        self, environment: str | None, state: Mapping[str, Any]
+        self,
+        provider: str,
+        environment: str | None,
+        limits: LimitValues,
+        state: Mapping[str, Any],
     ) -> tuple[Box, BoxAgent]:
         """An unused box whose warden has stored this state. Raises Capacity."""
 
@@ -37,30 +43,56 @@ class SessionOptions:
     environment: str | None = None
     env: Mapping[str, str] | None = None
     idle_timeout_s: float | None = None
+    provider: str | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
     session_id: str | None = None
+    made_for: SessionAgent | None = None
+    policy: str | None = None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    """The request that they come from, without what may be secret."""
+    cwd: str = WORKSPACE
 
     def not_applied(self, session: LiveSession) -> list[str]:
         """The options that a live session does not have."""
         differ = {
             "environment": self.environment not in (None, session.environment),
+            "agent": self.made_for is not None and self.made_for.name != _name(session.made_for),
             "env": bool(self.env) and digest(self.env) != session.env_digest,
             "idle_timeout_s": self.idle_timeout_s not in (None, session.idle_timeout_s),
+            "provider": self.provider not in (None, session.provider),
         }
+        has = cast("dict[str, float]", session.limits or {})
+        differ |= {f"limits.{name}": has.get(name) != value for name, value in self.limits.items()}
         return [name for name, differs in differ.items() if differs]
+
+
+def _name(agent: SessionAgent | None) -> str | None:
+    return None if agent is None else agent.name
 
 
 class SessionMaker:
     """Makes sessions with their boxes, and destroys the boxes afterwards."""
 
     def __init__(
-        self, source: BoxSource, lease: Lease, ledger: Ledger, *, idle_timeout_s: float
+        self, source: BoxSource, lease: Lease, ledger: Ledger, rules: SessionRules
     ) -> None:
         self._source = source
         self._lease = lease
         self._ledger = ledger
-        self._idle_timeout_s = idle_timeout_s
+        self._rules = rules
 
-    async def make(self, key: Key, options: SessionOptions, before: Record | None) -> LiveSession:
+    def terms(self, options: SessionOptions) -> SessionTerms:
+        """What a session with these options gets. Raises InvalidRequest."""
+        return self._rules.terms(
+            environment=options.environment,
+            provider=options.provider,
+            limits=options.limits,
+            idle_timeout_s=options.idle_timeout_s,
+        )
+
+    async def make(
+        self, key: Key, options: SessionOptions, terms: SessionTerms, before: Record | None
+    ) -> LiveSession:
         """A session that follows `before`, in a box set up as the caller wants. It is not in the
         registry yet. Raises Capacity, RuntimeUnavailable."""
         record = Record(
@@ -73,32 +105,42 @@ class SessionMaker:
             created_at=time.time(),
             worker=self._lease.worker,
             epoch=self._lease.epoch,
+            asked=options.asked,
         )
-        idle_timeout_s = options.idle_timeout_s or self._idle_timeout_s
         env_digest = digest(options.env)
         state = state_of(
             record,
-            idle_timeout_s=idle_timeout_s,
+            idle_timeout_s=terms.idle_timeout_s,
             environment=options.environment,
             env_digest=env_digest,
+            limits=terms.limits,
         )
-        box, agent = await self._source.claim(options.environment, state)
-        if options.env:
-            exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
-            try:
+        box, agent = await self._source.claim(
+            terms.provider, options.environment, terms.limits, state
+        )
+        try:
+            if kept := kept_of(options.made_for, options.policy):
+                self._ledger.keep(box.id, kept)
+            if options.env:
+                exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
                 await agent.run(exports)
-            except BaseException:
-                await asyncio.shield(self.discard(box, agent))
-                raise
+                await _tell_kernels(agent, options.env)
+        except BaseException:
+            await asyncio.shield(self.discard(box, agent))
+            raise
         return LiveSession(
             replace(record, box_id=box.id),
             box,
             agent,
-            idle_timeout_s,
+            terms.idle_timeout_s,
             time.monotonic(),
             environment=options.environment,
+            provider=terms.provider,
+            limits=terms.limits,
             env_digest=env_digest,
-            cwd=WORKSPACE,
+            made_for=options.made_for,
+            policy=options.policy,
+            cwd=options.cwd,
         )
 
     async def discard(self, box: Box, agent: BoxAgent) -> None:
@@ -108,3 +150,11 @@ class SessionMaker:
             await box.destroy()
         with contextlib.suppress(RuntimeUnavailable):
             self._ledger.forget(box.id)
+
+
+async def _tell_kernels(agent: BoxAgent, env: Mapping[str, str]) -> None:
+    """Kernels that were started with the box have the variables too. Those started later get them
+    from the shell, and a box of an earlier version has no kernels."""
+    if "code" not in agent.lacks:
+        with contextlib.suppress(InvalidRequest):
+            await agent.contexts({"op": "env", "env": env})

@@ -7,7 +7,7 @@ The registry is authoritative, whatever a box reports.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost, SessionNotFound
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.storage.history import History
 
 REMEMBER_S = 7 * 86400.0
 """How long an ended session is remembered, so that callers learn how it ended."""
@@ -42,6 +43,8 @@ class Record:
     worker: str = ""
     """The worker that has it, and the epoch in which that worker last vouched for it."""
     epoch: int = 0
+    asked: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What its caller asked for, so that the next session of the thread can have the same."""
     more: dict[str, Any] = field(default_factory=dict, hash=False)
     """Unknown fields of a later version, kept unchanged."""
 
@@ -51,6 +54,8 @@ class Registry(ABC):
 
     ledger: Ledger
     """The worker's record of its boxes, in a local file."""
+    history: History | None = None
+    """Where sessions are remembered after their end; None: in a local file."""
 
     @abstractmethod
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
@@ -75,6 +80,10 @@ class Registry(ABC):
     @abstractmethod
     async def begin(self, record: Record, *, before: Record | None) -> None:
         """Record a new session after `before`. Raises Misdirected if another worker was faster."""
+
+    def owners(self) -> list[str]:
+        """The labels that boxes of this worker may have. Empty: its own name alone."""
+        return []
 
     async def restore(self, record: Record) -> bool:
         """restore_all for one session."""

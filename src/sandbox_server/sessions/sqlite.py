@@ -1,7 +1,8 @@
-"""The registry of a standalone worker, in one SQLite file."""
+"""The registry of a standalone server, in one SQLite file that its processes share."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Sequence
@@ -9,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.errors import Misdirected, SandboxError
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.private import private_file
-from sandbox_server.sessions.ledger import Ledger, translated
+from sandbox_server.sessions.ledger import Ledger, add_column, translated
 from sandbox_server.sessions.registry import (
     REMEMBER_S,
     Record,
@@ -21,33 +22,41 @@ from sandbox_server.sessions.registry import (
     error_for,
     is_same_or_older,
 )
+from sandbox_server.sessions.share import Share
 
 _SCHEMA = """
 create table if not exists sessions (
     tenant text not null, thread_id text not null, generation integer not null,
     session_id text not null unique, box_id text not null, status text not null,
-    created_at real not null, changed_at real not null,
+    created_at real not null, changed_at real not null, worker text, asked text,
     primary key (tenant, thread_id, generation)
 );
 create index if not exists changed on sessions (changed_at) where status != 'live';
 create table if not exists epochs (one integer primary key check (one = 1), epoch integer);
+create table if not exists owners (owner text primary key);
 """
-_FIELDS = ("tenant", "thread_id", "generation", "session_id", "box_id", "status", "created_at")
+_FIELDS = ("tenant", "thread_id", "generation", "session_id", "box_id", "status", "created_at",
+           "worker")  # fmt: skip
 _COLUMNS = ", ".join(_FIELDS)
 
 
 class SqliteRegistry(Registry):
     """Runs on the event loop, since calls take microseconds. In memory without a path."""
 
-    def __init__(self, path: Path | None = None, *, worker: str = "") -> None:
-        self._worker = worker
+    def __init__(
+        self, path: Path | None = None, *, worker: str = "", share: Share | None = None
+    ) -> None:
+        """share: of a process that is one of several, in place of `worker`."""
+        self._share = share or Share(name=worker)
         if path is not None:
             private_file(path)  # SQLite creates its -wal and -shm files with the same mode.
         self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
         self._db.execute("pragma journal_mode=wal")
         self._db.execute("pragma synchronous=normal")
         self._db.executescript(_SCHEMA)
-        self.ledger = Ledger(self._db)
+        add_column(self._db, "sessions", "worker text")
+        add_column(self._db, "sessions", "asked text")
+        self.ledger = Ledger(self._db, self._share)
         self._forget()
 
     async def close(self) -> None:
@@ -61,6 +70,18 @@ class SqliteRegistry(Registry):
         )
         return int(epoch)
 
+    def owners(self) -> list[str]:
+        """The labels of all boxes that may be ours, from now on with our own."""
+        self._execute("insert or ignore into owners values (?)", self._share.owner)
+        labels = (owner for (owner,) in self._execute("select owner from owners"))
+        return sorted({self._share.owner, *filter(self._share.has, labels)})
+
+    def find(self, tenant: str, target: Target) -> Record | None:
+        """The session of a target, or the latest one of its thread; live or not."""
+        if target.session_id is not None:
+            return self._one("where tenant = ? and session_id = ?", tenant, target.session_id)
+        return self._newest(tenant, target.thread_id or "")
+
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
         return self._newest(tenant, thread_id)
 
@@ -72,10 +93,17 @@ class SqliteRegistry(Registry):
         return self._one("where tenant = ? and session_id = ?", tenant, session_id)
 
     async def live(self) -> list[Record]:
-        return self._all("where status = 'live'")
+        return [r for r in self._all("where status = 'live'") if self._share.has(r.worker)]
 
     async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
-        return await self.newest(tenant, thread_id)
+        record = self._newest(tenant, thread_id)
+        if record is not None and record.status == Status.LIVE:
+            process = self._share.process_of(record.worker)
+        else:
+            process = self._share.begins_at(tenant, thread_id)
+        if process != self._share.index:
+            raise self._misdirected(thread_id, process)
+        return record
 
     async def begin(self, record: Record, *, before: Record | None) -> None:
         if before is not None and before.status == Status.LIVE:
@@ -101,13 +129,22 @@ class SqliteRegistry(Registry):
         self._forget()
 
     async def explain(self, record: Record | None, target: Target) -> SandboxError:
+        if record is not None and record.status == Status.LIVE:
+            process = self._share.process_of(record.worker)
+            if process != self._share.index:
+                return self._misdirected(record.thread_id, process)
         return error_for(record, target)
+
+    def _misdirected(self, thread_id: str, process: int) -> Misdirected:
+        owner = self._share.of(process).owner
+        return Misdirected(f"{owner} has thread {thread_id!r}", worker=owner)
 
     def _save(self, record: Record) -> None:
         self._execute(
-            f"insert or replace into sessions ({_COLUMNS}, changed_at)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?)",
+            f"insert or replace into sessions ({_COLUMNS}, asked, changed_at)"
+            f" values ({', '.join('?' * len(_FIELDS))}, ?, ?)",
             *(getattr(record, name) for name in _FIELDS),
+            json.dumps(dict(record.asked)),
             time.time(),
         )
 
@@ -122,10 +159,17 @@ class SqliteRegistry(Registry):
         return next(iter(self._all(f"{where} limit 1", *values)), None)
 
     def _all(self, where: str, *values: str) -> list[Record]:
-        rows = self._execute(f"select {_COLUMNS} from sessions {where}", *values)
-        found = (dict(zip(_FIELDS, row, strict=True)) for row in rows)
+        rows = self._execute(f"select {_COLUMNS}, asked from sessions {where}", *values)
+        found = (dict(zip((*_FIELDS, "asked"), row, strict=True)) for row in rows)
         return [
-            Record(**{**fields, "status": Status(fields["status"])}, worker=self._worker)
+            Record(
+                **{
+                    **fields,
+                    "status": Status(fields["status"]),
+                    "worker": fields["worker"] or self._share.name,
+                    "asked": json.loads(fields["asked"] or "{}"),
+                }
+            )
             for fields in found
         ]
 

@@ -5,51 +5,55 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import structlog
 
-from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError, SessionLost
+from sandbox_sdk.protocol.errors import (
+    Capacity,
+    RuntimeUnavailable,
+    SandboxError,
+    SessionLost,
+    size_text,
+)
 from sandbox_sdk.protocol.models import SessionState, Target
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import Key, LiveSession
 from sandbox_server.sessions.making import SessionMaker, SessionOptions
+from sandbox_server.sessions.notes import SessionNotes
+from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.reporter import BATCH, Reporter
 
 log = structlog.get_logger()
 
+AsBefore = Callable[[Record | None], SessionOptions]
+"""The options of a session that nobody asked for, by the one that its thread had before."""
 END_AT_ONCE = 16
 FULL_S = 5.0
 """Retry-after of a caller that found no room."""
-
-
-@dataclass
-class Occupancy:
-    """How many sessions the machine has and may have. Written by the table, read by the pool."""
-
-    capacity: int
-    live: int = 0
-    making: int = 0
-
-    @property
-    def room(self) -> int:
-        return max(self.capacity - self.live, 0)
 
 
 class SessionTable:
     """At most one live session per thread. Every wait happens under the thread's own lock."""
 
     def __init__(
-        self, registry: Registry, lease: Lease, maker: SessionMaker, occupancy: Occupancy
+        self,
+        registry: Registry,
+        lease: Lease,
+        maker: SessionMaker,
+        occupancy: Occupancy,
+        notes: SessionNotes | None = None,
     ) -> None:
+        self.notes = notes or SessionNotes()
         self._registry = registry
         self._lease = lease
         self._maker = maker
         self._occupancy = occupancy
         self._live: dict[Key, LiveSession] = {}
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
+        self._making_memory = 0
         self._reporter = Reporter(registry, lease)
 
     def __repr__(self) -> str:
@@ -61,7 +65,12 @@ class SessionTable:
     @property
     def room(self) -> int:
         """How many more sessions can be created."""
-        return max(self._occupancy.room - self._occupancy.making, 0)
+        return self._occupancy.free
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the worker stops for good, with no successor."""
+        return self._lease.leaves
 
     @property
     def behind(self) -> bool:
@@ -72,11 +81,11 @@ class SessionTable:
         return list(self._live.values())
 
     async def open(
-        self, tenant: str, thread_id: str, options: SessionOptions | None = None
+        self, tenant: str, thread_id: str, options: SessionOptions | AsBefore | None = None
     ) -> tuple[LiveSession, SessionState]:
         """The live session of a thread, created if there is none.
 
-        Raises Capacity, RuntimeUnavailable.
+        Raises Capacity, RuntimeUnavailable; InvalidRequest for options that cannot be had.
         """
         key = (tenant, thread_id)
         async with self._locked(key):
@@ -142,11 +151,13 @@ class SessionTable:
         """Take over a session of an earlier process, or end it if its thread got a new session
         elsewhere meanwhile. If the registry is unavailable, that is checked before first use."""
         self._enter(session)
+        self.notes.began(session)
         with contextlib.suppress(RuntimeUnavailable):
             await self._is_ours(session)
 
     async def abandon(self, record: Record) -> None:
         """Record as lost a session of an earlier process that has no box any more."""
+        self.notes.ended(replace(record, status=Status.LOST))
         await self._reporter.end(replace(record, status=Status.LOST))
 
     async def vouch(self) -> None:
@@ -207,7 +218,13 @@ class SessionTable:
             return False
         return True
 
-    async def _begin(self, key: Key, options: SessionOptions) -> tuple[LiveSession, SessionState]:
+    async def newest(self, tenant: str, thread_id: str) -> Record | None:
+        """The latest session of a thread, on whatever worker, live or not."""
+        return await self._registry.newest(tenant, thread_id)
+
+    async def _begin(
+        self, key: Key, wanted: SessionOptions | AsBefore
+    ) -> tuple[LiveSession, SessionState]:
         if self.room <= 0:
             capacity = self._occupancy.capacity
             raise Capacity(
@@ -220,19 +237,19 @@ class SessionTable:
                 retry_after_s=1,
             )
         # A thread named after its new session cannot have had an earlier one.
-        named_here = options.session_id == key[1]
+        named_here = isinstance(wanted, SessionOptions) and wanted.session_id == key[1]
         before = None if named_here else await self._registry.predecessor(*key)
-        self._occupancy.making += 1
-        try:
-            session = await self._maker.make(key, options, before)
+        options = wanted if isinstance(wanted, SessionOptions) else wanted(before)
+        terms = self._maker.terms(options)
+        with self._making(terms.limits["memory"]):
+            session = await self._maker.make(key, options, terms, before)
             try:
                 await self._reporter.begin(session.record, before=before)
             except BaseException:  # Not in the table: nothing else would destroy the box.
                 await asyncio.shield(self._maker.discard(session.box, session.agent))
                 raise
             self._enter(session)
-        finally:
-            self._occupancy.making -= 1
+            self.notes.began(session)
         again = before is not None and before.status != Status.CLEANED
         log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
                  generation=session.record.generation)  # fmt: skip
@@ -244,6 +261,7 @@ class SessionTable:
             idle_s = round(session.idle_s(time.monotonic()))
             log.info("session.ended", thread=session.record.thread_id, reason=status.value,
                      box=session.box.id, idle_s=idle_s)  # fmt: skip
+            self.notes.ended(replace(session.record, status=status))
             try:
                 await self._reporter.end(replace(session.record, status=status))
             finally:
@@ -254,26 +272,74 @@ class SessionTable:
         await session.let_go()
         await self._maker.discard(session.box, session.agent)
 
+    @contextlib.contextmanager
+    def _making(self, memory: int) -> Iterator[None]:
+        """Count a session that is being made. Raises Capacity if its memory is not left."""
+        left = self._occupancy.memory_left
+        if left is not None and memory > left:
+            raise Capacity(
+                f"at capacity: {size_text(left)} of {size_text(self._occupancy.memory or 0)} of"
+                f" memory is left for sessions, and this one asks for {size_text(memory)}; retry in"
+                f" {FULL_S:g} s, or ask for less with limits.memory",
+                retry_after_s=FULL_S,
+            )
+        self._occupancy.making += 1
+        self._making_memory += memory
+        self.recount()
+        try:
+            yield
+        finally:
+            self._occupancy.making -= 1
+            self._making_memory -= memory
+            self.recount()
+
     def _enter(self, session: LiveSession) -> None:
         self._live[session.key] = session
-        self._occupancy.live = len(self._live)
+        self.recount()
 
     def _leave(self, session: LiveSession) -> None:
         if self._live.get(session.key) is session:
             del self._live[session.key]
-        self._occupancy.live = len(self._live)
+        self.recount()
 
-    @contextlib.asynccontextmanager
-    async def _locked(self, key: Key) -> AsyncIterator[None]:
-        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
-        self._locks[key] = lock, users + 1
+    def recount(self) -> None:
+        """Bring the occupancy up to date, also after a process that has died with other numbers."""
+        self._occupancy.live = len(self._live)
+        if self._occupancy.memory is not None:
+            live = sum(
+                session.limits["memory"] for session in self._live.values() if session.limits
+            )
+            self._occupancy.promised = live + self._making_memory
+
+    def _locked(self, key: Key) -> _Locked:
+        return _Locked(self._locks, key)
+
+
+class _Locked:
+    """The lock of one key, which exists while somebody uses it. Every command takes it, so this is
+    no generator."""
+
+    def __init__(self, locks: dict[Key, tuple[asyncio.Lock, int]], key: Key) -> None:
+        self._locks = locks
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        lock, users = self._locks.get(self._key) or (asyncio.Lock(), 0)
+        self._locks[self._key] = lock, users + 1
         try:
-            async with lock:
-                yield
-        finally:
-            lock, users = self._locks.pop(key)
-            if users > 1:
-                self._locks[key] = lock, users - 1
+            await lock.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._leave().release()
+
+    def _leave(self) -> asyncio.Lock:
+        lock, users = self._locks.pop(self._key)
+        if users > 1:
+            self._locks[self._key] = lock, users - 1
+        return lock
 
 
 def _error_of(session: LiveSession) -> SandboxError:

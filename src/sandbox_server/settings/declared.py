@@ -30,6 +30,7 @@ from sandbox_warden.requests import MAX_OUTPUT_LIMIT, MIN_OUTPUT_LIMIT
 _box = partial(setting, topic="Boxes", roles=MAKES_BOXES)
 _session = partial(setting, topic="Sessions and commands", roles=MAKES_BOXES)
 _pool = partial(setting, topic="The pool", roles=MAKES_BOXES, ge=0)
+_stored = partial(setting, topic="What is kept after a session", roles=MAKES_BOXES)
 _server = partial(setting, topic="The server", roles=SERVERS)
 _fleet = partial(setting, topic="A fleet", roles=FLEET)
 
@@ -46,9 +47,16 @@ class DeclaredSettings(BaseSettings):
         "What makes boxes: docker, bubblewrap, or auto for docker where an engine answers and"
         " bubblewrap elsewhere.",
     )
+    providers: Listed = _box(
+        (),
+        "The runtimes that a session can choose from, by name with commas between them. The first"
+        " is for sessions that do not choose, and the only one with boxes ready ahead.",
+        otherwise="SANDBOX_RUNTIME alone",
+        example="docker,bubblewrap",
+    )
     image: str = _box(
         "sandbox-secure:latest",
-        "The image of a box. It needs bash and python3.",
+        "The image of a box. It needs bash.",
         runtimes=("docker",),
         min_length=1,
     )
@@ -75,6 +83,37 @@ class DeclaredSettings(BaseSettings):
     )  # fmt: skip
     pids_limit: int = _box(256, "Processes and threads in a box.", unit="number", ge=16)
     disk_limit: Size = _box(1 << 30, "Disk of a box, which is its /workspace.", unit="size")
+    max_memory: Size | None = _box(
+        None,
+        "The most memory that a session can ask for.",
+        unit="size",
+        otherwise="SANDBOX_MEMORY_LIMIT",
+        example="4g",
+    )
+    max_cpus: float | None = _box(
+        None,
+        "The most CPU time that a session can ask for.",
+        unit="cores",
+        otherwise="SANDBOX_CPU_LIMIT",
+        example="2",
+        gt=0,
+        allow_inf_nan=False,
+    )
+    max_pids: int | None = _box(
+        None,
+        "The most processes that a session can ask for.",
+        unit="number",
+        otherwise="SANDBOX_PIDS_LIMIT",
+        example="1024",
+        ge=16,
+    )
+    max_disk: Size | None = _box(
+        None,
+        "The largest disk that a session can ask for.",
+        unit="size",
+        otherwise="SANDBOX_DISK_LIMIT",
+        example="10g",
+    )
     network: Network = _box(
         "none", "bridge gives boxes the network of the engine.", runtimes=("docker",)
     )
@@ -96,6 +135,13 @@ class DeclaredSettings(BaseSettings):
         otherwise="one for every 12 MiB of memory, at least 50",
         example="500",
         ge=1,
+    )
+    total_memory: Size | None = _session(
+        None,
+        "What the memory limits of all sessions may come to; sessions beyond it are told to wait.",
+        unit="size",
+        otherwise="not bounded: few sessions use all of theirs at the same time",
+        example="48g",
     )
     output_limit: Size = _session(
         1 << 20,
@@ -120,6 +166,14 @@ class DeclaredSettings(BaseSettings):
         "Policies of environments that override the policy, by name.",
         unit="JSON object",
         example='{"node": "strict"}',
+    )
+    registry: Path | None = _session(
+        None,
+        "The folder in which agents, tools, prompts and environments are declared"
+        " (docs/registry.md).",
+        unit="path",
+        otherwise="registry/ beside the settings file, or only what is built in",
+        example="/etc/sandbox/registry",
     )
     audit_log: Path | None = _session(
         None,
@@ -149,6 +203,32 @@ class DeclaredSettings(BaseSettings):
         20, "Boxes kept ready in the busiest time.", unit="number", plain="MAX_POOL_SIZE"
     )
 
+    artifact_quota: Size = _stored(
+        1 << 30,
+        "Artifacts of one tenant together; if there are more, the oldest go.",
+        unit="size",
+    )
+    artifact_retention: Seconds = _stored(
+        7 * 86400.0, "How long an artifact is kept.", unit="duration", gt=0
+    )
+    history_retention: Seconds = _stored(
+        7 * 86400.0, "How long an ended session is remembered.", unit="duration", roles=ALL, gt=0
+    )
+    history_sessions: int = _stored(
+        10_000,
+        "Sessions of one tenant that are remembered; if there are more, the oldest go.",
+        unit="number",
+        roles=ALL,
+        ge=1,
+    )
+    history_commands: int = _stored(
+        1000,
+        "Commands of one session that are remembered, with the end of their output; 0 for none.",
+        unit="number",
+        roles=ALL,
+        ge=0,
+    )
+
     role: Role = _server(
         "standalone", "All in one, or a part of a fleet: worker or coordinator."
     )  # fmt: skip
@@ -161,6 +241,14 @@ class DeclaredSettings(BaseSettings):
         plain="PORT",
         ge=0,
         le=65535,
+    )
+    processes: int = _server(
+        1,
+        "How many processes do the work of this server; each uses one core.",
+        roles=("standalone", "worker"),
+        unit="number",
+        ge=1,
+        le=256,
     )
     worker_id: str = _server(
         "",
@@ -184,12 +272,17 @@ class DeclaredSettings(BaseSettings):
         otherwise="localhost, this machine's name and the address it listens on",
         example="sandbox.internal",
     )
+    console: bool = _server(
+        True, "Serve the console, for people, at /console.", roles=("standalone", "coordinator")
+    )
     insecure: bool = _server(False, "Listen on other addresses than loopback without keys.")
     drain_timeout: Seconds = _server(
         20.0, "How long open calls may take to end when the server stops.", unit="duration"
     )
     log_format: Literal["auto", "json", "console"] = _server(
-        "auto", "json, console for people, or auto: console on a terminal."
+        "auto",
+        "json, console for people, or auto: console on a terminal. Lines of requests are written"
+        " within 50 ms, all others at once.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = _server(
         "info", "What is logged: debug, info, warning or error."

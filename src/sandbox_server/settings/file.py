@@ -11,7 +11,8 @@ from sandbox_sdk.protocol.errors import InvalidRequest
 
 
 def read_into_environment(path: Path) -> None:
-    """Set the variables of a file that are not set yet. Raises InvalidRequest."""
+    """Set the variables of a file that are not set yet, and the registry beside it. Raises
+    InvalidRequest."""
     try:
         with path.open(encoding="utf-8") as stream:
             bindings = list(parse_stream(stream))
@@ -22,6 +23,9 @@ def read_into_environment(path: Path) -> None:
         name, value = _variable(path, binding)
         if name:
             os.environ.setdefault(name, value)
+    beside = path.absolute().parent / "registry"
+    if beside.is_dir():
+        os.environ.setdefault("SANDBOX_REGISTRY", str(beside))
 
 
 def _variable(path: Path, binding: Binding) -> tuple[str, str]:

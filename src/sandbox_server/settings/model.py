@@ -16,16 +16,27 @@ from urllib.parse import urlsplit
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
+from sandbox_sdk.units import size_text
 from sandbox_server import __version__
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import BoxSpec, Limits
-from sandbox_server.runtime.registry import RuntimeOptions, unknown
+from sandbox_server.runtime.registry import AUTO, RuntimeOptions, unknown
 from sandbox_server.settings.declared import DeclaredSettings
 from sandbox_server.settings.fields import PREFIX
+from sandbox_server.storage.history import Kept
+from sandbox_server.storage.storage import StorageLimits
 
 DEADMAN_MARGIN_S = 300.0
 _HOST_NAME = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
+_ORDER = (
+    ("memory_limit", "max_memory"),
+    ("cpu_limit", "max_cpus"),
+    ("pids_limit", "max_pids"),
+    ("disk_limit", "max_disk"),
+    ("memory_limit", "total_memory"),
+    ("max_memory", "total_memory"),
+)
 
 
 class Settings(DeclaredSettings):
@@ -77,12 +88,47 @@ class Settings(DeclaredSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_default(self) -> Settings:
+        first = self.providers[0] if self.providers else self.runtime
+        if "runtime" in self.model_fields_set and first != self.runtime != AUTO:
+            raise ValueError(
+                f"{variable_of('runtime')}={self.runtime} is not the first of"
+                f" {variable_of('providers')}={','.join(self.providers)}, which is the default:"
+                " unset it, or write it first"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> Settings:
+        """No session has more than the maximum, or than all of them together. A limit that was not
+        set follows."""
+        for least, most in _ORDER:
+            low, high = getattr(self, least), getattr(self, most)
+            if low is None or high is None or low <= high:
+                continue
+            if least in self.model_fields_set:
+                shown = [f"{variable_of(name)}={_limit_text(self, name)}" for name in (least, most)]
+                raise ValueError(f"{shown[0]} is more than {shown[1]}: change one of them")
+            vars(self).update({least: high})  # Not through model_fields_set, as above.
+        return self
+
     @field_validator("runtime")
     @classmethod
     def _known_runtime(cls, name: str) -> str:
         if why := unknown(name):
             raise ValueError(why)
         return name
+
+    @field_validator("providers")
+    @classmethod
+    def _known_providers(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name == AUTO:
+                raise ValueError(f"{AUTO} is no provider: name them, the default one first")
+            if why := unknown(name):
+                raise ValueError(why)
+        return tuple(dict.fromkeys(names))
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -117,6 +163,20 @@ class Settings(DeclaredSettings):
             disk_bytes=self.disk_limit,
         )
 
+    def provider_names(self) -> tuple[str, ...]:
+        """The default one first; it may be auto."""
+        return self.providers or (self.runtime,)
+
+    def most(self) -> dict[str, float]:
+        """The limits up to which a session can ask, as far as they are set."""
+        found = {
+            "memory": self.max_memory,
+            "cpus": self.max_cpus,
+            "pids": self.max_pids,
+            "disk": self.max_disk,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
     def box_spec(self, owner: str) -> BoxSpec:
         return BoxSpec(
             owner=owner,
@@ -129,6 +189,17 @@ class Settings(DeclaredSettings):
     def pool(self) -> PoolSettings:
         return PoolSettings(
             size=self.pool_size, min_size=self.min_pool_size, max_size=self.max_pool_size
+        )
+
+    def stored(self) -> StorageLimits:
+        return StorageLimits(
+            history=Kept(
+                retention_s=self.history_retention,
+                sessions=self.history_sessions,
+                commands=self.history_commands,
+            ),
+            artifact_quota=self.artifact_quota,
+            artifact_retention_s=self.artifact_retention,
         )
 
     def state_folder(self) -> Path:
@@ -152,6 +223,11 @@ class Settings(DeclaredSettings):
     def in_force(self) -> dict[str, Any]:
         """All settings as JSON values, with keys hidden."""
         return {"version": __version__, **dict(sorted(self.model_dump(mode="json").items()))}
+
+
+def _limit_text(given: Settings, name: str) -> str:
+    value = getattr(given, name)
+    return f"{value:g}" if "cpu" in name or "pids" in name else size_text(value)
 
 
 def variable_of(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sandbox_sdk.protocol.errors import CommandRejected, RuntimeUnavailable
-from sandbox_sdk.protocol.models import ExecuteRequest
+from sandbox_sdk.protocol.models import ExecuteRequest, RunCodeRequest
 from sandbox_server.policy.policy import Policy
 from sandbox_server.service.audit import MAX_TEXT, AuditLog
 from sandbox_server.service.gate import FIXED_PATH, Gate
@@ -137,3 +137,23 @@ def test_a_broken_rule_file_stops_the_start(tmp_path: Path) -> None:
         f"sandbox: {file}:4: unknown field 'commands': expected command,"
     )
     assert result.stderr.count("\n") == 1
+
+
+async def test_code_is_judged_as_the_command_that_runs_it(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+    code = "import os\nprint('it is ' + 'x' * 3)"
+    with AuditLog(log) as audit:
+        gate = Gate.read("default", {"locked": "strict"}, audit=audit)
+        request = RunCodeRequest(thread_id="t", code=code)
+        await gate.admit_code(request, language="python", environment=None, tenant="acme")
+        for language in ("python", "javascript", "r", "julia"):
+            with pytest.raises(CommandRejected) as caught:
+                await gate.admit_code(
+                    request, language=language, environment="locked", tenant="acme"
+                )
+            assert caught.value.details["rule"] in ("interpreter", "not-listed")
+        long = RunCodeRequest(thread_id="t", code="'" * 500_000)
+        await gate.admit_code(long, language="python", environment=None, tenant="acme")
+    first = json.loads(log.read_text().splitlines()[0])
+    assert (first["command"], first["language"], first["allowed"]) == (code, "python", True)
+    assert (gate.allowed, gate.rejected.total()) == (2, 4)

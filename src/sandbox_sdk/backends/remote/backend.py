@@ -8,6 +8,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import Any, Self
+from urllib.parse import quote
 
 from anyio.lowlevel import current_token
 from pydantic import ValidationError
@@ -19,15 +20,23 @@ from sandbox_sdk.backends.remote.retry import FIRST_CONTACT_S
 from sandbox_sdk.backends.remote.server import Call, Server
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import Internal, Unreachable
-from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
+    KERNEL_S,
+    MAX_TIMEOUT_S,
+    ArtifactTarget,
+    CallToolRequest,
+    CodeResult,
+    ContextTarget,
+    CreateContextRequest,
     DownloadRequest,
     ExecuteRequest,
     ExecuteResult,
-    FollowRequest,
+    FollowCodeRequest,
     Health,
     ListResult,
     Request,
+    RunCodeRequest,
     Target,
     UploadRequest,
     UploadResult,
@@ -35,10 +44,12 @@ from sandbox_sdk.protocol.models import (
     told,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, Sandboxes, Tenants
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _AT_ONCE = 128 * 1024
+_TIMED = (ExecuteRequest, RunCodeRequest)
+_REPLAYED = (ExecuteResult, CodeResult)
 
 
 class _Remote(Sandboxes):
@@ -56,7 +67,7 @@ class _Remote(Sandboxes):
         except Unreachable as exc:
             # The server's default timeout may be longer than we assumed. With its idempotency
             # key the repeat joins the command that runs.
-            default = isinstance(request, ExecuteRequest) and request.timeout is None
+            default = isinstance(request, _TIMED) and request.timeout is None
             if not (exc.silent and default and await self._learn_timeout(request)):
                 raise
             return await self._ask(operation, request, repeated=True)
@@ -64,27 +75,34 @@ class _Remote(Sandboxes):
     async def _ask(
         self, operation: Operation[Req, Ans], request: Req, *, repeated: bool = False
     ) -> Ans:
+        path, fields = _placed(operation.path, _body(request))
         call = Call(
             method=operation.method,
-            path=operation.path,
+            path=path,
             repeatable=operation.repeatable(request),
             work_s=self._work_s(request),
             tenant=self._tenant,
             accepts=(503,) if operation.answer is Health else (),
-            json=_body(request) if operation.method == "POST" else None,
-            params=_body(request) if operation.method == "GET" else None,
+            json=fields if operation.method == "POST" else None,
+            params=fields if operation.method == "GET" else None,
         )
         # Health is for finding out soon whether a server is there at all.
         retry_for_s = FIRST_CONTACT_S if operation.answer is Health else None
         body = await self._server.ask(call, at_most_s=retry_for_s)
         answer = await _understood(operation.answer, body, self._server.url)
-        if isinstance(answer, ExecuteResult) and answer.replayed and (repeated or call.repeated):
+        if isinstance(answer, _REPLAYED) and answer.replayed and (repeated or call.repeated):
             # By this call itself, as far as can be known.
-            return answer.model_copy(update={"replayed": False})
+            return answer.model_copy(update={"replayed": False})  # type: ignore[return-value]
         return answer
 
     def _work_s(self, request: Request) -> float:
         """How long the server may work on it before it answers."""
+        if isinstance(request, CallToolRequest):
+            return MAX_TIMEOUT_S  # Only the server knows the timeout of a declared tool.
+        if isinstance(request, CreateContextRequest | ContextTarget):
+            return KERNEL_S
+        if isinstance(request, RunCodeRequest):
+            return (request.timeout or self._server.command_timeout_s) + KERNEL_S
         if not isinstance(request, ExecuteRequest) or request.background or request.dry_run:
             return 0.0
         return request.timeout or self._server.command_timeout_s
@@ -97,11 +115,15 @@ class _Remote(Sandboxes):
         self._server.command_timeout_s = max(timeout_s, self._server.command_timeout_s)
         return longer
 
-    def events(self, request: ExecuteRequest | FollowRequest) -> AsyncGenerator[CommandEvent]:
-        if isinstance(request, ExecuteRequest):
-            return events_of(self._server, _body(op.keyed(request)), tenant=self._tenant)
+    def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
+        of_code = isinstance(request, RunCodeRequest | FollowCodeRequest)
+        path = op.RUN_CODE.path if of_code else op.EXECUTE.path
+        if isinstance(request, ExecuteRequest | RunCodeRequest):
+            body = _body(op.keyed(request))
+            return events_of(self._server, path, body, tenant=self._tenant)
         return events_of(
             self._server,
+            path,
             request.model_dump(include={"thread_id", "session_id"}, exclude_none=True),
             tenant=self._tenant,
             command_id=request.command_id,
@@ -120,17 +142,19 @@ class _Remote(Sandboxes):
         return await _understood(UploadResult, await self._server.ask(call), self._server.url)
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest) -> AsyncIterator[Download]:
+    async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
+        is_file = isinstance(request, DownloadRequest)
         call = Call(
             method="GET",
-            path="/download_file",
+            path="/download_file" if is_file else "/artifact",
             params=_body(request),
             repeatable=True,
             tenant=self._tenant,
         )
         async with self._server.open(call) as answer:
             chunks = self._server.chunks(call, answer)
-            yield Download(download_info(request.path, answer.headers), chunks)
+            named = request.path if isinstance(request, DownloadRequest) else request.artifact_id
+            yield Download(download_info(named, answer.headers), chunks)
 
 
 class RemoteBackend(_Remote):
@@ -148,8 +172,7 @@ class RemoteBackend(_Remote):
 
     verify: False trusts any certificate; an SSLContext decides for itself.
 
-    nearby: for many calls to a server that needs no proxy, at a third of the CPU time. Needs
-    aiohttp, which is installed with the server.
+    nearby: the server is reached without a proxy, whatever HTTP_PROXY says.
     """
 
     def __init__(
@@ -214,6 +237,14 @@ class RemoteTenants(Tenants):
     async def close(self) -> None:
         """Close the connections of this event loop."""
         await self._server.close()
+
+
+def _placed(path: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The path with the fields it names, and the other fields."""
+    for name in [name for name in fields if f"{{{name}}}" in path]:
+        path = path.replace(f"{{{name}}}", quote(str(fields[name]), safe=""))
+        fields = {each: value for each, value in fields.items() if each != name}
+    return path, fields
 
 
 def _body(request: Request) -> dict[str, Any]:

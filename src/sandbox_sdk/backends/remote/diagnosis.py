@@ -80,8 +80,7 @@ def is_not_http(exc: httpx.RemoteProtocolError) -> bool:
 
 def _tls(error: ssl.SSLError, url: str) -> Diagnosis:
     if isinstance(error, ssl.SSLCertVerificationError):
-        # aiohttp has a kind of its own, without the fields of ssl's.
-        why = f"its certificate is not trusted ({getattr(error, 'verify_message', error)})"
+        why = f"its certificate is not trusted ({error.verify_message})"
         message = f"the server at {url}: {why}; pass verify= with an SSLContext that trusts it"
         return Diagnosis(why, message, final=True)
     reason = getattr(error, "reason", None) or error

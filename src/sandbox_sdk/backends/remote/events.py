@@ -15,29 +15,33 @@ from sandbox_sdk.backends.remote.retry import FailedAttempt
 from sandbox_sdk.backends.remote.server import SILENCE_S, Call, Server
 from sandbox_sdk.protocol.errors import Internal, SandboxError, Unreachable
 from sandbox_sdk.protocol.events import (
-    CommandEvent,
+    AnyEvent,
+    CodeErrorEvent,
+    EndEvent,
     ExitEvent,
     GapEvent,
     OutputEvent,
+    ResultEvent,
     StartEvent,
     event_id,
 )
 
-_NAMES = ("start", "stdout", "stderr", "gap", "exit", "error")
+_NAMES = ("start", "stdout", "stderr", "gap", "exit", "result", "end", "error")
 """The events known here; others, of a later version, are skipped."""
-_EVENT: TypeAdapter[CommandEvent] = TypeAdapter(CommandEvent)
+_EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
 
 async def events_of(
     server: Server,
+    path: str,
     body: dict[str, Any],
     *,
     tenant: str | None,
     command_id: str | None = None,
     offset: int = 0,
-) -> AsyncGenerator[CommandEvent]:
-    """Run or follow a command. If the connection is cut, a new one continues at the same place: no
-    event is lost or repeated. To run a command, body needs an idempotency key. Raises
+) -> AsyncGenerator[AnyEvent]:
+    """Run or follow a command or code. If the connection is cut, a new one continues at the same
+    place: no event is lost or repeated. To run something, body needs an idempotency key. Raises
     SandboxError."""
     start: StartEvent | None = None
     repeated = False
@@ -45,7 +49,7 @@ async def events_of(
     while True:
         connected = time.monotonic()
         try:
-            connection = _connection(server, body, tenant, command_id, offset)
+            connection = _connection(server, path, body, tenant, command_id, offset)
             async with contextlib.aclosing(connection) as events:
                 async for event in events:
                     if isinstance(event, StartEvent):
@@ -56,10 +60,10 @@ async def events_of(
                         if repeated:  # By this call itself, as far as can be known.
                             event = event.model_copy(update={"replayed": False})
                         start = event
-                    elif isinstance(event, OutputEvent | GapEvent):
+                    elif isinstance(event, OutputEvent | GapEvent | ResultEvent | CodeErrorEvent):
                         offset = event.next_offset
                     retry.start_over()
-                    if isinstance(event, ExitEvent):
+                    if isinstance(event, ExitEvent | EndEvent):
                         yield event if start is None else event.of(start)
                         return
                     yield event
@@ -74,13 +78,18 @@ async def events_of(
 
 
 async def _connection(
-    server: Server, body: dict[str, Any], tenant: str | None, command_id: str | None, offset: int
-) -> AsyncGenerator[CommandEvent]:
+    server: Server,
+    path: str,
+    body: dict[str, Any],
+    tenant: str | None,
+    command_id: str | None,
+    offset: int,
+) -> AsyncGenerator[AnyEvent]:
     headers = {"accept": "text/event-stream"}
     if command_id is not None:
         headers["last-event-id"] = event_id(command_id, offset)
     call = Call(
-        method="POST", path="/execute", json=body, headers=headers, repeatable=True,
+        method="POST", path=path, json=body, headers=headers, repeatable=True,
         silence_s=SILENCE_S, tenant=tenant,
     )  # fmt: skip
     async with server.open(call) as answer:
@@ -107,10 +116,10 @@ async def _parsed(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
             name = data = ""
 
 
-def _event(name: str, data: str) -> CommandEvent:
+def _event(name: str, data: str) -> AnyEvent:
     try:
         body = json.loads(data)
-        if name == "error":
+        if name == "error" and "traceback" not in body:
             body = body.get("error", body)
             raise SandboxError.from_wire(
                 str(body["code"]), str(body["message"]), body.get("details")

@@ -9,7 +9,8 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+from urllib.request import getproxies
 
 import httpx
 from anyio.lowlevel import current_token
@@ -20,6 +21,7 @@ from sandbox_sdk.backends.remote.diagnosis import (
     unanswered,
     unreached,
 )
+from sandbox_sdk.backends.remote.direct_client import DirectClient
 from sandbox_sdk.backends.remote.retry import FailedAttempt, Retry
 from sandbox_sdk.protocol.errors import (
     Internal,
@@ -29,9 +31,6 @@ from sandbox_sdk.protocol.errors import (
     Unreachable,
 )
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, TENANT_HEADER
-
-if TYPE_CHECKING:  # Takes aiohttp, which not every program has.
-    from sandbox_sdk.backends.remote.aiohttp_client import AiohttpClient
 
 log = logging.getLogger("sandbox.remote")
 
@@ -84,7 +83,7 @@ class Server:
         verify: bool | ssl.SSLContext = True,
         nearby: bool = False,
     ) -> None:
-        """nearby: called often and without a proxy; uses aiohttp, which comes with the server."""
+        """nearby: reached without a proxy, whatever the environment says."""
         self._address = _checked_url(url)
         self._headers = _key_header(api_key)
         self._auth: httpx.BasicAuth | None = None
@@ -100,7 +99,7 @@ class Server:
         self._known = False
         self.command_timeout_s = COMMAND_TIMEOUT_S
         """The server's default timeout of a command, as far as is known."""
-        self._clients: dict[object, httpx.AsyncClient | AiohttpClient] = {}
+        self._clients: dict[object, httpx.AsyncClient | DirectClient] = {}
         """By event loop: a connection belongs to the loop it was made in."""
 
     async def close(self) -> None:
@@ -109,28 +108,26 @@ class Server:
             await client.aclose()
 
     @property
-    def _client(self) -> httpx.AsyncClient | AiohttpClient:
+    def _client(self) -> httpx.AsyncClient | DirectClient:
         loop = current_token()
         if loop not in self._clients:
             self._clients[loop] = self._new_client()
         return self._clients[loop]
 
-    def _new_client(self) -> httpx.AsyncClient | AiohttpClient:
+    def _new_client(self) -> httpx.AsyncClient | DirectClient:
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEPT_ALIVE_S
         )
         # Not for http: loading the certificate authorities takes longer than most calls.
         verify = self._verify if self._address.scheme == "https" else False
-        if self._address.scheme == "unix":
-            transport = httpx.AsyncHTTPTransport(uds=self._address.path, limits=limits)
-            return httpx.AsyncClient(
-                base_url="http://sandbox", headers=self._headers, transport=transport
-            )
-        if self._nearby and self._auth is None:
-            from sandbox_sdk.backends.remote.aiohttp_client import AiohttpClient
-
-            return AiohttpClient(
-                base_url=self._address, headers=self._headers, limits=limits, verify=verify
+        is_unix = self._address.scheme == "unix"
+        if self._is_direct():
+            return DirectClient(
+                base_url=httpx.URL("http://sandbox") if is_unix else self._address,
+                headers=self._headers,
+                limits=limits,
+                verify=verify,
+                unix_path=self._address.path if is_unix else None,
             )
         return httpx.AsyncClient(
             base_url=self._address,
@@ -138,6 +135,17 @@ class Server:
             auth=self._auth,
             limits=limits,
             verify=verify,
+        )
+
+    def _is_direct(self) -> bool:
+        """Whether httpx would not do more than we do ourselves."""
+        if self._address.scheme == "unix":
+            return True
+        if self._auth is not None:
+            return False
+        # https: httpx has certificate authorities of its own.
+        return self._nearby or (
+            self._address.scheme == "http" and not getproxies().keys() & {"http", "all"}
         )
 
     def retry(self, *, at_most_s: float | None = None) -> Retry:

@@ -13,6 +13,10 @@ A SandboxAgent gets the sandbox of its conversation, run after run:
 Any other agent gets a shell in it:
 
     Agent(name="coder", tools=[ShellTool(executor=SandboxShell("conv-42"))])
+
+Or the tools of an agent that the server's registry declares:
+
+    Agent(name="coder", tools=sandbox_tools("conv-42", agent="code_executor"))
 """
 
 from sandbox_sdk.extras import needs
@@ -22,6 +26,7 @@ with needs("openai-agents"):
         ThreadSandboxClient,
         ThreadSandboxClientOptions,
     )
+    from sandbox_sdk.integrations.openai_agents.functions import sandbox_tools
     from sandbox_sdk.integrations.openai_agents.session import (
         ThreadSandboxSession,
         ThreadSandboxSessionState,
@@ -34,4 +39,5 @@ __all__ = [
     "ThreadSandboxClientOptions",
     "ThreadSandboxSession",
     "ThreadSandboxSessionState",
+    "sandbox_tools",
 ]

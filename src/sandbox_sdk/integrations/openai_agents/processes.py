@@ -29,13 +29,6 @@ _WAIT_S = 10.0
 _NO_STDIN = "stdin is not available for this process"
 """The framework recognises this text and tells the model what to do."""
 
-_TERMINAL = """
-import os, pty, sys
-status = pty.spawn(sys.argv[1:])
-sys.exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
-"""
-"""Runs a command on a terminal of its own, so that input acts as if typed, Ctrl-C included."""
-
 
 @dataclass
 class _Running:
@@ -67,13 +60,10 @@ class Processes:
         max_tokens: int | None,
     ) -> PtyExecUpdate:
         """Start a command and wait for its end, or for wait_s."""
-        if terminal:
-            words = ["python3", "-c", _TERMINAL, *words]
         # `exec` replaces the shell, so the thread's directory and variables stay as they are.
         line = f"exec {shlex.join(words)}"
-        process = await self._client.start(
-            line, stdin_open=terminal, cwd=cwd, env=env, timeout=timeout
-        )
+        start = self._client.terminal if terminal else self._client.start
+        process = await start(line, cwd=cwd, env=env, timeout=timeout)
         number = allocate_pty_process_id(set(self._running))
         self._running[number] = _Running(process)
         wait_ms = clamp_pty_yield_time_ms(round(1000 * (_WAIT_S if wait_s is None else wait_s)))

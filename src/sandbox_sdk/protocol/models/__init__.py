@@ -1,6 +1,12 @@
 """What travels over the wire: requests and answers, frozen and checked."""
 
+from sandbox_sdk.protocol.models.artifacts import *  # noqa: F403
 from sandbox_sdk.protocol.models.base import *  # noqa: F403
+from sandbox_sdk.protocol.models.code import *  # noqa: F403
 from sandbox_sdk.protocol.models.commands import *  # noqa: F403
 from sandbox_sdk.protocol.models.files import *  # noqa: F403
+from sandbox_sdk.protocol.models.history import *  # noqa: F403
+from sandbox_sdk.protocol.models.limits import *  # noqa: F403
+from sandbox_sdk.protocol.models.platform import *  # noqa: F403
+from sandbox_sdk.protocol.models.registry import *  # noqa: F403
 from sandbox_sdk.protocol.models.sessions import *  # noqa: F403

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,6 +15,7 @@ TENANT_HEADER = "x-sandbox-tenant"
 WORKSPACE = "/workspace"
 USER = "sandboxuser"
 THREAD_ID = r"^[A-Za-z0-9._:@+=-]{1,128}$"
+_THREAD_ID = re.compile(THREAD_ID)
 MAX_FIELD_ERRORS = 20
 _TOLD = 3
 """Field errors in a message; `details` has the rest."""
@@ -27,7 +28,7 @@ SessionState = Literal["live", "created", "recreated"]
 
 def check_thread_id(thread_id: str) -> str:
     """Raises InvalidThreadId."""
-    if re.fullmatch(THREAD_ID, thread_id):
+    if _THREAD_ID.fullmatch(thread_id):
         return thread_id
     wrong = re.search(r"[^A-Za-z0-9._:@+=-]", thread_id)
     if wrong:
@@ -58,11 +59,34 @@ class Model(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    # A mapping too, as callers of older clients use it: `result["output"]`, `dict(result)`.
+
     def __getitem__(self, name: str) -> Any:
-        """`result["output"]`, as callers of older clients write it."""
         if name not in type(self).model_fields:
             raise KeyError(name)
         return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in type(self).model_fields
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter(type(self).model_fields)
+
+    def __len__(self) -> int:
+        return len(type(self).model_fields)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def keys(self) -> KeysView[str]:
+        return type(self).model_fields.keys()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name) if name in type(self).model_fields else default
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return self.model_dump(mode="json")
 
 
 class Request(BaseModel):
@@ -133,8 +157,19 @@ def told(errors: Sequence[FieldError]) -> str:
     )
 
 
+class WrongField(ValueError):
+    """For a check of a whole request that finds one field at fault."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 def _field_error(error: Mapping[str, Any], fields: str) -> FieldError:
     names = list(error["loc"])
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, WrongField):
+        names.append(cause.field)
     message = str(error["msg"]).removeprefix("Value error, ")
     match error["type"]:
         case "json_invalid":

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sandbox_sdk.protocol.models.base import Env, Model, SessionState, Target, utf8_size
+from sandbox_sdk.protocol.models.artifacts import Artifact, ArtifactProblem
+from sandbox_sdk.protocol.models.base import (
+    Env,
+    Model,
+    Request,
+    SessionState,
+    Target,
+    WrongField,
+    utf8_size,
+)
 
 MAX_COMMAND = 1 << 20
 MAX_COMMAND_BYTES = MAX_COMMAND - 1024
 """What a box is sent for a command, as JSON in UTF-8: its source, variables, folder and key."""
+_SHORT = MAX_COMMAND_BYTES // 8
+"""Characters. In JSON an ASCII character has at most six bytes."""
 COMMAND_TIMEOUT_S = 30.0
 """What a command may take where neither the call nor its server's settings say so."""
 MAX_TIMEOUT_S = 3600.0
@@ -26,12 +37,43 @@ REPLAYED = (
     "got its result. Retries that the SDK or a coordinator makes by itself do not count."
 )
 
+ARTIFACTS = (
+    "The files that were kept: those marked with `save_artifact`, and where it was asked with "
+    "`artifacts` those it made or changed under /workspace."
+)
+ARTIFACT_PROBLEMS = "Files that should have been kept and were not."
+
 SignalName = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"]
+
+
+MAX_TERMINAL = 10000
+TERM = "xterm-256color"
+Cells = Annotated[int, Field(ge=1, le=MAX_TERMINAL)]
+
+
+class Pty(Request):
+    """A terminal for a command, instead of pipes."""
+
+    rows: Cells = 24
+    cols: Cells = 80
+    term: str = Field(
+        TERM,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$",
+        description="The kind of terminal that shows it, as TERM has it.",
+    )
+
+
+class PtySize(Model):
+    rows: int
+    cols: int
 
 
 class ExecuteRequest(Target):
     command: str = Field(
-        min_length=1, max_length=MAX_COMMAND, description="Bash source.", examples=["echo $((2+2))"]
+        max_length=MAX_COMMAND,
+        description="Bash source. With `pty` it may be empty: then it is an interactive bash with "
+        "the state of the last command, which leaves its own to the next one.",
+        examples=["echo $((2+2))"],
     )
     timeout: float | None = Field(
         None,
@@ -44,6 +86,12 @@ class ExecuteRequest(Target):
     env: Env = Field(default_factory=dict, description="Variables of this command alone.")
     stdin: str | None = None
     stdin_open: bool = Field(False, description="stdin stays open for more, until its eof is sent.")
+    pty: Pty | None = Field(
+        None,
+        strict=False,
+        description="Run it on a terminal of this size: it takes input while it runs, as with "
+        "stdin_open, writes everything to stdout, and Ctrl-C is the input `\\u0003`.",
+    )
     background: bool = Field(
         False,
         description="Answer at once; ask for the result later. It runs until it ends, is killed or "
@@ -51,9 +99,31 @@ class ExecuteRequest(Target):
     )
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
     dry_run: bool = Field(False, description="Do not run it: tell what the policy says of it.")
+    artifacts: bool = Field(
+        False,
+        description="Keep the files that it makes or changes under /workspace as artifacts, beyond "
+        "the end of the session.",
+    )
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if not self.command and self.pty is None:
+            raise WrongField("command", "it is empty; give bash source, or a pty to type it in")
+        return self
+
+    @model_validator(mode="after")
+    def _ends_here(self) -> Self:
+        if self.artifacts and self.background:
+            raise ValueError(
+                "artifacts are kept when a command ends, which one in the background does after"
+                " this answer; leave out artifacts, and run save_artifact in a later command"
+            )
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if self.stdin is None and not self.env and self.cwd is None and self._is_short():
+            return self
         sent = [self.command, self.env, self.cwd, self.idempotency_key]
         size = utf8_size(json.dumps(sent, ensure_ascii=False, separators=(",", ":")))
         if size > MAX_COMMAND_BYTES:
@@ -63,6 +133,12 @@ class ExecuteRequest(Target):
             )
         utf8_size(self.stdin or "")
         return self
+
+    def _is_short(self) -> bool:
+        """Whether command and key are far from the limit, whatever they contain: most are, and
+        counting their bytes takes longer than all else here."""
+        key = self.idempotency_key or ""
+        return len(self.command) + len(key) < _SHORT and self.command.isascii() and key.isascii()
 
 
 class CheckRequest(ExecuteRequest):
@@ -113,6 +189,11 @@ class SignalRequest(CommandTarget):
     )
 
 
+class ResizeRequest(CommandTarget):
+    rows: Cells
+    cols: Cells
+
+
 class StdinRequest(CommandTarget):
     data: str = Field("", description="The bytes, as text or in base64.")
     encoding: Literal["utf-8", "base64"] = "utf-8"
@@ -150,6 +231,10 @@ class ExecuteResult(Model):
     reason: str | None = None
     hint: str | None = Field(None, description=HINT)
     replayed: bool = Field(False, description=REPLAYED)
+    artifacts: list[Artifact] = Field(default_factory=list, description=ARTIFACTS)
+    artifact_problems: list[ArtifactProblem] = Field(
+        default_factory=list, description=ARTIFACT_PROBLEMS
+    )
     session_id: str
     generation: int
     session_state: SessionState
@@ -160,10 +245,17 @@ class CommandInfo(Model):
 
     command_id: str
     idempotency_key: str | None
+    command: str | None = Field(
+        None,
+        description="Its text, cut where it is long; null where the server does not know it any "
+        "more, as after its restart.",
+    )
     running: bool
     exit_code: int | None = Field(description="None while it runs.")
     age_s: float = Field(description="Since its start.")
     output_bytes: int
+    is_code: bool = Field(False, description="Whether it is a run of code.")
+    pty: PtySize | None = Field(None, description="The size of its terminal, if it has one.")
 
 
 class CommandList(Model):

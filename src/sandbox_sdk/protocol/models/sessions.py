@@ -16,20 +16,39 @@ from sandbox_sdk.protocol.models.base import (
     ThreadId,
     utf8_size,
 )
+from sandbox_sdk.protocol.models.limits import MAX_IDLE_TIMEOUT_S, LimitValues, SessionLimits
+from sandbox_sdk.protocol.models.registry import AgentInfo
 
 MAX_ENV_BYTES = 128 * 1024
 """Names and values of the variables of a session."""
-MAX_IDLE_TIMEOUT_S = 86400.0
 
 
 class CreateSessionRequest(Request):
     thread_id: ThreadId | None = Field(None, examples=["conv-42"])
     environment: str | None = Field(
-        None, max_length=200, description="A name out of the server's SANDBOX_ENVIRONMENTS."
+        None,
+        max_length=200,
+        description="What the box has in it: Python3, Node, Data, or another name out of the "
+        "server's registry or SANDBOX_ENVIRONMENTS.",
+    )
+    agent: str | None = Field(
+        None,
+        max_length=200,
+        description="An agent of the server's registry: the sandbox is as that one has it, and the "
+        "answer has its prompt and tools. What is given here besides counts instead of its own.",
     )
     env: Env = Field(default_factory=dict, description="Variables of every command.")
     idle_timeout_s: float | None = Field(
         None, gt=0, le=MAX_IDLE_TIMEOUT_S, description="Left out: the server's idle timeout."
+    )
+    provider: str | None = Field(
+        None,
+        max_length=64,
+        description="The runtime that makes the box, out of the server's SANDBOX_PROVIDERS.",
+        examples=["docker"],
+    )
+    limits: SessionLimits = Field(
+        SessionLimits(), strict=False, description="Up to what the server allows."
     )
 
     @model_validator(mode="after")
@@ -54,6 +73,26 @@ class Limits(Model):
     network: str
     not_enforced: dict[str, str] = Field(default_factory=dict)
 
+    def with_values(self, values: LimitValues) -> Limits:
+        return self.model_copy(
+            update={
+                "memory_bytes": values["memory"],
+                "cpus": values["cpus"],
+                "pids": values["pids"],
+                "disk_bytes": values["disk"],
+                "command_timeout_s": values["command_timeout_s"],
+            }
+        )
+
+    def values(self) -> LimitValues:
+        return {
+            "memory": self.memory_bytes,
+            "cpus": self.cpus,
+            "pids": self.pids,
+            "disk": self.disk_bytes,
+            "command_timeout_s": self.command_timeout_s,
+        }
+
 
 class Session(Model):
     session_id: str
@@ -64,10 +103,12 @@ class Session(Model):
     workspace: str = WORKSPACE
     worker: str
     runtime: str
+    sandbox_id: str = Field("", description="The name of its box.")
     environment: str | None = Field(None, description="Null: the server's default one.")
     created_at: datetime
     expires_at: datetime
     limits: Limits
+    agent: AgentInfo | None = Field(None, description="The agent that the session was made for.")
     not_applied: list[str] = Field(
         default_factory=list,
         description="Fields of this request that differ from what the live session was made with. "
@@ -124,6 +165,25 @@ class CleanupResult(Model):
     status: Literal["cleaned up"] = "cleaned up"
     environment: str | None = Field(None, description="Of the session that has ended.")
     idle_timeout_s: float | None = Field(None, description="Of the session that has ended.")
+    agent: str | None = Field(None, description="Of the session that has ended.")
+    provider: str | None = Field(None, description="Of the session that has ended.")
+    limits: dict[str, int | float] = Field(
+        default_factory=dict,
+        description="Of the session that has ended, in the form in which `create_session` takes "
+        "them.",
+    )
+
+
+class WorkerHealth(Model):
+    """One worker of a fleet, or one process of a server that has several."""
+
+    worker_id: str
+    state: str = Field(description="`serving`, or why it takes no new threads, such as `draining`.")
+    runtime: str
+    sessions: int
+    capacity: int
+    warm: int = Field(description="Boxes that are ready.")
+    version: str
 
 
 class Health(Model):
@@ -137,3 +197,11 @@ class Health(Model):
     version: str
     uptime_s: float
     checks: dict[str, str] = Field(description="What was looked at: `ok`, or what is wrong.")
+    providers: list[str] = Field(
+        default_factory=list,
+        description="What a session can ask for as `provider`; the first is the default.",
+    )
+    workers: list[WorkerHealth] = Field(
+        default_factory=list,
+        description="Of a coordinator its workers, of a server with several processes those.",
+    )

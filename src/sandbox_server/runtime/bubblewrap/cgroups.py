@@ -39,11 +39,17 @@ class Groups:
     version: int
     parents: Mapping[str, Path]
 
+    def folders(self, box_id: str) -> list[str]:
+        return list(dict.fromkeys(map(str, self._by_controller(box_id).values())))
+
+    def _by_controller(self, box_id: str) -> dict[str, Path]:
+        return {name: parent / f"sandbox-{box_id}" for name, parent in self.parents.items()}
+
     def plan(self, box_id: str, limits: Limits) -> GroupPlan:
-        folders = {name: parent / f"sandbox-{box_id}" for name, parent in self.parents.items()}
+        folders = self._by_controller(box_id)
         writes, meters = _TABLES[self.version](limits)
         return GroupPlan(
-            folders=list(dict.fromkeys(str(folder) for folder in folders.values())),
+            folders=self.folders(box_id),
             writes=[
                 (str(folders[controller] / name), value, required)
                 for controller, name, value, required in writes

@@ -2,16 +2,15 @@
 
     keeper (sh) ── bubblewrap, which the launcher became ── the warden, PID 1 of the box
 
-When the warden ends, bubblewrap ends, and the keeper removes the control groups, the uid claim and
-the folder. If the keeper is killed, the kernel kills the other two. Before the keeper runs, a box
-is only a folder.
+or, where boxes are forked (zygote.py), without bubblewrap in between. When the warden ends, the
+keeper removes the control groups, the uid claim and the folder. If the keeper is killed, the kernel
+kills the others. Before the keeper runs, a box is only a folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import marshal
 import os
 import shutil
 import subprocess
@@ -22,12 +21,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sandbox_server.private import private_listener
-from sandbox_server.runtime import loop_disk
+from sandbox_server.runtime import gpus, loop_disk
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.bubblewrap import launcher
+from sandbox_server.runtime.bubblewrap.bare import BareBox, write_plan
 from sandbox_server.runtime.bubblewrap.plan import Plan
-from sandbox_server.runtime.bubblewrap.setup import Setup
+from sandbox_server.runtime.bubblewrap.setup import BoxGpus, Setup
 from sandbox_server.runtime.bubblewrap.state import StateFolder, boot_id
+from sandbox_server.runtime.bubblewrap.zygote import Zygote
+from sandbox_server.runtime.gpus import GpuUse
 
 LAUNCHER = (sys.executable, "-I", "-S", launcher.__file__)
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -64,10 +66,7 @@ class PreparedBox:
     claim: Path | None
 
     def write_plan(self) -> str:
-        path = self.folder / "plan"
-        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            marshal.dump(dict(self.plan), file)
-        return str(path)
+        return write_plan(self.folder, self.plan)
 
     def discard(self) -> None:
         if self.claim is not None:
@@ -76,14 +75,23 @@ class PreparedBox:
 
 
 def prepare(
-    setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path, held: ExitStack
+    setup: Setup,
+    state: StateFolder,
+    spec: BoxSpec,
+    folder: Path,
+    held: ExitStack,
+    *,
+    bare: BareBox | None = None,
+    use: GpuUse | None = None,
 ) -> PreparedBox:
     """Prepare a box up to the launcher's start. `held` closes what must stay open until it runs.
 
     Blocks for a millisecond. Raises OSError and SandboxError.
     """
     uid = claim = None
-    if setup.uids is not None:
+    if bare is not None:
+        uid, claim = bare.uid, bare.claim
+    elif setup.uids is not None:
         uid, claim = state.claim(folder.name, setup.uids)
         if not setup.namespace:  # bubblewrap then opens what it binds as that user.
             state.allow_traversal()
@@ -95,35 +103,66 @@ def prepare(
         )
         held.callback(disk.close)
         device = disk.device
-    plan = setup.plan(spec, box_id=folder.name, uid=uid, disk=device)
-    return PreparedBox(folder, {**plan, "folder": str(folder)}, claim)
+    has = _box_gpus(use)
+    plan = setup.plan(spec, box_id=folder.name, uid=uid, disk=device, gpus=has)
+    return PreparedBox(folder, {**plan, "folder": str(folder), "claim": str(claim or "")}, claim)
 
 
-def start(setup: Setup, state: StateFolder, spec: BoxSpec, folder: Path, held: ExitStack) -> int:
-    """Start a box's keeper. Returns a pipe to read the startup errors from.
+def start(
+    setup: Setup,
+    state: StateFolder,
+    spec: BoxSpec,
+    folder: Path,
+    held: ExitStack,
+    use: GpuUse | None = None,
+) -> int:
+    """Start a box with bubblewrap. Returns a pipe to read the startup errors from.
 
     Blocks for some milliseconds. Raises like `prepare`; a keeper runs only if nothing was raised.
     """
-    box = prepare(setup, state, spec, folder, held)
-    box.plan["record"] = _record(spec, box)
-    words = ["/bin/sh", "-c", _KEEPER, "sandbox-keeper", *LAUNCHER, box.write_plan()]
+    box = prepare(setup, state, spec, folder, held, use=use)
+    box.plan["record"] = _record(spec, box, use)
+    plan = box.write_plan()
     stderr, stderr_writer = os.pipe()
     held.callback(os.close, stderr)
     try:
         with private_listener(folder / "sock", backlog=16) as listener:
-            subprocess.run(
-                words,
-                stdin=listener.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=stderr_writer,
-                cwd="/",
-                env={**ENVIRONMENT, **_keeper_variables(box)},
-                start_new_session=True,
-                check=True,
-            )
+            _spawn(box, plan, listener.fileno(), stderr_writer)
     finally:
         os.close(stderr_writer)
     return stderr
+
+
+def fork(
+    setup: Setup,
+    state: StateFolder,
+    spec: BoxSpec,
+    folder: Path,
+    held: ExitStack,
+    zygote: Zygote,
+    spare: BareBox | None,
+    use: GpuUse | None = None,
+) -> BareBox:
+    """Start a box from the spare, or else from the zygote. Blocks and raises like `start`."""
+    bare = spare or BareBox.start(folder, setup, state, zygote)
+    held.callback(bare.close)
+    box = prepare(setup, state, spec, folder, held, bare=bare, use=use)
+    box.plan["record"] = _record(spec, box, use)
+    bare.go(box.plan)
+    return bare
+
+
+def _spawn(box: PreparedBox, plan: str, listener: int, stderr: int) -> None:
+    subprocess.run(
+        ["/bin/sh", "-c", _KEEPER, "sandbox-keeper", *LAUNCHER, plan],
+        stdin=listener,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        cwd="/",
+        env={**ENVIRONMENT, **_keeper_variables(box)},
+        start_new_session=True,
+        check=True,
+    )
 
 
 def _keeper_variables(box: PreparedBox) -> dict[str, str]:
@@ -134,7 +173,15 @@ def _keeper_variables(box: PreparedBox) -> dict[str, str]:
     }
 
 
-def _record(spec: BoxSpec, box: PreparedBox) -> str:
+def _box_gpus(use: GpuUse | None) -> BoxGpus:
+    if use is None:
+        return BoxGpus()
+    return BoxGpus(
+        devices=tuple(gpus.devices(use)), libraries={path: path for path in gpus.libraries()}
+    )
+
+
+def _record(spec: BoxSpec, box: PreparedBox, use: GpuUse | None) -> str:
     return json.dumps(
         {
             "id": box.folder.name,
@@ -144,6 +191,8 @@ def _record(spec: BoxSpec, box: PreparedBox) -> str:
             "limits": asdict(spec.limits),
             "groups": box.plan["groups"],
             "claim": str(box.claim or ""),
+            "layers": sorted(set(spec.layers.values())),
+            "gpus": str(use or ""),
         }
     )
 

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from sandbox_server.runtime.bubblewrap.plan import Plan
+    from sandbox_server.runtime.bubblewrap.plan import BarePlan, Plan
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 2, 4, 1024
@@ -32,25 +32,28 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main(path: str) -> NoReturn:
     try:
-        with open(path, "rb") as file:
-            plan: Plan = marshal.load(file)
-        os.unlink(path)  # It contains the box's environment variables.
-        run(plan)
+        run(read_plan(path))
     except OSError as exc:
         sys.exit(f"sandbox: cannot prepare the box: {exc}")
+
+
+def read_plan(path: str) -> Plan:
+    with open(path, "rb") as file:
+        plan: Plan = marshal.load(file)
+    os.unlink(path)  # It contains the box's environment variables.
+    return plan
 
 
 def run(plan: Plan) -> NoReturn:
     os.umask(0o077)
     listener = _keep_only_listener()
-    write_record(plan)
-    procs_fds, meters = make_groups(plan)
+    write_record(plan, keeper=os.getppid())
+    procs_fds = make_groups(plan)
+    meters = limit_groups(plan)
     if plan["namespace"]:
         enter_namespace(plan["namespace"])
         stage(plan)
-    for fd in procs_fds:
-        os.write(fd, b"0")
-        os.close(fd)
+    enter_groups(procs_fds)
     limit_process(plan)
     if plan["uid"] is not None:
         drop_to(plan["uid"])
@@ -68,18 +71,17 @@ def _keep_only_listener() -> int:
     return 3
 
 
-def write_record(plan: Plan) -> None:
+def write_record(plan: BarePlan, *, keeper: int) -> None:
     """Write box.json: from now on StateFolder.records() finds the box. Fails if the folder was
     renamed, because the box is being removed."""
     if not plan["record"]:
         return
-    keeper, monitor = os.getppid(), os.getpid()
+    monitor = os.getpid()
     text = '{}, "keeper": [{}, {}], "monitor": [{}, {}]}}'.format(
         plan["record"][:-1], keeper, _started(keeper), monitor, _started(monitor)
     )
     path = os.path.join(plan["folder"], "box.json")
-    with open(path + ".new", "w", encoding="ascii") as file:
-        file.write(text)
+    _write(path + ".new", text, os.O_CREAT | os.O_TRUNC)
     os.rename(path + ".new", path)
 
 
@@ -91,25 +93,35 @@ def _started(pid: int) -> int:
 # Limits
 
 
-def make_groups(plan: Plan) -> tuple[list[int], dict[str, int]]:
-    """Create the control groups. Returns the open cgroup.procs files and the usage meters."""
+def make_groups(plan: BarePlan) -> list[int]:
+    """Create the control groups. Returns the open cgroup.procs files."""
     for folder in plan["groups"]:
         os.makedirs(folder, mode=0o755, exist_ok=True)
+    return [os.open(os.path.join(g, "cgroup.procs"), os.O_WRONLY) for g in plan["groups"]]
+
+
+def enter_groups(procs_fds: list[int]) -> None:
+    """The kernel takes about 10 ms for the first, unless somebody else just did the same."""
+    for fd in procs_fds:
+        os.write(fd, b"0")
+        os.close(fd)
+
+
+def limit_groups(plan: Plan) -> dict[str, int]:
+    """Set the limits. Returns the open files of the usage meters."""
     for path, value, required in plan["group_writes"]:
         try:
-            with open(path, "w", encoding="ascii") as file:
-                file.write(value)
+            _write(path, value)
         except OSError as exc:
             if required:
                 raise OSError(exc.errno, f"{path}: {exc.strerror}") from exc
-    procs_fds = [os.open(os.path.join(g, "cgroup.procs"), os.O_WRONLY) for g in plan["groups"]]
     meters = {}
     for name, path in plan["meters"].items():
         try:
             meters[name] = os.open(path, os.O_RDONLY)
         except OSError:
             continue  # Optional: the warden works without it.
-    return procs_fds, meters
+    return meters
 
 
 def limit_process(plan: Plan) -> None:
@@ -119,10 +131,10 @@ def limit_process(plan: Plan) -> None:
         if hard != resource.RLIM_INFINITY:
             value = min(value, hard)
         resource.setrlimit(kind, (value, value))
-    with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
-        if int(file.read()) < 0:  # A server may be exempt from the OOM killer, its boxes not.
-            file.seek(0)
-            file.write("0")
+    with open("/proc/self/oom_score_adj", "rb") as file:
+        score = int(file.read())
+    if score < 0:  # A server may be exempt from the OOM killer, its boxes not.
+        _write("/proc/self/oom_score_adj", "0")
 
 
 def drop_to(uid: int) -> None:
@@ -137,18 +149,26 @@ def drop_to(uid: int) -> None:
 def enter_namespace(kind: str) -> None:
     uid, gid = os.getuid(), os.getgid()
     user = kind == "user"
-    _check(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)), "unshare")
+    check(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)), "unshare")
     if user:
-        _write_own("setgroups", "deny")
-        _write_own("uid_map", f"{uid} {uid} 1")
-        _write_own("gid_map", f"{gid} {gid} 1")
-    # Slave, not private: an unmount on the host must also happen in boxes.
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    stay_informed()
+
+
+def stay_informed() -> None:
+    """Slave, not private: an unmount on the host must also happen in boxes."""
     mount("none", "/", "", _MS_REC | _MS_SLAVE, "")
 
 
-def _write_own(name: str, text: str) -> None:
-    with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-        file.write(text)
+def _write(path: str, text: str, flags: int = 0) -> None:
+    """Without a text file, for which a new process has to import its encoding."""
+    fd = os.open(path, os.O_WRONLY | flags, 0o600)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def stage(plan: Plan) -> None:
@@ -187,10 +207,10 @@ def mount(source: str, target: str, kind: str, flags: int, options: str) -> None
         ctypes.c_ulong(flags),
         options.encode() or None,
     )
-    _check(done, f"mount of {source} on {target}")
+    check(done, f"mount of {source} on {target}")
 
 
-def _check(result: int, what: str) -> None:
+def check(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

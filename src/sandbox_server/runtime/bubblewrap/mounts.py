@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import USER, WORKSPACE
 from sandbox_server.runtime.base import ENVIRONMENT, HOME, OFFLINE
+from sandbox_server.runtime.layers import OWN_PROGRAMS, PROGRAMS
+from sandbox_server.runtime.warden.zipapp import SAVE_ARTIFACT
 
 UID = 1000
 PLACES = {"workspace": WORKSPACE, "home": HOME, "tmp": "/tmp", "shm": "/dev/shm"}
@@ -113,6 +115,10 @@ class Layout:
     """Paths of the host's /etc to bind."""
     has_python_command: bool = False
     """Whether the host has `python` besides `python3`."""
+    layers: Mapping[str, str] = field(default_factory=dict)
+    """Read-only files and folders by path in the box."""
+    devices: tuple[str, ...] = ()
+    """Device nodes besides the usual ones, at the same paths."""
     hidden_files: tuple[str, ...] = ()
     hidden_folders: tuple[str, ...] = ()
     """Paths in /proc that appear empty."""
@@ -138,6 +144,8 @@ def options(layout: Layout, env: Mapping[str, str]) -> list[str]:
         *_hidden(layout),
         *_places(layout),
         *_python(layout),
+        *_layers(layout),
+        *(word for path in layout.devices for word in ("--dev-bind", path, path)),
         *("--remount-ro", "/dev", "--remount-ro", "/"),
         *("--chdir", WORKSPACE),
     ]
@@ -163,9 +171,10 @@ def _isolation() -> list[str]:
 
 
 def _environment(layout: Layout, env: Mapping[str, str]) -> list[str]:
-    folders = [f"{WORKSPACE}/.local/bin", _SYSTEM_PATH, f"{OWN}/bin"]
+    folders = [OWN_PROGRAMS, _SYSTEM_PATH, f"{OWN}/bin"]
     if layout.python.prefix:
         folders.insert(1, f"{layout.python.prefix}/bin")
+    folders[1:1] = [path for path in PROGRAMS if path.rpartition("/")[0] in layout.layers]
     variables = {
         "PATH": ":".join(folders),
         **ENVIRONMENT,
@@ -201,7 +210,7 @@ def _etc(layout: Layout) -> list[str]:
 
 def _own_files(layout: Layout) -> list[str]:
     words = []
-    for path in (*SHARED, WARDEN):
+    for path in (*SHARED, WARDEN, f"{OWN}/bin/{SAVE_ARTIFACT}"):
         words += ["--ro-bind", f"{layout.shared}/{path.rpartition('/')[2]}", path]
     if not layout.has_python_command:
         words += ["--symlink", layout.python.executable, f"{OWN}/bin/python"]
@@ -232,3 +241,23 @@ def _python(layout: Layout) -> list[str]:
     if not layout.python.prefix:
         return []
     return ["--ro-bind", layout.python_source or layout.python.prefix, layout.python.prefix]
+
+
+def _layers(layout: Layout) -> list[str]:
+    """Bound after everything else: one may be inside of the python's installation."""
+    words = []
+    there = ("/usr", *(f"/{name}" for name in (*layout.links, *layout.folders)))
+    for path in layout.layers:
+        for parent in _parents(path, below=(*there, layout.python.prefix or "/usr")):
+            words += ["--perms", "0755", "--dir", parent]
+    for path, source in layout.layers.items():
+        words += ["--ro-bind", source, path]
+    return words
+
+
+def _parents(path: str, *, below: tuple[str, ...]) -> list[str]:
+    """The folders above a path, the topmost first; none that a mount brings along."""
+    if any(path.startswith(f"{folder}/") for folder in below):
+        return []
+    parts = path.strip("/").split("/")[:-1]
+    return ["/" + "/".join(parts[: number + 1]) for number in range(len(parts))]

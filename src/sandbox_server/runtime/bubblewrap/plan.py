@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import TypedDict
 
 
-class Plan(TypedDict):
-    """Only types that `marshal` can write. Empty values are skipped."""
+class BarePlan(TypedDict):
+    """What a box leaves on the host, for its keeper: known before anything else of it."""
 
     folder: str
+    claim: str
+    """The link that marks its uid as used."""
     record: str
     """box.json as text, without the pids, which the launcher adds."""
-
     groups: list[str]
+
+
+class Plan(BarePlan):
+    """Only types that `marshal` can write. Empty values are skipped."""
+
     group_writes: list[tuple[str, str, bool]]
     """(path, value, required): if a required write fails, the box does not start."""
     meters: dict[str, str]
@@ -32,4 +38,8 @@ class Plan(TypedDict):
     bwrap: str
     options: list[str]
     command: list[str]
+    arguments: list[str]
+    """Of the warden, `name=value`, and in `command` too."""
+    warden_folder: str
+    """Inside of the box."""
     seccomp: bytes

@@ -10,21 +10,32 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
+
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_server.private import state_folder
-from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Network, Runtime
+from sandbox_server.runtime import gpus
+from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Network, Runtime, Tell
 from sandbox_server.runtime.bubblewrap import host, keeper
+from sandbox_server.runtime.bubblewrap.bare import BareBox
+from sandbox_server.runtime.bubblewrap.layers import layered, probe, refusal
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.setup import Setup
+from sandbox_server.runtime.bubblewrap.spare import Spare
 from sandbox_server.runtime.bubblewrap.state import DEAD, Record, StateFolder, clear, kill
+from sandbox_server.runtime.bubblewrap.zygote import Zygote
+from sandbox_server.runtime.layers import Interpreter
 from sandbox_server.runtime.streams import ByteStream, SocketStream
 from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version
 from sandbox_warden import frames
+
+log = structlog.get_logger(__name__)
 
 START_S = 20.0
 """How long a new box may take until its warden answers; twenty may be starting at once."""
@@ -67,6 +78,11 @@ class BubblewrapRuntime(Runtime):
         self._state = StateFolder(state_dir or state_folder())
         self._setup: Setup | None = None
         self._finding = asyncio.Lock()
+        self._python: Interpreter | None = None
+        self._zygote: Zygote | None = None
+        self._forked = False
+        """Whether a box of the zygote's has answered."""
+        self._spare = Spare(self._state, self._remove)
         self._undoing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -88,35 +104,116 @@ class BubblewrapRuntime(Runtime):
                 f"bubblewrap boxes have no network; for {spec.network!r} use the docker runtime"
             )
         setup = await self._get_setup()
+        zygote = self._zygote
         try:
-            folder = self._state.new_box()
-        except OSError as exc:
-            raise RuntimeUnavailable(
-                f"cannot create a folder for a box in {self._state.path}: {exc}"
-            ) from exc
+            return await self._make(setup, spec, zygote)
+        except RuntimeUnavailable as exc:
+            if zygote is None or self._forked:
+                raise
+            log.warning("zygote.unusable", why=exc.message)
+            self._zygote = None
+            await asyncio.to_thread(zygote.close)
+            return await self._make(setup, spec, None)
+
+    async def _make(self, setup: Setup, spec: BoxSpec, zygote: Zygote | None) -> Box:
+        if spec.gpus is None:
+            return await self._make_box(setup, spec, zygote)
+        async with gpus.one_at_a_time(self._state.path):
+            records = await asyncio.to_thread(self._state.records)
+            used = [gpus.GpuUse.parse(record.gpus) for record in records if record.gpus]
+            use = gpus.choose(gpus.present(), used, spec.gpus)
+            return await self._make_box(setup, spec, zygote, use)
+
+    async def _make_box(
+        self, setup: Setup, spec: BoxSpec, zygote: Zygote | None, use: gpus.GpuUse | None = None
+    ) -> Box:
+        spare = await self._spare.take() if zygote is not None else None
+        folder = spare.folder if spare is not None else self._new_folder()
         try:
-            with contextlib.ExitStack() as held:
-                stderr = await _uninterrupted(
-                    lambda: keeper.start(setup, self._state, spec, folder, held)
-                )
-                return await self._started(folder, stderr)
+            with ExitStack() as held:
+                if zygote is None:
+                    return await self._start(setup, spec, folder, held, use)
+                box = await self._fork(setup, spec, folder, held, zygote, spare, use)
+            self._forked = True
+            self._spare.make(setup, zygote)
+            return box
         except BaseException as exc:
             await self._undo(folder)
             if isinstance(exc, OSError | subprocess.SubprocessError):
                 raise RuntimeUnavailable(f"box {folder.name} could not be made: {exc}") from exc
             raise
 
+    async def _start(
+        self,
+        setup: Setup,
+        spec: BoxSpec,
+        folder: Path,
+        held: ExitStack,
+        use: gpus.GpuUse | None,
+    ) -> BubblewrapBox:
+        stderr = await _uninterrupted(
+            lambda: keeper.start(setup, self._state, spec, folder, held, use)
+        )
+        return await self._started(folder, stderr, ready=_answers(folder / "sock"))
+
+    async def _fork(
+        self,
+        setup: Setup,
+        spec: BoxSpec,
+        folder: Path,
+        held: ExitStack,
+        zygote: Zygote,
+        spare: BareBox | None,
+        use: gpus.GpuUse | None,
+    ) -> BubblewrapBox:
+        bare = await _uninterrupted(
+            lambda: keeper.fork(setup, self._state, spec, folder, held, zygote, spare, use)
+        )
+        return await self._started(folder, bare.stderr, ready=bare.ready())
+
+    def _new_folder(self) -> Path:
+        try:
+            return self._state.new_box()
+        except OSError as exc:
+            raise RuntimeUnavailable(
+                f"cannot create a folder for a box in {self._state.path}: {exc}"
+            ) from exc
+
     async def boxes(self, owner: str) -> list[Box]:
         self._state.prepare()
         records = await asyncio.to_thread(self._state.records)
         return [self._box(record) for record in records if record.owner == owner]
 
+    async def interpreter(self, _image: str = "") -> Interpreter:
+        """See Runtime. The same for every image: boxes use the host's."""
+        if self._python is None:
+            self._python = await probe((await self._get_setup()).python.executable)
+        return self._python
+
+    @property
+    def gpus(self) -> int:
+        return len(gpus.present())
+
+    def refuses(self, layer: Layer) -> str:
+        return refusal(layer)
+
+    async def with_layer(self, spec: BoxSpec, layer: Layer, _tell: Tell) -> BoxSpec:
+        return layered(spec, layer, await self.interpreter())
+
+    async def layers_in_use(self) -> set[str]:
+        self._state.prepare()
+        records = await asyncio.to_thread(self._state.records)
+        return {path for record in records for path in record.layers}
+
     async def enforcement(self) -> Enforcement:
         return (await self._get_setup()).enforcement()
 
     async def close(self) -> None:
+        await self._spare.close()
         if self._undoing:
             await asyncio.wait(self._undoing)
+        if self._zygote is not None:
+            await asyncio.to_thread(self._zygote.close)
 
     def _box(self, record: Record) -> BubblewrapBox:
         return BubblewrapBox(record, self._state.folder(record.id))
@@ -125,12 +222,18 @@ class BubblewrapRuntime(Runtime):
         async with self._finding:
             if self._setup is None:
                 self._setup = await asyncio.to_thread(find_setup, self._state)
+                self._zygote = Zygote(self._setup) if self._setup.can_fork else None
             return self._setup
 
-    async def _started(self, folder: Path, stderr: int) -> BubblewrapBox:
-        answered = await _answers(folder / "sock")
+    async def _started(
+        self, folder: Path, stderr: int, *, ready: Coroutine[None, None, bool]
+    ) -> BubblewrapBox:
+        serves = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                serves = await ready
         record = Record.read(folder)
-        if answered and record is not None:
+        if serves and record is not None:
             return self._box(record)
         output = await _uninterrupted(lambda: keeper.read_startup_errors(stderr))
         raise RuntimeUnavailable(f"box {folder.name} did not start: {host.explain(output)}")
@@ -172,16 +275,17 @@ async def _uninterrupted(work: Callable[[], _Result]) -> _Result:
 async def _answers(path: Path) -> bool:
     """Whether the warden answers HELLO. The socket exists before the warden reads from it."""
     try:
-        async with asyncio.timeout(START_S):
-            stream = await SocketStream.connect_unix(path)
-            try:
-                hello = {"version": frames.PROTOCOL_VERSION, "epoch": 0}
-                await stream.write(frames.encode_json(frames.HELLO, 1, hello))
-                return await stream.read() != b""
-            finally:
-                await stream.close()
-    except (OSError, TimeoutError):
+        stream = await SocketStream.connect_unix(path)
+    except OSError:
         return False
+    try:
+        hello = {"version": frames.PROTOCOL_VERSION, "epoch": 0}
+        await stream.write(frames.encode_json(frames.HELLO, 1, hello))
+        return await stream.read() != b""
+    except OSError:
+        return False
+    finally:
+        await stream.close()
 
 
 async def _end(record: Record, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +20,19 @@ Namespace = Literal["mount", "user", ""]
 _FLAGS = {"nosuid", "nodev", "noatime"}
 """Mount options that mount(2) takes as flags; the launcher sets them."""
 _NO_GROUP = "no writable control group"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxGpus:
+    """What a box with GPUs has besides: paths of this machine, at the same paths in the box."""
+
+    devices: tuple[str, ...] = ()
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def env(self) -> dict[str, str]:
+        folders = sorted({path.rpartition("/")[0] for path in self.libraries})
+        return {"LD_LIBRARY_PATH": ":".join(folders)} if folders else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +69,11 @@ class Setup:
     def has_disk(self) -> bool:
         return self.namespace == "mount" and not self.no_disk
 
+    @property
+    def can_fork(self) -> bool:
+        """Whether boxes can be forked: by root, and with a control group for processes."""
+        return self.namespace == "mount" and "pids" in self.groups.parents
+
     def enforcement(self) -> Enforcement:
         limited = self.groups.parents
         data = f"per process only (RLIMIT_DATA), and files are kept in memory: {_NO_GROUP}"
@@ -72,13 +91,24 @@ class Setup:
             absent=frozenset(name for name, is_limited in enforced.items() if not is_limited),
         )
 
-    def plan(self, spec: BoxSpec, *, box_id: str, uid: int | None, disk: str) -> Plan:
+    def plan(
+        self,
+        spec: BoxSpec,
+        *,
+        box_id: str,
+        uid: int | None,
+        disk: str,
+        gpus: BoxGpus | None = None,
+    ) -> Plan:
         """The plan of a box without its folder and record. `uid`: its own host uid, if any; `disk`:
         the block device of its workspace."""
+        gpus = gpus or BoxGpus()
         groups = self.groups.plan(box_id, spec.limits)
-        layout = self.layout(spec.limits)
+        layout = self.layout(spec, gpus)
+        arguments = warden_arguments(spec, box_id)
         return {
             "folder": "",
+            "claim": "",
             "record": "",
             "groups": groups.folders,
             "group_writes": groups.writes,
@@ -87,19 +117,21 @@ class Setup:
             "uid": uid,
             "namespace": self.namespace,
             "stage": self.stage,
-            "binds": self._binds(),
+            "binds": {**self._binds(), **self._layer_binds(spec, gpus)},
             "tmpfs": self._tmpfs(spec.limits, self.uid if uid is None else uid, disk),
             "disk": disk,
             "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in _FLAGS),
             "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
-            "options": mounts.options(layout, spec.env),
-            "command": mounts.command(
-                layout, warden_arguments(spec, box_id), pids=self._nproc(spec)
-            ),
+            "options": mounts.options(layout, {**gpus.env, **spec.env}),
+            "command": mounts.command(layout, arguments, pids=self._nproc(spec)),
+            "arguments": arguments,
+            "warden_folder": mounts.WARDEN,
             "seccomp": self.seccomp,
         }
 
-    def layout(self, limits: Limits) -> Layout:
+    def layout(self, spec: BoxSpec, gpus: BoxGpus) -> Layout:
+        limits, staged = spec.limits, self._layer_binds(spec, gpus)
+        sources = {**spec.layers, **gpus.libraries}
         return Layout(
             shared=self._staged("shared", self.shared),
             places={
@@ -114,7 +146,18 @@ class Setup:
             has_python_command=self.has_python_command,
             hidden_files=self.hidden_files,
             hidden_folders=self.hidden_folders,
+            layers={
+                path: f"{self.stage}/{name}" if staged else source
+                for name, (path, source) in zip(_numbered(sources), sources.items(), strict=True)
+            },
+            devices=gpus.devices,
         )
+
+    def _layer_binds(self, spec: BoxSpec, gpus: BoxGpus) -> dict[str, str]:
+        if self.namespace != "mount":
+            return {}
+        sources = {**spec.layers, **gpus.libraries}
+        return dict(zip(_numbered(sources), sources.values(), strict=True))
 
     def _staged(self, name: str, source: str) -> str:
         """The path for bubblewrap, which as another uid may not be able to open the source."""
@@ -149,6 +192,10 @@ class Setup:
         if "pids" in self.groups.parents or not self.nproc_per_namespace:
             return None
         return spec.limits.pids
+
+
+def _numbered(sources: Mapping[str, str]) -> list[str]:
+    return [f"layer{number}" for number in range(len(sources))]
 
 
 def _sizes(limits: Limits) -> dict[str, int]:

@@ -28,7 +28,12 @@ from sandbox_server.private import private_folder
 from sandbox_server.runtime.bubblewrap import cgroups
 from sandbox_server.runtime.bubblewrap.mounts import EMPTY_FILE, EMPTY_FOLDER, SHARED, START
 from sandbox_server.runtime.bubblewrap.processes import Process
-from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
+from sandbox_server.runtime.warden.zipapp import (
+    SAVE_ARTIFACT,
+    save_artifact,
+    warden_version,
+    warden_zipapp,
+)
 
 HALF_MADE_S = 60.0
 """A folder without a record belongs to a starting box; if older than this, it was abandoned."""
@@ -50,6 +55,10 @@ class Record:
     limits: dict[str, float] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     claim: str = ""
+    layers: list[str] = field(default_factory=list)
+    """Host paths of its read-only layers."""
+    gpus: str = ""
+    """A GpuUse; empty if it has none."""
 
     @classmethod
     def read(cls, folder: Path) -> Record | None:
@@ -157,6 +166,7 @@ def _write_shared(folder: Path, python: str) -> None:
     folder.mkdir()
     for path, text in SHARED.items():
         (folder / Path(path).name).write_text(text)
+    (folder / SAVE_ARTIFACT).write_text(save_artifact())
     (folder / EMPTY_FILE).touch()
     (folder / EMPTY_FOLDER).mkdir()
     with zipfile.ZipFile(io.BytesIO(warden_zipapp())) as archive:
@@ -165,7 +175,7 @@ def _write_shared(folder: Path, python: str) -> None:
     words = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     subprocess.run([*words, str(folder / "warden")], capture_output=True, check=False)
     for entry in (folder, *folder.rglob("*")):
-        entry.chmod(0o755 if entry.is_dir() else 0o644)
+        entry.chmod(0o755 if entry.is_dir() or entry.name == SAVE_ARTIFACT else 0o644)
 
 
 def _age_s(folder: Path) -> float:

@@ -12,4 +12,5 @@ def make(options: RuntimeOptions) -> DockerRuntime:
         options.docker_url,
         engine_runtime=options.engine_runtime,
         disk_folder=options.disk_folder or DISK_FOLDER,
+        state_dir=options.state_dir,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime.base import ENVIRONMENT, HOME, OFFLINE, BoxSpec, Limits
+from sandbox_server.runtime.gpus import GpuUse
 from sandbox_server.runtime.hidden import masked_paths
 from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
 from sandbox_server.runtime.warden.zipapp import warden_arguments
@@ -28,6 +29,7 @@ LABEL_OWNER = "sandbox.owner"
 LABEL_BOX = "sandbox.box"
 LABEL_CREATED = "sandbox.created"
 LABEL_PYTHON = "sandbox.python"
+LABEL_GPUS = "sandbox.gpus"
 
 _HOST_TASKS = 32
 """Host threads per process of a box, for OCI runtimes such as gVisor: it keeps several for each
@@ -67,6 +69,7 @@ def container_config(
     device: str | None = None,
     engine_runtime: str | None = None,
     python: str = PYTHON,
+    gpus: GpuUse | None = None,
 ) -> dict[str, Any]:
     """The body of the engine's create call.
 
@@ -84,11 +87,16 @@ def container_config(
         "Hostname": "sandbox",
         "WorkingDir": WORKSPACE,
         "Env": [f"{name}={value}" for name, value in _environment(spec).items()],
-        "Labels": {**_labels(spec, box_id, created_at), LABEL_PYTHON: python},
+        "Labels": {
+            **_labels(spec, box_id, created_at),
+            LABEL_PYTHON: python,
+            **({LABEL_GPUS: str(gpus)} if gpus else {}),
+        },
         "Healthcheck": {"Test": ["NONE"]},
         "NetworkDisabled": _is_unplugged(spec, image),
         "HostConfig": {
             **_host_config(spec, image, device),
+            **_gpus(gpus),
             **(
                 {"Runtime": engine_runtime, "PidsLimit": spec.limits.pids * _HOST_TASKS}
                 if engine_runtime
@@ -96,6 +104,13 @@ def container_config(
             ),
         },
     }
+
+
+def _gpus(use: GpuUse | None) -> dict[str, Any]:
+    if use is None:
+        return {}
+    ids = [str(number) for number in use.numbers]
+    return {"DeviceRequests": [{"Driver": "nvidia", "DeviceIDs": ids, "Capabilities": [["gpu"]]}]}
 
 
 def _environment(spec: BoxSpec) -> dict[str, str]:

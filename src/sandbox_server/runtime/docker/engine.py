@@ -17,7 +17,7 @@ import aiohttp
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
 
-_CALL_TIMEOUT = aiohttp.ClientTimeout(total=120, sock_connect=5)
+_CALL_S = 120.0
 """Calls take a second at most, but much longer on an engine under load."""
 _CONNECT_S = 5.0
 _NOT_HTTP = 900
@@ -96,8 +96,10 @@ _NOT_DOCKER = (AssertionError, LookupError, ValueError)
 class Engine:
     """An engine at an endpoint. Whoever creates it closes it."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, call_s: float = _CALL_S) -> None:
+        """call_s: how long a call may take."""
         self.endpoint = endpoint
+        self._timeout = aiohttp.ClientTimeout(total=call_s, sock_connect=5)
         self._client: aiodocker.Docker | None = None
         self._info: dict[str, object] | None = None
 
@@ -111,7 +113,7 @@ class Engine:
             with self.errors():
                 connector = self.endpoint.connector()
                 url = self.endpoint.base_url
-                self._client = aiodocker.Docker(url=url, connector=connector, timeout=_CALL_TIMEOUT)
+                self._client = aiodocker.Docker(url=url, connector=connector, timeout=self._timeout)
         return self._client
 
     async def info(self) -> dict[str, object]:

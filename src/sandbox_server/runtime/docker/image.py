@@ -1,11 +1,14 @@
-"""Images for boxes: derived from any image with bash and Python by adding the warden."""
+"""Images for boxes: derived from any image with bash by adding the warden, and a Python for it
+where the image has none."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
+import io
 import json
+import platform
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -14,16 +17,25 @@ from typing import Any
 
 import aiodocker
 import aiohttp
+import structlog
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime.base import HOME
 from sandbox_server.runtime.docker.build import packed
-from sandbox_server.runtime.docker.config import FOLDER, BoxImage
+from sandbox_server.runtime.docker.config import FOLDER, PYTHON, BoxImage
 from sandbox_server.runtime.docker.engine import Engine
+from sandbox_server.runtime.docker.interpreter import carried_python
 from sandbox_server.runtime.docker.prepare import HOSTS, NO_BASH, OLD_PYTHON
-from sandbox_server.runtime.warden.zipapp import warden_version, warden_zipapp
+from sandbox_server.runtime.warden.zipapp import (
+    SAVE_ARTIFACT,
+    save_artifact,
+    warden_version,
+    warden_zipapp,
+)
+
+log = structlog.get_logger()
 
 REPOSITORY = "sandbox-box"
 _LABEL_BASE = "sandbox.image.base"
@@ -59,6 +71,10 @@ _WRONG = {
 }
 
 
+class _NoPython(Exception):
+    """An image has no python3."""
+
+
 class BoxImages:
     """Derives images for boxes. Derived images are reused across processes."""
 
@@ -80,7 +96,7 @@ class BoxImages:
         return image
 
     async def _derived(self, base: str) -> BoxImage:
-        about = await self._base(base)
+        about = await self.base(base)
         _refuse_volumes(base, about)
         base_id = str(about["Id"])
         name = f"{REPOSITORY}:{_tag(base_id)}"
@@ -96,7 +112,8 @@ class BoxImages:
             raise RuntimeUnavailable(f"image {name} was removed right after its build; try again")
         return found
 
-    async def _base(self, base: str) -> dict[str, Any]:
+    async def base(self, base: str) -> dict[str, Any]:
+        """About an image, pulled if it is missing. Raises RuntimeUnavailable."""
         about = await self._engine.image(base)
         if about is None:
             await self._pull(base)
@@ -130,11 +147,25 @@ class BoxImages:
         return BoxImage(name=name, volumes=_volumes(about), hosts_file=_hosts_file(about))
 
     async def _derive(self, base: str, base_id: str, name: str) -> None:
+        try:
+            await self._derive_with(base, base_id, name)
+        except _NoPython:
+            carried = await asyncio.to_thread(carried_python)
+            log.info("image.python_brought", image=base, bytes=len(carried))
+            await self._derive_with(base, base_id, name, carried=carried)
+
+    async def _derive_with(
+        self, base: str, base_id: str, name: str, *, carried: bytes | None = None
+    ) -> None:
+        """carried: an interpreter for an image without one."""
         with self._engine.errors():
             await self._remove_leftovers()
-            async with self._container(base, base_id) as container:
+            python = "python3" if carried is None else PYTHON
+            async with self._container(base, base_id, python) as container:
                 await container.put_archive("/", _archive())  # type: ignore[no-untyped-call]
-                await self._prepare(container, base)
+                if carried is not None:
+                    await container.put_archive("/", io.BytesIO(carried))  # type: ignore[no-untyped-call]
+                await self._prepare(container, base, carried=carried is not None)
                 repository, tag = name.split(":")
                 await container.commit(
                     repository=repository, tag=tag, changes=_CHANGES, pause=False
@@ -142,8 +173,15 @@ class BoxImages:
             await self._remove_older(base, name)
 
     @contextlib.asynccontextmanager
-    async def _container(self, base: str, base_id: str) -> AsyncIterator[DockerContainer]:
-        config = {**_CONFIG, "Image": base_id, "Labels": {_LABEL_BASE: base}}
+    async def _container(
+        self, base: str, base_id: str, python: str
+    ) -> AsyncIterator[DockerContainer]:
+        config = {
+            **_CONFIG,
+            "Image": base_id,
+            "Labels": {_LABEL_BASE: base},
+            "Entrypoint": [python, *_CONFIG["Entrypoint"][1:]],
+        }
         name = _NAME_PREFIX + uuid.uuid4().hex[:12]
         creating = asyncio.create_task(self._engine.client.containers.create(config, name=name))
         try:
@@ -151,18 +189,28 @@ class BoxImages:
         finally:
             await asyncio.shield(asyncio.create_task(_remove(creating)))
 
-    async def _prepare(self, container: DockerContainer, base: str) -> None:
+    async def _prepare(self, container: DockerContainer, base: str, *, carried: bool) -> None:
         try:
             await container.start()
         except aiodocker.DockerError as exc:
-            if exc.status in (400, 404) or "executable file not found" in exc.message:
-                message = f"image {base} has no python3: install Python 3.8 or newer in the image"
-                raise InvalidRequest(message) from exc
-            raise
+            if exc.status not in (400, 404) and "executable file not found" not in exc.message:
+                raise
+            if not carried:
+                raise _NoPython from exc
+            raise InvalidRequest(
+                f"image {base} has no python3, and the server's own does not run in it"
+                f" ({' '.join(exc.message.split())[:200]}): install Python 3.8 or newer in the"
+                " image"
+            ) from exc
         async with asyncio.timeout(_PREPARE_S):
             code = int((await container.wait())["StatusCode"])
         if code in _WRONG:
             raise InvalidRequest(f"image {base} {_WRONG[code]}")
+        if code != 0 and carried:
+            raise InvalidRequest(
+                f"image {base} has no python3, and the server's own, for {platform.machine()}, does"
+                f" not run in it (code {code}): install Python 3.8 or newer in the image"
+            )
         if code != 0:
             raise InvalidRequest(
                 f"image {base} cannot be prepared for boxes: its python3 exited with code {code};"
@@ -216,7 +264,11 @@ def _prepare_source() -> str:
 
 
 def _archive() -> bytes:
-    content = {"warden.pyz": warden_zipapp(), "prepare.py": _prepare_source().encode()}
+    content = {
+        "warden.pyz": warden_zipapp(),
+        "prepare.py": _prepare_source().encode(),
+        SAVE_ARTIFACT: save_artifact().encode(),
+    }
     return packed({f"{FOLDER[1:]}/{name}": data for name, data in content.items()})
 
 

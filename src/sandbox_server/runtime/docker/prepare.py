@@ -16,6 +16,7 @@ FOLDER = "/usr/lib/sandbox"
 USER, UID = "sandboxuser", "1000"
 HOME = "/home/" + USER
 HOSTS = "hosts"
+SAVE_ARTIFACT = "save_artifact"
 NO_BASH, OLD_PYTHON = 70, 71
 UNCHECKED_HASH = 1
 """Flag in a .pyc header: do not check the source."""
@@ -32,8 +33,10 @@ def main() -> int:
         give(folder)
     with open(os.path.join(FOLDER, HOSTS), "w", encoding="ascii") as file:
         file.write("127.0.0.1 localhost sandbox\n::1 localhost sandbox\n")
+    add_command(SAVE_ARTIFACT)
     compile_zipapp(os.path.join(FOLDER, "warden.pyz"))
-    lay_out_python()
+    if not os.path.exists(os.path.join(FOLDER, "python3")):  # The image's own.
+        lay_out_python()
     hold = shutil.which("cat", path="/usr/bin:/bin")
     if hold is not None:
         copy_unreadable(os.path.realpath(hold), os.path.join(FOLDER, "cat"))
@@ -63,6 +66,15 @@ def give(folder: str) -> None:
     for parent, folders, names in os.walk(folder):
         for name in folders + names:
             os.chown(os.path.join(parent, name), int(UID), int(UID), follow_symlinks=False)
+
+
+def add_command(name: str) -> None:
+    """Let the user call a script of our folder by its name; the image may have its own."""
+    os.chmod(os.path.join(FOLDER, name), 0o755)
+    os.makedirs("/usr/local/bin", exist_ok=True)
+    link = os.path.join("/usr/local/bin", name)
+    if not os.path.lexists(link):
+        os.symlink(os.path.join(FOLDER, name), link)
 
 
 def compile_zipapp(path: str) -> None:

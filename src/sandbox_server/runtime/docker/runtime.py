@@ -8,7 +8,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,15 +17,27 @@ import structlog
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
-from sandbox_server.runtime import cpu_burst, loop_disk
-from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Limits, Network, Runtime
+from sandbox_server.private import state_folder
+from sandbox_server.runtime import cpu_burst, gpus, loop_disk
+from sandbox_server.runtime.base import (
+    Box,
+    BoxSpec,
+    Enforcement,
+    Layer,
+    Limits,
+    Network,
+    Runtime,
+    Tell,
+)
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
 from sandbox_server.runtime.docker.engine import Endpoint, Engine
+from sandbox_server.runtime.docker.environments import EnvironmentImages
 from sandbox_server.runtime.docker.image import BoxImages
 from sandbox_server.runtime.docker.netns_stream import NoNetnsStream, open_netns_stream
 from sandbox_server.runtime.docker.stream import open_exec
+from sandbox_server.runtime.layers import Interpreter
 from sandbox_server.runtime.loop_disk import LoopDisk
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden.client import WardenBox
@@ -35,6 +47,8 @@ log = structlog.get_logger(__name__)
 
 DISK_FOLDER = Path("/var/tmp")
 _REMOVED_S = 60.0
+_BUILD_S = 3600.0
+"""How long a call may take that moves the packages of an environment."""
 _STALE_S = 600.0
 """A container that is created but not started for this long was abandoned."""
 _T = TypeVar("_T")
@@ -142,11 +156,15 @@ class DockerRuntime(Runtime):
         *,
         engine_runtime: str | None = None,
         disk_folder: Path = DISK_FOLDER,
+        state_dir: Path | None = None,
     ) -> None:
         self._engine = Engine(Endpoint.of(url))
         self._engine_runtime = engine_runtime or None
         self._disk_folder = disk_folder
+        self._state_dir = state_dir or state_folder()
         self._images = BoxImages(self._engine)
+        self._building = Engine(self._engine.endpoint, call_s=_BUILD_S)
+        self._environments = EnvironmentImages(self._building, self._images)
         self._obstacle: str | None = None
         self._making: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -188,6 +206,17 @@ class DockerRuntime(Runtime):
             raise
 
     async def _make(self, spec: BoxSpec, image: BoxImage) -> DockerBox:
+        if spec.gpus is None:
+            return await self._make_box(spec, image)
+        async with gpus.one_at_a_time(self._state_dir):
+            labels = [about["Labels"] for about in await self._containers()]
+            used = [label[config.LABEL_GPUS] for label in labels if config.LABEL_GPUS in label]
+            use = gpus.choose(gpus.present(), [*map(gpus.GpuUse.parse, used)], spec.gpus)
+            return await self._make_box(spec, image, use)
+
+    async def _make_box(
+        self, spec: BoxSpec, image: BoxImage, use: gpus.GpuUse | None = None
+    ) -> DockerBox:
         box_id = uuid.uuid4().hex[:16]
         created_at = time.time()
         python = config.READABLE_PYTHON if self.gvisor else config.PYTHON
@@ -200,6 +229,7 @@ class DockerRuntime(Runtime):
                 device=disk.device if disk else None,
                 engine_runtime=self._engine_runtime,
                 python=python,
+                gpus=use,
             )
             await self._start(box_id, made)
         return self._box(box_id, python=python)
@@ -277,6 +307,28 @@ class DockerRuntime(Runtime):
         with self._engine.errors():
             return list(await self._engine.client.containers.list(all=1, filters=filters))
 
+    # Environments
+
+    @property
+    def gpus(self) -> int:
+        """Those of this machine: a remote engine does not tell which it has."""
+        return len(gpus.present()) if self._engine.endpoint.path else 0
+
+    async def interpreter(self, image: str) -> Interpreter:
+        return await self._environments.interpreter(image)
+
+    async def with_layer(self, spec: BoxSpec, layer: Layer, tell: Tell) -> BoxSpec:
+        return await self._environments.with_layer(spec, layer, tell)
+
+    async def build_image(self, dockerfile: str, tell: Tell) -> str:
+        return await self._environments.build(dockerfile, tell)
+
+    async def layer_made(self, spec: BoxSpec, layer: Layer) -> tuple[int, float] | None:
+        return await self._environments.made(spec, layer)
+
+    async def prune_layers(self, keep: Sequence[tuple[BoxSpec, Layer]]) -> int:
+        return await self._environments.prune(keep)
+
     async def enforcement(self) -> Enforcement:
         info = await self._engine.info()
         return enforcement(info, no_disk=await self._disk_obstacle(), gvisor=self.gvisor)
@@ -285,6 +337,7 @@ class DockerRuntime(Runtime):
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self._engine.close()
+        await self._building.close()
 
     def _spawn(self, work: Coroutine[object, object, _T]) -> asyncio.Task[_T]:
         task = asyncio.create_task(work)

@@ -9,7 +9,15 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import CommandResult, Event, Fenced, Gap, Output, Started
+from sandbox_server.runtime.agent import (
+    CommandResult,
+    Event,
+    Fenced,
+    Gap,
+    Output,
+    Started,
+    StreamName,
+)
 from sandbox_warden import frames
 from sandbox_warden.frames import Frame, FrameError
 
@@ -30,11 +38,21 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "fenced": Fenced,
     "version": errors.RuntimeUnavailable,
     "unsupported": errors.InvalidRequest,
+    "no_kernel": errors.KernelMissing,
+    "kernel_failed": errors.KernelFailed,
+    "context_not_found": errors.ContextNotFound,
+    "context_lost": errors.ContextLost,
 }
 _NAMES = {
     getattr(frames, name): name
-    for name in ("DATA", "EOF", "REPLY", "ERROR", "STARTED", "STDOUT", "STDERR", "GAP")
+    for name in ("DATA", "EOF", "REPLY", "ERROR", "STARTED", "STDOUT", "STDERR", "GAP", "RESULT")
 }
+_STREAMS: dict[int, StreamName] = {
+    frames.STDOUT: "stdout",
+    frames.STDERR: "stderr",
+    frames.RESULT: "result",
+}
+_KINDS = {name: kind for kind, name in _STREAMS.items()}
 _T = TypeVar("_T")
 
 
@@ -78,11 +96,17 @@ def raise_error(frame: Frame, *, expected: int) -> NoReturn:
 
 def checked_payload(expected: type[_T], kind: int, payload: bytes) -> _T:
     """Raises RuntimeUnavailable."""
-    hook = _readable if _MAY_HAVE_SURROGATES.search(payload) else None
+    adapter = _ADAPTERS[expected]
     try:
-        value: _T = _ADAPTERS[expected].validate_python(json.loads(payload, object_hook=hook))
+        value: _T
+        if _MAY_HAVE_SURROGATES.search(payload):
+            value = adapter.validate_python(json.loads(payload, object_hook=_readable))
+        else:
+            value = adapter.validate_json(payload)
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+        if fault["type"] == "json_invalid":
+            raise invalid(kind, f"not JSON: {fault['msg']}"[:200]) from None
         field = ".".join(map(str, fault["loc"]))[:100]
         where = f"field `{field}`: " if field else ""
         raise invalid(kind, f"{where}{fault['msg'][:200]}") from None
@@ -94,12 +118,12 @@ def checked_payload(expected: type[_T], kind: int, payload: bytes) -> _T:
 def event_of(frame: Frame) -> Event:
     """The event in a frame of a followed command. Raises as `checked` does."""
     kind, _, payload = frame
-    if kind in (frames.STDOUT, frames.STDERR):
+    if kind in _STREAMS:
         try:
             offset, data = frames.decode_at(payload)
         except FrameError as exc:
             raise invalid(kind, str(exc)) from None
-        return Output("stdout" if kind == frames.STDOUT else "stderr", offset, data)
+        return Output(_STREAMS[kind], offset, data)
     if kind == frames.STARTED:
         return checked(Started, frame, kind=kind)
     if kind == frames.GAP:
@@ -121,8 +145,7 @@ class EventOrder:
                 raise invalid(frames.STARTED, "a second one for the same command")
             self._started = True
         elif isinstance(event, Output):
-            kind = frames.STDOUT if event.stream == "stdout" else frames.STDERR
-            self._move(kind, event.offset, event.offset + len(event.data))
+            self._move(_KINDS[event.stream], event.offset, event.offset + len(event.data))
         elif isinstance(event, Gap):
             self._move(frames.GAP, event.start, event.end)
         elif event.exit_code is None:

@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox_server.runtime.agent import AgentAnswer, BoxAgent, BoxState, Usage
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.agent import Ability, AgentAnswer, BoxAgent, BoxState, Usage
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
@@ -17,6 +18,15 @@ from .files import FileCalls
 
 class WardenClient(CommandCalls, FileCalls, BoxAgent):
     """Connection to the warden of one box under one epoch, over a link that reconnects."""
+
+    def require(self, ability: Ability, purpose: str) -> None:
+        super().require(ability, purpose)
+        if ability == "pty" and self.about is not None and ability not in self.about.abilities:
+            raise errors.InvalidRequest(
+                f"{purpose} needs a sandbox of this version, and this one was made by an earlier"
+                " server; end the session to get a new one",
+                ability=ability,
+            )
 
     async def usage(self) -> Usage:
         return await self._ask(Usage, frames.USAGE, {})

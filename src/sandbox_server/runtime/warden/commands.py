@@ -12,14 +12,19 @@ import hashlib
 import json
 import uuid
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any, Unpack
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import (
     OUTPUT_LIMIT,
     AgentAnswer,
+    CodeOptions,
     CommandResult,
     CommandSummary,
+    ContextAbout,
+    ContextList,
+    ContextRequest,
     Count,
     Event,
     Gap,
@@ -31,12 +36,14 @@ from sandbox_server.runtime.agent import (
 from sandbox_warden import frames
 
 from .answers import EventOrder, checked, event_of
+from .following import Following
 from .link import Channel, Link, LinkLost
 from .reconnecting_link import ANSWER_S, Breaks, Reachable, ReconnectingLink
 
 BEYOND = 1 << 62
 """An offset past any output: attach without output."""
 STDIN_PIECE = 256 * 1024
+_NO_INPUT = hashlib.sha256().hexdigest()
 UNREAD_S = 10.0
 """How long input may wait for a command that does not read, before the call fails."""
 
@@ -63,21 +70,16 @@ class CommandCalls(ReconnectingLink):
         patience_s = None if timeout_s is None else timeout_s + ANSWER_S
         kept = _kept(body["output_limit"])
         try:
-            async with (
-                asyncio.timeout(patience_s),
-                contextlib.aclosing(self._follow(frames.RUN, body, options)) as events,
-            ):
-                async for event in events:
-                    if isinstance(event, CommandResult):
-                        return event.with_output(kept)
+            async with self._following(frames.RUN, body, options, within_s=patience_s) as events:
+                while not isinstance(event := await events.next(), CommandResult):
                     if isinstance(event, Output | Gap):
                         kept.add(event)
+                return event.with_output(kept)
         except TimeoutError:
             raise errors.RuntimeUnavailable(
                 f"box {self._box.id} did not report the end of a command within {patience_s:g} s,"
                 f" {ANSWER_S:g} s more than its timeout; try again"
             ) from None
-        raise AssertionError("a followed command exits or raises")
 
     async def start(self, command: str, **options: Unpack[RunOptions]) -> str:
         async with contextlib.aclosing(self.stream(command, **options)) as events:
@@ -89,6 +91,12 @@ class CommandCalls(ReconnectingLink):
     def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
         body = _run_body(command, options, follow=True)
         return self._follow(frames.RUN, body, options)
+
+    def code(self, code: str, **options: Unpack[CodeOptions]) -> AsyncGenerator[Event]:
+        return self._follow(frames.CODE, _code_body(code, options), {})
+
+    async def contexts(self, request: ContextRequest) -> list[ContextAbout]:
+        return (await self._ask(ContextList, frames.CONTEXTS, dict(request))).contexts
 
     def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
         body = {"command_id": command_id, "offset": offset, "follow": True}
@@ -116,6 +124,10 @@ class CommandCalls(ReconnectingLink):
     async def signal(self, command_id: str, number: int) -> CommandSummary:
         body = {"command_id": command_id, "signal": number}
         return await self._ask(CommandSummary, frames.SIGNAL, body)
+
+    async def resize(self, command_id: str, *, rows: int, cols: int) -> CommandSummary:
+        body = {"command_id": command_id, "rows": rows, "cols": cols}
+        return await self._ask(CommandSummary, frames.RESIZE, body)
 
     async def send_stdin(
         self, command_id: str, data: bytes, *, end: bool = False, offset: int | None = None
@@ -159,7 +171,7 @@ class CommandCalls(ReconnectingLink):
         """Send one piece; the warden takes all of it, once it has room, or nothing."""
         breaks = Breaks(self._box.id)
         while True:
-            link = await self._get_link()
+            link = await self.get_link()
             try:
                 async with link.request(frames.STDIN, body) as channel:
                     await channel.send(frames.DATA, piece)
@@ -173,30 +185,21 @@ class CommandCalls(ReconnectingLink):
     async def _follow(
         self, kind: int, body: dict[str, Any], options: RunOptions
     ) -> AsyncGenerator[Event]:
-        order = EventOrder(int(body.get("offset", 0)))
-        started = False
-        breaks = Breaks(self._box.id)
-        while True:
-            link = await self._get_link()
-            order.reconnected()
-            try:
-                async with link.request(kind, {**body, "offset": order.offset}) as channel:
-                    while True:
-                        event = event_of(await self._next(link, channel))
-                        order.check(event)
-                        if isinstance(event, CommandResult):
-                            break
-                        if isinstance(event, Started):
-                            if started:
-                                continue
-                            started = True
-                            self._feed(event, options)
-                        yield event
-            except LinkLost as exc:
-                await breaks.pause(exc)
-                continue
-            yield event
-            return
+        async with self._following(kind, body, options) as events:
+            while not isinstance(event := await events.next(), CommandResult):
+                yield event
+        yield event
+
+    def _following(
+        self,
+        kind: int,
+        body: dict[str, Any],
+        options: RunOptions,
+        *,
+        within_s: float | None = None,
+    ) -> Following:
+        feed = partial(self._feed, options=options)
+        return Following(self, kind, body, on_start=feed, within_s=within_s)
 
     def _feed(self, started: Started, options: RunOptions) -> None:
         """Send a command's initial input in the background: it may be slow to read, and its caller
@@ -231,8 +234,11 @@ def _kept(output_limit: int) -> KeptOutput:
 def _run_body(command: str, options: RunOptions, *, follow: bool) -> dict[str, Any]:
     cwd, env, stdin = options.get("cwd"), options.get("env") or {}, options.get("stdin")
     stdin_open = options.get("stdin_open", False)
-    input_digest = hashlib.sha256(stdin or b"").hexdigest()
-    what = [command, cwd, sorted(env.items()), input_digest, stdin_open]
+    input_digest = hashlib.sha256(stdin).hexdigest() if stdin else _NO_INPUT
+    what: list[Any] = [command, cwd, sorted(env.items()), input_digest, stdin_open]
+    pty = options.get("pty")
+    if pty is not None:
+        what.append("pty")
     return {
         "command": command,
         "command_id": options.get("command_id") or uuid.uuid4().hex,
@@ -243,6 +249,27 @@ def _run_body(command: str, options: RunOptions, *, follow: bool) -> dict[str, A
         "env": dict(env),
         "stdin": stdin is not None,
         "stdin_open": stdin_open,
+        "pty": None if pty is None else {"rows": pty[0], "cols": pty[1]},
         "output_limit": options.get("output_limit", OUTPUT_LIMIT),
         "follow": follow,
+    }
+
+
+def _code_body(code: str, options: CodeOptions) -> dict[str, Any]:
+    env = options.get("env") or {}
+    language, context_id = options.get("language"), options.get("context_id")
+    what = ["code", code, language, context_id, sorted(env.items())]
+    return {
+        "code": code,
+        "command_id": options.get("command_id") or uuid.uuid4().hex,
+        "digest": hashlib.sha256(json.dumps(what).encode()).hexdigest(),
+        "key": options.get("key"),
+        "language": language,
+        "context_id": context_id,
+        "kernels": dict(options.get("kernels") or {}),
+        "timeout_s": options.get("timeout_s", 30.0),
+        "env": dict(env),
+        "output_limit": options.get("output_limit", OUTPUT_LIMIT),
+        "changes": options.get("changes", False),
+        "follow": options.get("live", True),
     }

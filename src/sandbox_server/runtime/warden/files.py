@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from typing import Any
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import (
@@ -83,7 +84,7 @@ class FileCalls(ReconnectingLink):
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
     ) -> Uploaded:
         body = {"path": _bounded(path), "mode": mode, "limit": limit}
-        link = await self._get_link()
+        link = await self.get_link()
         try:
             async with link.request(frames.PUT, body) as channel:
                 answer = asyncio.ensure_future(self._answer(link, channel))
@@ -105,7 +106,7 @@ class FileCalls(ReconnectingLink):
     @contextlib.asynccontextmanager
     async def get(self, path: str, *, digest: bool = False) -> AsyncIterator[Download]:
         body = {"path": _bounded(path), "digest": digest}
-        link = await self._get_link()
+        link = await self.get_link()
         try:
             async with link.request(frames.GET, body) as channel:
                 async with asyncio.timeout(ANSWER_S):
@@ -117,22 +118,32 @@ class FileCalls(ReconnectingLink):
 
     async def list(self, path: str, *, recursive: bool = False, limit: int = 1000) -> Listing:
         """The entries of a folder, sorted by name, each folder before its contents."""
-        entries: list[FileEntry] = []
-        async with contextlib.aclosing(self.batches(path, recursive=recursive, limit=limit)) as all:
-            async for batch in all:
-                if isinstance(batch, ListEnd):
-                    return Listing(entries, batch.truncated)
-                entries += batch
-        raise AssertionError("a listing ends or raises")
+        return await _whole(self.batches(path, recursive=recursive, limit=limit))
 
     async def batches(
         self, path: str, *, recursive: bool = False, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:
         body = {"path": _bounded(path), "recursive": recursive, "limit": limit}
-        link = await self._get_link()
-        reader = _BatchReader(limit)
+        async with contextlib.aclosing(self._batches(frames.LIST, body)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def changes(
+        self, command_id: str | None, *, marked_only: bool, age_s: float | None = None, limit: int
+    ) -> Listing:
+        body = {
+            "command_id": command_id,
+            "marked_only": marked_only,
+            "age_s": age_s,
+            "limit": limit,
+        }
+        return await _whole(self._batches(frames.CHANGES, body))
+
+    async def _batches(self, kind: int, body: dict[str, Any]) -> AsyncGenerator[Batch | ListEnd]:
+        link = await self.get_link()
+        reader = _BatchReader(int(body["limit"]))
         try:
-            async with link.request(frames.LIST, body) as channel:
+            async with link.request(kind, body) as channel:
                 while isinstance(batch := await reader.next(channel), list):
                     yield batch
                 yield batch
@@ -145,6 +156,16 @@ class FileCalls(ReconnectingLink):
 
     async def stat(self, path: str) -> FileEntry:
         return await self._ask(FileEntry, frames.STAT, {"path": _bounded(path)})
+
+
+async def _whole(batches: AsyncGenerator[Batch | ListEnd]) -> Listing:
+    entries: list[FileEntry] = []
+    async with contextlib.aclosing(batches):
+        async for batch in batches:
+            if isinstance(batch, ListEnd):
+                return Listing(entries, batch.truncated)
+            entries += batch
+    raise AssertionError("a listing ends or raises")
 
 
 class _BatchReader:

@@ -11,6 +11,8 @@ import contextlib
 from collections import deque
 from typing import Any
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
@@ -62,8 +64,15 @@ class Channel:
         return self
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        if exc_type is not None:
+            await self.leave()
+        else:
+            self._link.forget(self)
+
+    async def leave(self) -> None:
+        """Close it before its end: the warden stops sending."""
         self._link.forget(self)
-        if exc_type is not None and self._link.lost is None:
+        if self._link.lost is None:
             with contextlib.suppress(LinkLost):
                 await self.send(frames.CANCEL)
 
@@ -72,12 +81,7 @@ class Channel:
         while not self._frames:
             if self._link.lost is not None:
                 raise LinkLost(self._link.lost)
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(silence_s):
-                    await self._waiter
-            finally:
-                self._waiter = None
+            await self._wait(silence_s)
         frame = self._frames.popleft()
         size = len(frame[2])
         self._buffered -= size
@@ -87,6 +91,18 @@ class Channel:
                 granted, self._consumed = self._consumed, 0
                 await self.send(frames.CREDIT, frames.OFFSET.pack(granted))
         return frame
+
+    async def _wait(self, silence_s: float | None) -> None:
+        """Not asyncio.timeout(): a command waits here every time, and that takes twice as long."""
+        loop = asyncio.get_running_loop()
+        self._waiter = waiter = loop.create_future()
+        timer = None if silence_s is None else loop.call_later(silence_s, _expire, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
 
     async def send(self, kind: int, payload: bytes = b"") -> None:
         await self._link.write(frames.encode(kind, self.number, payload))
@@ -104,6 +120,22 @@ class Channel:
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _encoded(kind: int, channel: int, body: dict[str, Any]) -> bytes:
+    """As frames.encode_json, in a fifth of the time. Raises TooLong."""
+    try:
+        payload = to_json(body)
+    except PydanticSerializationError:  # A name that is not UTF-8, as lone surrogates.
+        return frames.encode_json(kind, channel, body)
+    if len(payload) > frames.MAX_PAYLOAD:
+        raise frames.TooLong(len(payload))
+    return frames.encode(kind, channel, payload)
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
 
 
 class Link:
@@ -128,7 +160,7 @@ class Link:
         self._number = self._number % 0xFFFFFFFE + 1
         self._unasked = 0
         try:
-            request = frames.encode_json(kind, self._number, body)
+            request = _encoded(kind, self._number, body)
         except frames.TooLong as exc:
             raise InvalidRequest(
                 f"request too large for the box: {exc.size} bytes as JSON in UTF-8, at most"
@@ -143,6 +175,8 @@ class Link:
         if self.lost is not None:
             raise LinkLost(self.lost)
         try:
+            if self._stream.write_now(frame):
+                return
             async with asyncio.timeout(STALL_S):
                 await self._stream.write(frame)
         except TimeoutError as exc:

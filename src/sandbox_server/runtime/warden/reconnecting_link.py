@@ -74,6 +74,10 @@ class ReconnectingLink:
         self.about: BoxAbout | None = None
         self._connecting = asyncio.Lock()
 
+    @property
+    def box_id(self) -> str:
+        return self._box.id
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._box!r} epoch {self._epoch} {self._link!r}>"
 
@@ -87,7 +91,7 @@ class ReconnectingLink:
         Raises SessionLost if the box is gone, Fenced if another owner has it, RuntimeUnavailable
         if the warden cannot be reached.
         """
-        await self._get_link()
+        await self.get_link()
 
     async def _ask(
         self, expected: type[_T], kind: int, body: dict[str, Any], *, repeatable: bool = True
@@ -108,7 +112,7 @@ class ReconnectingLink:
         attempts: int = 2,
     ) -> _T:
         while True:
-            link = await self._get_link()
+            link = await self.get_link()
             attempts -= 1
             try:
                 async with asyncio.timeout(ANSWER_S), link.request(kind, body) as channel:
@@ -139,11 +143,18 @@ class ReconnectingLink:
 
     async def _next(self, link: Link, channel: Channel) -> frames.Frame:
         """The next frame, without a timeout as long as the warden answers. Raises LinkLost."""
-        while True:
-            try:
-                return await channel.receive(silence_s=SILENCE_S)
-            except TimeoutError:
-                await self._check(link)
+        while (frame := await self.frame(link, channel)) is None:
+            pass
+        return frame
+
+    async def frame(self, link: Link, channel: Channel) -> frames.Frame | None:
+        """The next frame; None if none came for SILENCE_S and the warden answers. Raises
+        LinkLost."""
+        try:
+            return await channel.receive(silence_s=SILENCE_S)
+        except TimeoutError:
+            await self._check(link)
+            return None
 
     async def _check(self, link: Link) -> None:
         """Close the link if the warden does not answer a ping."""
@@ -153,7 +164,7 @@ class ReconnectingLink:
         except (TimeoutError, LinkLost):
             await link.close()
 
-    async def _get_link(self) -> Link:
+    async def get_link(self) -> Link:
         if self._link is not None and self._link.lost is None:
             return self._link
         async with self._connecting:

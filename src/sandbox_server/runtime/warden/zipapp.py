@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 
 from sandbox_server.runtime.base import BoxSpec
+from sandbox_warden.cells import SOURCES, bridge_sources
 
 _MAIN = b"import sandbox_warden.__main__\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -22,11 +23,23 @@ def warden_zipapp() -> bytes:
         for item in files("sandbox_warden").iterdir()
         if item.name.endswith((".py", ".sh"))
     }
+    # Wardens are compiled in their boxes; the bridge runs with any Python there.
+    sources[f"sandbox_warden/{SOURCES}"] = bridge_sources()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted({"__main__.py": _MAIN, **sources}.items()):
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
+
+
+SAVE_ARTIFACT = "save_artifact"
+"""The command by which a box marks files to be kept."""
+
+
+@cache
+def save_artifact() -> str:
+    """The script behind that command."""
+    return files("sandbox_warden").joinpath("save_artifact.sh").read_text()
 
 
 @cache

@@ -1,0 +1,35 @@
+"""GET /console/sessions: the live sessions of whoever asks, and then what changes of them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandbox_server.api.route import Asked, KeyedRoute, Served
+from sandbox_server.api.sse import EVENT_STREAM, HEADERS, HoldingResponse
+from sandbox_server.console.pages import CONSOLE
+from sandbox_server.console.watch import SessionWatches
+
+
+def sessions_route(served: Served, watches: SessionWatches) -> KeyedRoute:
+    async def sessions(asked: Asked) -> Response:
+        tenant = served.keys.tenant(asked.http.headers)
+        frames = watches.frames(tenant, keep_alive_s=asked.limits.keep_alive_s)
+        held = AsyncExitStack()
+        held.push_async_callback(frames.aclose)
+        return HoldingResponse(frames, held=held, headers=HEADERS, media_type=EVENT_STREAM)
+
+    return KeyedRoute(
+        f"{CONSOLE}/sessions",
+        sessions,
+        served=served,
+        described=_described,
+        include_in_schema=False,
+        methods=["GET"],
+    )
+
+
+async def _described(_http: Request) -> None:
+    """The page alone reads it: what it sends may change with any version."""

@@ -1,0 +1,142 @@
+"""The history of a fleet, in its Redis: coordinators answer from it, workers write to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sandbox_sdk.protocol.models import (
+    StoredCommand,
+    StoredSession,
+    StoredSessionList,
+    StoredSessionsRequest,
+)
+from sandbox_server.fleet.store import Store
+from sandbox_server.storage.history import (
+    Began,
+    Ended,
+    History,
+    Kept,
+    Note,
+    printable,
+    stored_command,
+    stored_session,
+)
+
+_PIECE = 100
+_LOOKED_AT = 5000
+"""Most sessions that one search looks at."""
+_LIVE_S = 30 * 86400.0
+"""How long a session is stored whose end nobody tells: its worker is gone for good."""
+
+
+class RedisHistory(History):
+    """By session: a hash of its fields, and a list of its commands. By tenant: the session ids,
+    sorted by their beginning."""
+
+    def __init__(self, store: Store, kept: Kept) -> None:
+        self._store = store
+        self._kept = kept
+
+    async def write(self, notes: Sequence[Note]) -> None:
+        await self._store.pipeline([command for note in notes for command in self._of(note)])
+
+    def _of(self, note: Note) -> list[tuple[Any, ...]]:
+        key = self._store.history_key(note.tenant, note.session_id)
+        log = f"{key}:commands"
+        if isinstance(note, Began):
+            sessions = self._store.histories_key(note.tenant)
+            fields = {name: json.dumps(value) for name, value in asdict(note).items()}
+            return [
+                ("HSET", key, "state", '"live"', *_flat(fields)),
+                ("PEXPIRE", key, round(_LIVE_S * 1000)),
+                ("ZADD", sessions, note.at, note.session_id),
+                ("ZREMRANGEBYRANK", sessions, 0, -self._kept.sessions - 1),
+                ("PEXPIRE", sessions, round(_LIVE_S * 1000)),
+            ]
+        if isinstance(note, Ended):
+            ms = round(self._kept.retention_s * 1000)
+            return [
+                ("HSET", key, "state", json.dumps(note.state), "ended_at", json.dumps(note.at)),
+                ("PEXPIRE", key, ms),
+                ("PEXPIRE", log, ms),
+            ]
+        fields = asdict(printable(note))
+        return [
+            ("RPUSH", log, json.dumps({n: v for n, v in fields.items() if n not in _OF_SESSION})),
+            ("LTRIM", log, -self._kept.commands, -1),
+            ("PEXPIRE", log, round(_LIVE_S * 1000)),
+            ("HINCRBY", key, "ran", 1),
+        ]
+
+    async def find(self, tenant: str, request: StoredSessionsRequest) -> StoredSessionList:
+        found: list[StoredSession] = []
+        ids = await self._store.range_by_rank(self._store.histories_key(tenant), _LOOKED_AT)
+        if request.before is not None:
+            ids = ids[ids.index(request.before) + 1 :] if request.before in ids else []
+        for start in range(0, len(ids), _PIECE):
+            for session, texts in await self._some(tenant, ids[start : start + _PIECE], request):
+                if not _fits(session, texts, request):
+                    continue
+                if len(found) == request.limit:
+                    return StoredSessionList(sessions=found, truncated=True)
+                found.append(session)
+        return StoredSessionList(sessions=found, truncated=len(ids) == _LOOKED_AT)
+
+    async def _some(
+        self, tenant: str, ids: Sequence[str], request: StoredSessionsRequest
+    ) -> list[tuple[StoredSession, list[str]]]:
+        keys = [self._store.history_key(tenant, each) for each in ids]
+        hashes = await self._store.pipeline([("HGETALL", key) for key in keys])
+        counts = await self._store.pipeline([("LLEN", f"{key}:commands") for key in keys])
+        logs: list[list[str]] = [[] for _ in keys]
+        if request.text is not None:
+            logs = await self._store.pipeline(
+                [("LRANGE", f"{key}:commands", 0, -1) for key in keys]
+            )
+        return [
+            (_session(fields, count), [json.loads(item)["command"] for item in log])
+            for fields, count, log in zip(hashes, counts, logs, strict=True)
+            if "session_id" in fields
+        ]
+
+    async def get(
+        self, tenant: str, session_id: str
+    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+        key = self._store.history_key(tenant, session_id)
+        fields, items = await self._store.pipeline(
+            [("HGETALL", key), ("LRANGE", f"{key}:commands", 0, -1)]
+        )
+        if "session_id" not in fields:
+            return None
+        log = [stored_command(json.loads(item)) for item in items]
+        return _session(fields, len(log)), log, int(fields.get("ran", 0)) > len(log)
+
+    async def tidy(self) -> None:
+        """No-op: keys expire, and the list of a tenant is bounded."""
+
+
+_OF_SESSION = ("tenant", "session_id")
+
+
+def _session(fields: dict[str, str], commands: int) -> StoredSession:
+    return stored_session({**{n: json.loads(v) for n, v in fields.items()}, "commands": commands})
+
+
+def _fits(session: StoredSession, texts: Sequence[str], request: StoredSessionsRequest) -> bool:
+    names = (session.thread_id, session.session_id, session.environment, session.agent)
+    return (
+        request.thread in (None, session.thread_id)
+        and request.environment in (None, session.environment)
+        and request.state in (None, session.state)
+        and (
+            request.text is None
+            or any(request.text in text for text in (*texts, *filter(None, names)))
+        )
+    )
+
+
+def _flat(fields: dict[str, str]) -> list[str]:
+    return [part for item in fields.items() for part in item]

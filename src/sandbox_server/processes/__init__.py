@@ -1,0 +1,1 @@
+"""Several processes on one machine that are one server: `sandbox serve --processes N`."""

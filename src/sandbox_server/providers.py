@@ -1,0 +1,82 @@
+"""What a worker needs to know of the runtimes that were opened: their boxes, limits and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from sandbox_sdk.protocol import models
+from sandbox_server.environments.builds import Builds
+from sandbox_server.environments.opening import pooled
+from sandbox_server.pool import Provider
+from sandbox_server.registry.environments import Environment
+from sandbox_server.runtime.registry import ChosenRuntime
+from sandbox_server.service import ServiceFacts
+from sandbox_server.sessions.rules import SessionRules, limit_values
+from sandbox_server.settings import Settings
+
+
+def providers_of(
+    settings: Settings,
+    opened: Sequence[ChosenRuntime],
+    owner: str,
+    *,
+    rules: SessionRules,
+    environments: Mapping[str, Environment],
+    builds: Mapping[str, Builds],
+) -> list[Provider]:
+    """Boxes of a runtime that lacks the network of the settings have none. builds: by provider."""
+    spec = settings.box_spec(owner)
+    offline = replace(spec, network="none")
+    return [
+        Provider(
+            name=each.name,
+            runtime=each.runtime,
+            spec=spec if spec.network in each.runtime.networks else offline,
+            environments=pooled(environments, builds[each.name], rules.granted),
+        )
+        for each in opened
+    ]
+
+
+def rules_of(
+    settings: Settings,
+    opened: Sequence[ChosenRuntime],
+    environments: Mapping[str, Environment] | None = None,
+) -> SessionRules:
+    """environments: those of the registry, which may have limits and a provider of their own."""
+    return SessionRules(
+        default=limit_values(settings.limits(), command_timeout_s=settings.command_timeout),
+        idle_timeout_s=settings.idle_timeout,
+        providers={each.name: each.enforcement for each in opened},
+        most=settings.most(),
+        total_memory=settings.total_memory,
+        environments=environments,
+    )
+
+
+def facts_of(settings: Settings, opened: Sequence[ChosenRuntime], worker_id: str) -> ServiceFacts:
+    default, *others = opened
+    also = ", ".join(each.name for each in others)
+    limits = {each.name: _limits(settings, each) for each in opened}
+    return ServiceFacts(
+        worker_id=worker_id,
+        runtime=default.name,
+        why=f"{default.why}; sessions can ask for {also}, too" if also else default.why,
+        limits=limits[default.name],
+        by_provider=limits,
+    )
+
+
+def _limits(settings: Settings, chosen: ChosenRuntime) -> models.Limits:
+    return models.Limits(
+        memory_bytes=settings.memory_limit,
+        cpus=settings.cpu_limit,
+        pids=settings.pids_limit,
+        disk_bytes=settings.disk_limit,
+        command_timeout_s=settings.command_timeout,
+        output_limit_bytes=settings.output_limit,
+        upload_limit_bytes=settings.max_upload,
+        network=settings.network if settings.network in chosen.runtime.networks else "none",
+        not_enforced=chosen.enforcement.missing(),
+    )

@@ -1,0 +1,1 @@
+"""The registry folder: environments, tools, prompts and agents, declared in YAML files."""

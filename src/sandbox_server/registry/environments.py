@@ -1,0 +1,82 @@
+"""An environment: what a box has in it, and what it may use."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from sandbox_sdk.protocol.models import CommandTimeout, Cpus, Disk, Env, IdleTimeout, Memory, Pids
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+PIP, NPM, APT = "pip", "npm", "apt"
+
+
+class Declared(BaseModel):
+    """Anything that a file of the registry declares. A misspelled field is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Packages(Declared):
+    """Installed once, when the environment is built, not in every box."""
+
+    pip: tuple[str, ...] = Field((), description="Requirements as pip reads them.")
+    npm: tuple[str, ...] = Field((), description="Packages as `npm install` takes them.")
+    apt: tuple[str, ...] = Field((), description="Debian packages. Only where boxes have an image.")
+
+
+class BoxLimits(Declared):
+    """Limits of a box. What is left out is the server's default."""
+
+    memory: Memory | None = None
+    cpus: Cpus | None = None
+    pids: Pids | None = None
+    disk: Disk | None = None
+    command_timeout: CommandTimeout | None = None
+    idle_timeout: IdleTimeout | None = None
+
+
+class Gpus(Declared):
+    """A number alone is the count."""
+
+    count: int = Field(1, ge=1)
+    shared: bool = Field(False, description="Whether several boxes may have the same GPU.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_count(cls, given: Any) -> Any:
+        return {"count": given} if type(given) is int else given
+
+
+class Kernels(Declared):
+    """The Jupyter kernels of an environment, by language."""
+
+    warm: tuple[str, ...] = Field((), description="Languages whose kernel is started ahead.")
+    languages: dict[str, str] = Field(
+        default_factory=dict, description="Kernel names by language: `python: python3`."
+    )
+
+
+class Environment(Declared):
+    name: Name
+    description: str = ""
+    provider: str | None = Field(
+        None, description="The runtime that it needs. Left out: the one of the session."
+    )
+    image: str | None = Field(None, description="Docker image.")
+    dockerfile: str | None = Field(None, description="Built once; relative to this file.")
+    template: str | None = Field(None, description="E2B template.")
+    packages: Packages = Packages()
+    env: Env = Field(default_factory=dict)
+    files: dict[str, str] = Field(
+        default_factory=dict, description="Contents by path, in every new box."
+    )
+    setup: tuple[str, ...] = Field((), description="Commands that every new box runs once.")
+    limits: BoxLimits = BoxLimits()
+    network: Literal["none", "bridge"] | None = None
+    policy: str | None = None
+    persist: bool = False
+    warm: int = Field(0, ge=0, description="Boxes kept warm.")
+    kernels: Kernels = Kernels()
+    gpus: Gpus | None = None

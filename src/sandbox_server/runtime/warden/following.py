@@ -1,0 +1,88 @@
+"""Following a command over as many links as it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+from sandbox_server.runtime.agent import CommandResult, Event, Started
+
+from .answers import EventOrder, event_of
+from .link import Channel, Link, LinkLost
+from .reconnecting_link import Breaks, ReconnectingLink
+
+
+class Following:
+    """The events of one command, from its start or an offset in its output on. Use as an async
+    context manager: leaving it before the result tells the warden to send no more.
+
+    No generator: every command passes here, and a generator would cost it a twentieth more.
+    """
+
+    def __init__(
+        self,
+        box: ReconnectingLink,
+        kind: int,
+        body: dict[str, Any],
+        *,
+        on_start: Callable[[Started], None],
+        within_s: float | None = None,
+    ) -> None:
+        """within_s: how long it may take until the result; checked at every event, and whenever
+        the warden has been silent."""
+        self._box = box
+        self._kind = kind
+        self._body = body
+        self._on_start = on_start
+        self._order = EventOrder(int(body.get("offset", 0)))
+        self._breaks = Breaks(box.box_id)
+        self._deadline = None if within_s is None else time.monotonic() + within_s
+        self._started = False
+        self._open: tuple[Link, Channel] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._open is not None:
+            (_, channel), self._open = self._open, None
+            await channel.leave()
+
+    async def next(self) -> Event:
+        """The next event; the last is the result. Raises TimeoutError after within_s, and what
+        WardenClient raises."""
+        while True:
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                raise TimeoutError
+            try:
+                event = await self._next()
+            except LinkLost as exc:
+                self._open = None
+                await self._breaks.pause(exc)
+                continue
+            if isinstance(event, Started):
+                if self._started:
+                    continue
+                self._started = True
+                self._on_start(event)
+            if event is not None:
+                return event
+
+    async def _next(self) -> Event | None:
+        """None where the warden was silent but answers. Raises LinkLost."""
+        if self._open is None:
+            link = await self._box.get_link()
+            self._order.reconnected()
+            channel = link.request(self._kind, {**self._body, "offset": self._order.offset})
+            self._open = link, await channel.__aenter__()
+        link, channel = self._open
+        frame = await self._box.frame(link, channel)
+        if frame is None:
+            return None
+        event = event_of(frame)
+        self._order.check(event)
+        if isinstance(event, CommandResult):
+            self._open = None
+            link.forget(channel)
+        return event

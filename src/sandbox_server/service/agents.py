@@ -1,0 +1,99 @@
+"""Agents and tools of the registry, as callers see them."""
+
+from __future__ import annotations
+
+from sandbox_sdk.integrations.arguments import ALL as OUR_TOOLS
+from sandbox_sdk.integrations.arguments import our_tool
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.models import (
+    AgentEntry,
+    AgentInfo,
+    CreateSessionRequest,
+    EnvironmentEntry,
+    Limits,
+    RegistryList,
+    ToolInfo,
+    checked,
+)
+from sandbox_server.registry.agents import Agent, SessionAgent, Tool
+from sandbox_server.registry.entries import Registry
+from sandbox_server.registry.environments import BoxLimits
+from sandbox_server.registry.parameters import schema_of
+from sandbox_server.registry.prompts import prompt_of
+from sandbox_server.sessions.making import SessionOptions
+from sandbox_server.sessions.registry import Record, Status
+from sandbox_server.sessions.rules import given_limits
+
+
+def session_options(
+    request: CreateSessionRequest, registry: Registry, tenant: str, *, session_id: str | None
+) -> SessionOptions:
+    """What a new session is to have: what the request says, then its agent, then its environment.
+    Raises InvalidRequest for an unknown agent."""
+    agent = None if request.agent is None else registry.agent(request.agent, tenant)
+    environment = request.environment or (agent.environment if agent else None)
+    sources = [each for each in (agent, registry.environments.get(environment or "")) if each]
+    of_agent = agent.limits if agent is not None else BoxLimits()
+    return SessionOptions(
+        environment=environment,
+        env=request.env,
+        idle_timeout_s=request.idle_timeout_s or of_agent.idle_timeout,
+        provider=request.provider or (agent.provider if agent else None),
+        limits={**given_limits(of_agent), **request.limits.given()},
+        session_id=session_id,
+        made_for=None if agent is None else registry.for_session(agent, environment),
+        policy=next((each.policy for each in sources if each.policy), None),
+        asked=request.model_dump(mode="json", exclude_defaults=True, exclude={"thread_id", "env"}),
+    )
+
+
+def options_as_before(before: Record | None, registry: Registry, tenant: str) -> SessionOptions:
+    """For a session that begins by itself: those of the one that its thread lost. After a cleanup
+    there is nothing to go on with. Raises InvalidRequest if what it had is no longer there."""
+    if before is None or before.status == Status.CLEANED or not before.asked:
+        return SessionOptions()
+    try:
+        request = checked(CreateSessionRequest, **before.asked)
+        return session_options(request, registry, tenant, session_id=None)
+    except InvalidRequest as exc:
+        raise InvalidRequest(
+            f"the last session of thread {before.thread_id!r} cannot be made again: {exc.message};"
+            " call create_session with what it shall have"
+        ) from None
+
+
+def agent_info(agent: SessionAgent, limits: Limits) -> AgentInfo:
+    tools = [tool_info(name, agent.tool(name)) for name in agent.tools if _is_there(agent, name)]
+    return AgentInfo(name=agent.name, prompt=prompt_of(agent, limits, tools), tools=tools)
+
+
+def _is_there(agent: SessionAgent, name: str) -> bool:
+    """A later version may have given it a tool of ours that this one does not know."""
+    return name in OUR_TOOLS or agent.tool(name) is not None
+
+
+def tool_info(name: str, declared: Tool | None) -> ToolInfo:
+    """declared: None for one of ours."""
+    if declared is None:
+        return our_tool(name)
+    return ToolInfo(name=name, description=declared.description, parameters=schema_of(declared))
+
+
+def registry_list(registry: Registry, tenant: str) -> RegistryList:
+    return RegistryList(
+        agents=[_agent_entry(agent, registry) for agent in registry.agents_of(tenant).values()],
+        tools=[tool_info(name, tool) for name, tool in registry.tools_of(tenant).items()],
+        environments=[
+            EnvironmentEntry(name=name, description=each.description)
+            for name, each in registry.environments.items()
+        ],
+    )
+
+
+def _agent_entry(agent: Agent, registry: Registry) -> AgentEntry:
+    return AgentEntry(
+        name=agent.name,
+        description=agent.description,
+        environment=agent.environment,
+        tools=[tool_info(name, registry.tools.get(name)) for name in agent.tools],
+    )

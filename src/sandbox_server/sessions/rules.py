@@ -1,0 +1,142 @@
+"""What a new session gets: its provider, its limits and its idle timeout. Pure.
+
+The server has a default for everything, an environment may override it, and a request may override
+both, up to the maximum of the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, granted, merged
+from sandbox_sdk.protocol.providers import no_provider
+from sandbox_server.registry.environments import BoxLimits, Environment
+from sandbox_server.runtime.base import Enforcement, Limits
+from sandbox_server.runtime.registry import installed
+
+_ENFORCED_AS = {"memory": "memory", "cpus": "cpu", "pids": "pids", "disk": "disk"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionTerms:
+    provider: str
+    limits: LimitValues
+    idle_timeout_s: float
+
+
+class SessionRules:
+    def __init__(
+        self,
+        *,
+        default: LimitValues,
+        idle_timeout_s: float,
+        providers: Mapping[str, Enforcement],
+        most: Mapping[str, float] | None = None,
+        total_memory: int | None = None,
+        environments: Mapping[str, Environment] | None = None,
+    ) -> None:
+        """most: the maxima that the operator has set. Without one, nobody gets more than the
+        default or the environment has. providers: the first is the default. total_memory: that of
+        all sessions together, so of one, too."""
+        self.default = default
+        self.providers = providers
+        self._idle_timeout_s = idle_timeout_s
+        self._most = most or {}
+        self._total_memory = total_memory
+        self._environments = {} if environments is None else environments
+
+    def terms(
+        self,
+        *,
+        environment: str | None,
+        provider: str | None,
+        limits: Mapping[str, float],
+        idle_timeout_s: float | None,
+    ) -> SessionTerms:
+        """Raises InvalidRequest for an unknown provider, and for limits that are above the maximum
+        or that the provider does not enforce."""
+        declared = self._environments.get(environment or "")
+        named = self._provider(provider, declared)
+        usual = self.usual(environment)
+        self._require_effect(named, limits, usual)
+        return SessionTerms(
+            provider=named,
+            limits=granted(limits, default=self.granted(environment), most=self._maximum(usual)),
+            idle_timeout_s=idle_timeout_s or self._idle_timeout(declared),
+        )
+
+    def usual(self, environment: str | None) -> LimitValues:
+        """The limits in an environment, without those of a request."""
+        declared = self._environments.get(environment or "")
+        return (
+            self.default
+            if declared is None
+            else merged(self.default, given_limits(declared.limits))
+        )
+
+    def granted(self, environment: str | None) -> LimitValues:
+        """The same, as far as the operator allows it. Raises InvalidRequest if it does not."""
+        usual = self.usual(environment)
+        return granted(
+            cast("dict[str, float]", usual), default=self.default, most=self._maximum(usual)
+        )
+
+    def _provider(self, asked: str | None, declared: Environment | None) -> str:
+        needed = None if declared is None else declared.provider
+        if asked and needed and asked != needed:
+            assert declared is not None
+            raise InvalidRequest(
+                f"environment {declared.name!r} needs provider {needed!r}, not {asked!r}: leave"
+                " `provider` out"
+            )
+        name = asked or needed or next(iter(self.providers))
+        if name not in self.providers:
+            raise no_provider(name, there=list(self.providers), installed=installed())
+        return name
+
+    def _maximum(self, usual: LimitValues) -> LimitValues:
+        most = {
+            name: max(value, cast("dict[str, float]", usual)[name])
+            for name, value in cast("dict[str, float]", self.default).items()
+        }
+        most |= {"command_timeout_s": MAX_TIMEOUT_S, **self._most}
+        if self._total_memory is not None:
+            most["memory"] = min(most["memory"], self._total_memory)
+        return cast("LimitValues", most)
+
+    def _require_effect(
+        self, provider: str, limits: Mapping[str, float], usual: LimitValues
+    ) -> None:
+        lacking = self.providers[provider]
+        for name, value in limits.items():
+            limit = _ENFORCED_AS.get(name, "")
+            if limit in lacking.absent and value != cast("dict[str, float]", usual)[name]:
+                raise InvalidRequest(
+                    f"limits.{name} has no effect on {provider} boxes here:"
+                    f" {lacking.missing()[limit]}; leave it out"
+                )
+
+    def _idle_timeout(self, declared: Environment | None) -> float:
+        own = None if declared is None else declared.limits.idle_timeout
+        return own or self._idle_timeout_s
+
+
+def limit_values(limits: Limits, *, command_timeout_s: float) -> LimitValues:
+    return {
+        "memory": limits.memory_bytes,
+        "cpus": limits.cpus,
+        "pids": limits.pids,
+        "disk": limits.disk_bytes,
+        "command_timeout_s": command_timeout_s,
+    }
+
+
+def given_limits(limits: BoxLimits) -> dict[str, float]:
+    """Those that are declared, in the form of a request."""
+    named = limits.model_dump(exclude_none=True, exclude={"idle_timeout", "command_timeout"})
+    if limits.command_timeout is not None:
+        named["command_timeout_s"] = limits.command_timeout
+    return named

@@ -1,0 +1,1 @@
+"""What outlives sessions: their artifacts, and what is remembered of them."""

@@ -1,0 +1,74 @@
+"""The SQLite file of what outlives sessions. The processes of a server share it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.private import private_file
+
+_BUSY_S = 5.0
+_LOOK_AGAIN_S = 0.01
+
+
+class Database:
+    """In memory without a path. May be used by several threads. Close it."""
+
+    def __init__(self, path: Path | None, schema: str) -> None:
+        if path is not None:
+            private_file(path)  # SQLite creates its -wal and -shm files with the same mode.
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(
+            path or ":memory:", isolation_level=None, timeout=_BUSY_S, check_same_thread=False
+        )
+        self._set_up(schema)
+
+    def _set_up(self, schema: str) -> None:
+        """Raises sqlite3.Error. Of several processes that open a new file at once, SQLite lets one
+        choose its mode, and does not have the others wait for that."""
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self._db.execute("pragma journal_mode=wal")
+                self._db.execute("pragma synchronous=normal")
+                self._db.executescript(schema)
+                return
+            except sqlite3.OperationalError as exc:
+                if "locked" not in str(exc) or time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_AGAIN_S)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """Raises RuntimeUnavailable."""
+        with self._lock, _translated():
+            return self._db.execute(sql, values).fetchall()
+
+    def write(self, statements: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+        """All of them, or none. Raises RuntimeUnavailable."""
+        with self._lock, _translated():
+            self._db.execute("begin immediate")
+            try:
+                for sql, values in statements:
+                    self._db.execute(sql, values)
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise RuntimeUnavailable(f"what is stored of sessions cannot be used: {exc}") from exc

@@ -1,0 +1,195 @@
+"""The history of a server that is alone, in SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sandbox_sdk.protocol.models import (
+    StoredCommand,
+    StoredSession,
+    StoredSessionList,
+    StoredSessionsRequest,
+)
+from sandbox_server.storage.database import Database
+from sandbox_server.storage.history import (
+    Began,
+    Ended,
+    History,
+    Kept,
+    Note,
+    Ran,
+    printable,
+    stored_command,
+    stored_session,
+)
+
+SCHEMA = """
+create table if not exists sessions (
+    number integer primary key autoincrement, session_id text not null unique, tenant text not null,
+    sandbox_id text not null, thread_id text not null, generation integer not null,
+    provider text not null, environment text, agent text, worker text not null, state text not null,
+    at real not null, ended_at real, ran integer not null default 0
+);
+create index if not exists sessions_of on sessions (tenant, number);
+create index if not exists sessions_thread on sessions (tenant, thread_id, number);
+create index if not exists sessions_ended on sessions (ended_at) where ended_at is not null;
+create table if not exists commands (
+    number integer primary key autoincrement, session_id text not null, command_id text not null,
+    command text not null, at real not null, exit_code integer, duration_ms real not null,
+    output text not null, unique (session_id, command_id)
+);
+"""
+_SESSION = ("session_id", "sandbox_id", "thread_id", "generation", "provider", "environment",
+            "agent", "worker", "state", "at", "ended_at", "ran")  # fmt: skip
+_COMMAND = ("command_id", "command", "at", "exit_code", "duration_ms", "output")
+_BEGAN = ("tenant", "session_id", "sandbox_id", "thread_id", "generation", "provider",
+          "environment", "agent", "worker", "at")  # fmt: skip
+Statement = tuple[str, tuple[object, ...]]
+
+
+class SqliteHistory(History):
+    """Writes in a thread: a disk may be slow. The database needs SCHEMA."""
+
+    def __init__(self, database: Database, kept: Kept) -> None:
+        self._db = database
+        self._kept = kept
+
+    async def write(self, notes: Sequence[Note]) -> None:
+        statements = [statement for note in notes for statement in self._statements(note)]
+        ran = Counter(note.session_id for note in notes if isinstance(note, Ran))
+        for session_id, count in ran.items():
+            statements += self._counted(session_id, count)
+        await asyncio.to_thread(self._db.write, statements)
+
+    def _statements(self, note: Note) -> list[Statement]:
+        if isinstance(note, Began):
+            return self._began(note)
+        if isinstance(note, Ended):
+            return [
+                (
+                    "update sessions set state = ?, ended_at = ?"
+                    " where session_id = ? and ended_at is null",
+                    (note.state, note.at, note.session_id),
+                )
+            ]
+        return self._ran(printable(note))
+
+    def _began(self, note: Began) -> list[Statement]:
+        names = ", ".join(_BEGAN)
+        values = tuple(getattr(note, name) for name in _BEGAN)
+        places = ", ".join("?" * len(_BEGAN))
+        oldest = (
+            "select session_id from sessions where tenant = ? order by number desc limit -1"
+            " offset ?"
+        )
+        over = (note.tenant, self._kept.sessions)
+        return [
+            (f"insert or ignore into sessions ({names}, state) values ({places}, 'live')", values),
+            (f"delete from commands where session_id in ({oldest})", over),
+            (f"delete from sessions where session_id in ({oldest})", over),
+        ]
+
+    def _ran(self, note: Ran) -> list[Statement]:
+        values = tuple(getattr(note, name) for name in _COMMAND)
+        return [
+            (
+                f"insert or replace into commands (session_id, {', '.join(_COMMAND)})"
+                " values (?, ?, ?, ?, ?, ?, ?)",
+                (note.session_id, *values),
+            )
+        ]
+
+    def _counted(self, session_id: str, count: int) -> list[Statement]:
+        """After commands of a session: how many there were, and no more of them than are kept. Once
+        for all that are written together, since finding the oldest walks over all of them."""
+        return [
+            ("update sessions set ran = ran + ? where session_id = ?", (count, session_id)),
+            (
+                "delete from commands where number <= (select number from commands"
+                " where session_id = ? order by number desc limit 1 offset ?) and session_id = ?",
+                (session_id, self._kept.commands, session_id),
+            ),
+        ]
+
+    async def find(self, tenant: str, request: StoredSessionsRequest) -> StoredSessionList:
+        where, values = _where(tenant, request)
+        rows = await asyncio.to_thread(
+            self._db.execute,
+            f"select {', '.join(_SESSION)}, {_COUNT} from sessions where {where}"
+            f" order by number desc limit {request.limit + 1}",
+            *values,
+        )
+        return StoredSessionList(
+            sessions=[_session(row) for row in rows[: request.limit]],
+            truncated=len(rows) > request.limit,
+        )
+
+    async def get(
+        self, tenant: str, session_id: str
+    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+        return await asyncio.to_thread(self._get, tenant, session_id)
+
+    def _get(
+        self, tenant: str, session_id: str
+    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+        rows = self._db.execute(
+            f"select {', '.join(_SESSION)}, {_COUNT} from sessions"
+            " where tenant = ? and session_id = ?",
+            tenant,
+            session_id,
+        )
+        if not rows:
+            return None
+        commands = self._db.execute(
+            f"select {', '.join(_COMMAND)} from commands where session_id = ? order by number",
+            session_id,
+        )
+        ran = int(rows[0][_SESSION.index("ran")])
+        log = [stored_command(dict(zip(_COMMAND, row, strict=True))) for row in commands]
+        return _session(rows[0]), log, ran > len(log)
+
+    async def tidy(self) -> None:
+        old = time.time() - self._kept.retention_s
+        gone = "select session_id from sessions where ended_at < ?"
+        statements: list[Statement] = [
+            (f"delete from commands where session_id in ({gone})", (old,)),
+            ("delete from sessions where ended_at < ?", (old,)),
+        ]
+        await asyncio.to_thread(self._db.write, statements)
+
+
+_COUNT = (
+    "(select count(*) from commands where commands.session_id = sessions.session_id) as commands"
+)
+
+
+def _where(tenant: str, request: StoredSessionsRequest) -> tuple[str, list[object]]:
+    conditions: list[tuple[str, list[object]]] = [("tenant = ?", [tenant])]
+    if request.thread is not None:
+        conditions.append(("thread_id = ?", [request.thread]))
+    if request.environment is not None:
+        conditions.append(("environment = ?", [request.environment]))
+    if request.state is not None:
+        conditions.append(("state = ?", [request.state]))
+    if request.before is not None:
+        older = "number < coalesce((select number from sessions where session_id = ?), 0)"
+        conditions.append((older, [request.before]))
+    if request.text is not None:
+        names = " or ".join(
+            f"instr({name}, ?) > 0" for name in ("thread_id", "session_id", "environment", "agent")
+        )
+        in_commands = (
+            "exists (select 1 from commands where commands.session_id = sessions.session_id"
+            " and instr(command, ?) > 0)"
+        )
+        conditions.append((f"({names} or {in_commands})", [request.text] * 5))
+    where = " and ".join(condition for condition, _ in conditions)
+    return where, [value for _, values in conditions for value in values]
+
+
+def _session(row: tuple[Any, ...]) -> StoredSession:
+    return stored_session(dict(zip((*_SESSION, "commands"), row, strict=True)))

@@ -1,0 +1,84 @@
+"""Starts ipykernel, as `python -c` of this text, with what it does for notebooks left out.
+
+A cell of `1+1` takes 5.2 ms in a plain ipykernel and 3.2 ms in this one: a plain one waits for its
+output thread six times a cell, where nothing was written.
+"""
+
+import fcntl
+import logging
+import struct
+import sys
+import termios
+import threading
+import time
+from typing import Any, Optional
+
+if sys.path[0] == "":
+    del sys.path[0]  # A file of the workspace could be imported in place of a package.
+# The debugger is for an editor, which nobody can attach here; it takes 12 MB.
+sys.modules["debugpy"] = None  # type: ignore[assignment]
+import ipykernel.debugger  # type: ignore[import-not-found]  # noqa: E402, F401
+
+del sys.modules["debugpy"]
+from ipykernel.iostream import OutStream  # type: ignore[import-not-found]  # noqa: E402
+from ipykernel.ipkernel import IPythonKernel  # type: ignore[import-not-found]  # noqa: E402
+from ipykernel.kernelapp import IPKernelApp  # type: ignore[import-not-found]  # noqa: E402
+
+DRAIN_S = 0.2
+
+
+class Stream(OutStream):  # type: ignore[misc]
+    """Flushes only if something was written, and then also what subprocesses have."""
+
+    _written = True
+
+    def write(self, text: str) -> Optional[int]:
+        self._written = True
+        return super().write(text)  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        self._drain()
+        if self._written:
+            self._written = False
+            super().flush()
+
+    def _drain(self) -> None:
+        """Wait until a thread of the stream's has read what is in the pipe of descriptor 1 or 2."""
+        pipe = getattr(self, "_fid", None)
+        if pipe is None or threading.current_thread() is not threading.main_thread():
+            return
+        until = time.monotonic() + DRAIN_S
+        while _waiting(pipe) and time.monotonic() < until:
+            time.sleep(0.0005)
+
+
+def _waiting(pipe: int) -> int:
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"))[0])
+    except OSError:
+        return 0
+
+
+class App(IPKernelApp):  # type: ignore[misc]
+    """Without subshells, which take a thread that every request and reply passes through."""
+
+    outstream_class = "sandbox_kernel.Stream"
+
+    def init_kernel(self) -> None:
+        self.shell_channel_thread = None
+        super().init_kernel()
+
+
+def main() -> None:
+    module: Any = type(sys)("sandbox_kernel")
+    module.Stream = Stream
+    sys.modules["sandbox_kernel"] = module
+    IPythonKernel._execute_sleep = 0
+    app = App.instance()
+    app.initialize()
+    app.log.setLevel(logging.WARNING)  # It makes a record for every debug message otherwise.
+    app.start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""One Jupyter kernel: its process, and the sockets to it."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from typing import Any, Dict, List, Optional
+
+from .kernel_specs import Spec
+from .kernel_wire import Message, Wire
+
+START_S = 60.0
+"""How long a kernel may take until it answers."""
+_ASK_AGAIN_S = 0.1
+_STDERR_KEPT = 2000
+_OOM_SCORE = "500"
+"""Before the bridge and the warden, a kernel is what has to go when memory is short."""
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class Kernel:
+    """A process that runs the cells of one context, one at a time."""
+
+    def __init__(
+        self, zmq: Any, context: Any, spec: Spec, *, cwd: str, env: Dict[str, str], ident: str
+    ) -> None:
+        """Raises OSError."""
+        self._zmq = zmq
+        self._spec = spec
+        self.ready = False
+        self.started = time.monotonic()
+        self._asked_at = 0.0
+        self._heard = False
+        self._answered = False
+        self._asked: List[str] = []
+        self._stderr = b""
+        self._stderr_ended = False
+        key = os.urandom(16).hex()
+        self._wire = Wire(key.encode())
+        about = _addresses(spec, ident, key)
+        self._file = _connection_file(about)
+        self._sockets = {name: self._socket(context, about, name) for name in _SOCKETS}
+        self.shell, self.iopub = self._sockets["shell"], self._sockets["iopub"]
+        self._control = self._sockets["control"]
+        try:
+            self._process = self._spawn(cwd, env)
+        except OSError:
+            self._close()
+            raise
+        assert self._process.stderr is not None
+        self.stderr = self._process.stderr.fileno()
+        os.set_blocking(self.stderr, False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _socket(self, context: Any, about: Dict[str, Any], name: str) -> Any:
+        zmq = self._zmq
+        socket = context.socket(zmq.SUB if name == "iopub" else zmq.DEALER)
+        socket.linger = 0
+        socket.reconnect_ivl = 5
+        socket.rcvhwm = socket.sndhwm = 0  # At a limit, ZeroMQ would drop output silently.
+        if name == "iopub":
+            socket.subscribe(b"")
+        between = "-" if about["transport"] == "ipc" else ":"
+        address = "%s://%s%s%d" % (
+            about["transport"], about["ip"], between, about[name + "_port"],
+        )  # fmt: skip
+        socket.connect(address)
+        return socket
+
+    def _spawn(self, cwd: str, env: Dict[str, str]) -> "subprocess.Popen[bytes]":
+        argv = [word.replace("{connection_file}", self._file) for word in self._spec.argv]
+        if self._spec.is_ipykernel:
+            argv += ["--HistoryManager.enabled=False"]  # A database, which costs at every cell.
+        process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env={**env, **self._spec.env, "JPY_PARENT_PID": str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        try:
+            with open("/proc/%d/oom_score_adj" % process.pid, "w") as file:
+                file.write(_OOM_SCORE)
+        except OSError:
+            pass
+        return process
+
+    # Starting
+
+    def ask_until_ready(self, now: float) -> None:
+        """Ask again, until it has answered and its outputs are heard: what a kernel says before
+        anybody is connected is lost."""
+        if not self.ready and now - self._asked_at >= _ASK_AGAIN_S:
+            self._asked_at = now
+            self._asked = [*self._asked[-50:], self.send("kernel_info_request", {})]
+
+    def next_ask(self) -> float:
+        return self._asked_at + _ASK_AGAIN_S
+
+    def takes_for_start(self, message: Message, *, iopub: bool) -> bool:
+        """Whether a message belongs to the start."""
+        if message.parent_id not in self._asked:
+            return False
+        if iopub:
+            self._heard = True
+        else:
+            self._answered = True
+        if self._heard and self._answered and not self.ready:
+            self.ready = True
+            _remove(self._file)
+        return True
+
+    # Talking
+
+    def send(self, kind: str, content: Dict[str, Any]) -> str:
+        ident, parts = self._wire.request(kind, content)
+        self.shell.send_multipart(parts)
+        return ident
+
+    def receive(self, socket: Any) -> Optional[Message]:
+        """The next message of a socket, if there is one. Invalid ones are passed over."""
+        while True:
+            try:
+                parts = socket.recv_multipart(self._zmq.NOBLOCK)
+            except self._zmq.ZMQError:
+                return None
+            message = self._wire.message(parts)
+            if message is not None:
+                return message
+
+    def sources(self) -> List[Any]:
+        """What to wait for."""
+        found = [self.shell, self.iopub]
+        return found if self._stderr_ended else [*found, self.stderr]
+
+    def read_stderr(self) -> None:
+        try:
+            data = os.read(self.stderr, 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
+        self._stderr_ended = not data
+
+    @property
+    def last_words(self) -> str:
+        return self._stderr.decode("utf-8", "replace").strip()
+
+    # Ending
+
+    def interrupt(self) -> None:
+        if self._spec.by_message:
+            _, parts = self._wire.request("interrupt_request", {})
+            self._control.send_multipart(parts)
+        else:
+            self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        for send in (os.killpg, os.kill):  # Its group may be another one by now.
+            try:
+                send(self._process.pid, number)
+                return
+            except OSError:
+                pass
+
+    def ended(self) -> Optional[int]:
+        """Its exit code as a shell tells it, None while it runs."""
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def close(self) -> None:
+        """Kill it, and wait for its end."""
+        self.kill()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            pass  # It hangs in the system; the signal waits for it.
+        self.read_stderr()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._close()
+
+    def _close(self) -> None:
+        for socket in self._sockets.values():
+            socket.close()
+        _remove(self._file)
+
+    def memory_bytes(self) -> Optional[int]:
+        try:
+            with open("/proc/%d/statm" % self.pid) as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+_SOCKETS = ("shell", "iopub", "control")
+_ALL_PORTS = ("shell", "iopub", "stdin", "control", "hb")
+
+
+def _addresses(spec: Spec, ident: str, key: str) -> Dict[str, Any]:
+    """Sockets without a file where a kernel knows them, which need no free port."""
+    about: Dict[str, Any] = {
+        "key": key,
+        "signature_scheme": "hmac-sha256",
+        "kernel_name": spec.name,
+    }
+    if spec.is_ipykernel:
+        name = "@kernel-%s-%s" % (ident, os.urandom(4).hex())
+        ports = dict(zip(_ALL_PORTS, range(1, 6)))
+        about.update(transport="ipc", ip=name)
+    else:
+        ports = dict(zip(_ALL_PORTS, _free_ports(len(_ALL_PORTS))))
+        about.update(transport="tcp", ip="127.0.0.1")
+    about.update({name + "_port": port for name, port in ports.items()})
+    return about
+
+
+def _free_ports(count: int) -> List[int]:
+    import socket
+
+    bound = []
+    for _ in range(count):
+        one = socket.socket()
+        one.bind(("127.0.0.1", 0))
+        bound.append(one)
+    ports = [one.getsockname()[1] for one in bound]
+    for one in bound:
+        one.close()
+    return ports
+
+
+def _connection_file(about: Dict[str, Any]) -> str:
+    """Readable by the user alone, and removed when it was read: it has the key."""
+    fd, path = tempfile.mkstemp(prefix="kernel-", suffix=".json")
+    with os.fdopen(fd, "w") as file:
+        json.dump(about, file)
+    return path
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

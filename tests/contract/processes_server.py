@@ -1,0 +1,63 @@
+"""`sandbox serve --processes`, for as many tests as there are."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from tests.run import run_owner
+
+_TENANTS = 500
+
+
+class ProcessesServer:
+    """Use as a context manager. It ends with all its boxes."""
+
+    def __init__(self, state_dir: Path, *, count: int) -> None:
+        self.state_dir = state_dir
+        self.name = run_owner(f"processes-{os.getpid()}")
+        self.url = ""
+        self._numbers = itertools.count()
+        self._settings = {
+            "SANDBOX_RUNTIME": "bubblewrap",
+            "SANDBOX_STATE_DIR": str(state_dir),
+            "SANDBOX_WORKER_ID": self.name,
+            "SANDBOX_PORT": "0",
+            "SANDBOX_PROCESSES": str(count),
+            "SANDBOX_API_KEYS": ",".join(f"tenant-{n}:key-{n}" for n in range(_TENANTS)),
+            "SANDBOX_MAX_SESSIONS": "3",
+            "SANDBOX_MAX_UPLOAD": "8m",
+            "SANDBOX_MAX_MEMORY": "1g",
+            "SANDBOX_MAX_CPUS": "2",
+            "SANDBOX_MAX_PIDS": "512",
+            "SANDBOX_MAX_DISK": "2g",
+            "SANDBOX_ARTIFACT_QUOTA": "4m",
+            "SANDBOX_POOL_SIZE": "0",
+            "SANDBOX_DESTROY_ON_EXIT": "1",
+        }
+
+    def next_tenant(self) -> int:
+        """The number of a tenant that no test has used."""
+        return next(self._numbers)
+
+    def __enter__(self) -> Self:
+        log = self.state_dir / f"{self.name}.log"
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "sandbox_server", "--json"],
+                env={**os.environ, **self._settings},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, log.read_text()
+        self.url = json.loads(line)["url"]
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=60)
