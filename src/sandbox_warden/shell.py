@@ -193,7 +193,10 @@ class Shell:
             _rewind(self._call)
         self.commands += 1
         fill(self._call, call)
-        os.write(self._go, b"g")
+        try:
+            os.write(self._go, b"g")
+        except BrokenPipeError:
+            pass  # It was killed. Its end is reported, and the command gets another shell.
 
     def saved(self) -> bytes:
         """What it has written of its state: a little more than the limit at most."""

@@ -9,7 +9,6 @@ from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.events import ExitEvent
 from sandbox_sdk.protocol.models import ExecuteRequest, ExecuteResult, Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes
-from tests.waiting import until_true
 
 from .stand import STORED
 
@@ -58,13 +57,11 @@ async def test_an_ended_session_is_remembered(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "remember", "echo x > file", artifacts=True)
     await sandboxes.cleanup(Target(thread_id="remember"))
     second = await run(sandboxes, "remember", "echo again")
-
-    # A coordinator, or another process, sees it a moment later.
-    async def is_there() -> bool:
-        listed = (await sandboxes.stored_sessions(thread="remember", text="again")).sessions
-        return [session.session_id for session in listed] == [second.session_id]
-
-    await until_true(is_there)
+    listed = (await sandboxes.stored_sessions(thread="remember", text="again")).sessions
+    assert [session.session_id for session in listed] == [second.session_id]
+    await run(sandboxes, "remember", "echo now")
+    latest = (await sandboxes.stored_session(second.session_id)).log
+    assert [each.command for each in latest] == ["echo again", "echo now"]
     found = await sandboxes.stored_session(first.session_id)
     assert (found.thread_id, found.generation, found.state) == ("remember", 1, "cleaned")
     assert found.ended_at is not None

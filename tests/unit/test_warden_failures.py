@@ -13,6 +13,8 @@ from sandbox_warden.connection import Source
 from sandbox_warden.door import Door
 from sandbox_warden.loop import Loop
 from sandbox_warden.meter import Meter
+from sandbox_warden.shell import Shell, encode_call
+from sandbox_warden.state import ShellState
 from sandbox_warden.warden import Warden
 
 HELLO = frames.encode_json(frames.HELLO, 1, {"version": 1, "epoch": 1})
@@ -152,3 +154,10 @@ def test_a_child_that_cannot_be_dealt_with_does_not_hide_the_others(
     assert set(children) <= set(seen)
     for fd in (woken, wake):
         os.close(fd)
+
+
+def test_a_shell_that_was_killed_before_its_call() -> None:
+    shell = Shell(stdin=False)
+    shell.handed_over()
+    shell.call(encode_call("true", command_id="c", cwd=None, env={}), ShellState.fresh())
+    shell.close()

@@ -182,14 +182,24 @@ class RoutedTenants(Tenants):
     async def stored_sessions(
         self, tenant: str, request: StoredSessionsRequest
     ) -> StoredSessionList:
-        return await self._remembered.find(tenant, request)
+        remembered = self._remembered
+        await self.have_written(tenant)
+        return await remembered.find(tenant, request)
 
     async def stored_session(self, tenant: str, session_id: str) -> StoredSessionDetail:
         """Raises SessionNotFound."""
-        found = await stored_detail(self._remembered, tenant, session_id, [])
+        remembered = self._remembered
+        await self.have_written(tenant)
+        found = await stored_detail(remembered, tenant, session_id, [])
         wanted = ArtifactsRequest(session_id=session_id, limit=_ALL_OF_SESSION)
         listed = await self.artifacts(tenant, wanted)
         return found.model_copy(update={"artifacts": listed.artifacts})
+
+    async def have_written(self, tenant: str) -> None:
+        """Have every worker write what it holds of the history, as it does before it answers:
+        what a caller has seen happen is in it."""
+        asked = StoredSessionsRequest(limit=1)
+        await self._of_all(tenant, lambda worker: worker.call(op.STORED_SESSIONS, asked))
 
     @property
     def _remembered(self) -> History:

@@ -35,6 +35,8 @@ _HEALTH_S = 2.0
 """Timeout for a process to tell how it is doing."""
 _SHARED = ("artifacts", "platform")
 """Tags of operations on what all processes store together: each can answer for all."""
+_WRITTEN_LATER = (op.STORED_SESSIONS, op.STORED_SESSION)
+"""Of what each process writes a moment after it happened."""
 
 
 class Processes(Directory):
@@ -167,6 +169,8 @@ class _OfTenant(RoutedSandboxes):
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         """Past the router where the thread is here: most calls come to the right process."""
+        if operation in _WRITTEN_LATER:
+            await self._fleet.have_written(self._tenant)
         if operation.tag in _SHARED or operation is op.REGISTRY:  # Of files that all share.
             return await self._here.call(operation, request)
         thread_id: str | None = getattr(request, "thread_id", None)

@@ -46,8 +46,11 @@ export function SessionsPage() {
   }, []);
 
   const move = (by: number) => {
-    const next = shown[Math.min(Math.max(place + by, 0), shown.length - 1)];
-    if (next) setChosen(next.session_id);
+    // From where the last key led, also if the page has not been drawn since.
+    setChosen((before) => {
+      const from = shown.findIndex((row) => row.session_id === before);
+      return shown[Math.min(Math.max(from + by, 0), shown.length - 1)]?.session_id ?? before;
+    });
   };
   useShortcuts({
     "/": () => field.current?.focus(),
