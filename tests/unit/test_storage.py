@@ -3,10 +3,11 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+import structlog
 
 from sandbox_sdk.protocol.errors import FileTooLarge, NotFound, RuntimeUnavailable
 from sandbox_sdk.protocol.models import ArtifactsRequest, StoredSessionsRequest
@@ -214,6 +215,36 @@ async def test_notes_that_cannot_be_written_are_written_later() -> None:
         async with asyncio.timeout(5):
             while len((await stored.find("a", StoredSessionsRequest())).sessions) < 2:
                 await asyncio.sleep(0.01)
+
+
+async def test_what_comes_while_notes_are_written_is_written_or_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Slow(SqliteHistory):
+        more = 0
+
+        async def write(self, notes: Sequence[Note]) -> None:
+            await super().write(notes)
+            for number in range(self.more):
+                journal.note(began(100 + number))
+            self.more = 0
+
+    monkeypatch.setattr("sandbox_server.storage.history.MOST_HELD", 3)
+    kept = Kept(retention_s=100, sessions=100, commands=2)
+    stored = Slow(Database(None, sqlite_history.SCHEMA), kept)
+    async with Journal(stored) as journal:
+        for more, lost in ((2, 0), (3, 0), (5, 2)):
+            for number in range(3):
+                journal.note(began(10 * more + number))
+            stored.more = more
+            with structlog.testing.capture_logs() as logs:
+                await journal.flush()
+                await journal.flush()
+            told = [line["notes"] for line in logs if line["event"] == "history.dropped"]
+            assert sum(told) == lost
+            found = (await stored.find("a", StoredSessionsRequest())).sessions
+            written = {session.session_id for session in found}
+            assert {f"s{100 + number}" for number in range(lost, more)} <= written
 
 
 async def test_without_a_history_nothing_is_held() -> None:

@@ -148,7 +148,7 @@ class Journal:
         if self._history is None:
             return
         async with self._writing:
-            notes = list(self._held)
+            notes, before = list(self._held), self._dropped
             if not notes:
                 return
             try:
@@ -156,9 +156,10 @@ class Journal:
             except RuntimeUnavailable as exc:
                 log.warning("history.not_written", notes=len(notes), why=exc.message)
                 return
-            for _ in notes:
-                if self._held:
-                    self._held.popleft()
+            meanwhile = self._dropped - before
+            self._dropped = before + max(meanwhile - len(notes), 0)  # Those before are written.
+            for _ in range(len(notes) - meanwhile):
+                self._held.popleft()
             if self._dropped:
                 log.warning("history.dropped", notes=self._dropped)
                 self._dropped = 0
