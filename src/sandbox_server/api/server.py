@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
@@ -17,6 +18,7 @@ from sandbox_server.api.connections import bounded_protocol
 from sandbox_server.api.handover import Handover
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.websockets import MAX_MESSAGE, CountedWebSocket
+from sandbox_server.private import private_listener
 from sandbox_server.tasks import stop as stop_tasks
 
 
@@ -55,6 +57,35 @@ def server_config(app: FastAPI, limits: ApiLimits, *, drain_timeout_s: float) ->
         access_log=False,
         timeout_graceful_shutdown=round(drain_timeout_s),
     )
+
+
+@contextlib.asynccontextmanager
+async def serving_privately(
+    server: uvicorn.Server, path: Path, *, backlog: int
+) -> AsyncIterator[None]:
+    """Serve on a unix socket that only this user can connect to, and that goes in the end. Raises
+    RuntimeUnavailable."""
+    with _listening(path, backlog) as listener:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@contextlib.contextmanager
+def _listening(path: Path, backlog: int) -> Iterator[socket.socket]:
+    path.unlink(missing_ok=True)
+    try:
+        listener = private_listener(path, backlog=backlog)
+    except OSError as exc:
+        raise RuntimeUnavailable(f"cannot listen on {path}: {exc}") from exc
+    try:
+        with listener:
+            yield listener
+    finally:
+        path.unlink(missing_ok=True)
 
 
 async def _stop_on(stop: asyncio.Event, server: uvicorn.Server) -> None:

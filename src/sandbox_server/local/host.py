@@ -6,12 +6,10 @@ processes on a unix socket in the state folder. When it ends, another one takes 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import logging
 import os
-import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -20,15 +18,14 @@ from typing import Any
 import structlog
 import uvicorn
 
-from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server import logs
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import ANY, AllowedHosts
+from sandbox_server.api.server import serving_privately
 from sandbox_server.main import open_service
-from sandbox_server.private import private_listener
 from sandbox_server.sessions.lease import alone
 from sandbox_server.settings import IN_PROCESS, Settings, load
 from sandbox_server.unused import unused
@@ -86,25 +83,9 @@ async def _reachable(service: Tenants, settings: Settings) -> AsyncIterator[None
     # No graceful shutdown: guests repeat their open calls on the next host.
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)
-    with _listener(socket_path(settings)) as listener, _silent("uvicorn.error"):
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
+    with _silent("uvicorn.error"):
+        async with serving_privately(server, socket_path(settings), backlog=128):
             yield
-        finally:
-            server.should_exit = True
-            await serving
-
-
-@contextlib.contextmanager
-def _listener(path: Path) -> Iterator[socket.socket]:
-    path.unlink(missing_ok=True)
-    try:
-        with private_listener(path, backlog=128) as listener:
-            yield listener
-    except OSError as exc:
-        raise RuntimeUnavailable(f"cannot listen on {path}: {exc}") from exc
-    finally:
-        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from sandbox_server.api.errors import error_response
 from sandbox_server.api.handover import Handover
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import ANY, AllowedHosts
-from sandbox_server.api.server import serve_app, server_config, url_of
+from sandbox_server.api.server import serve_app, server_config, serving_privately, url_of
 from sandbox_server.checks import api_keys
 from sandbox_server.fleet.router import WorkerClient
 from sandbox_server.main import (
@@ -36,7 +36,7 @@ from sandbox_server.main import (
     server_limits,
     sessions_left,
 )
-from sandbox_server.private import private_listener, short_path
+from sandbox_server.private import short_path
 from sandbox_server.processes.routing import Processes, ProcessRouter, ProcessTenants
 from sandbox_server.processes.supervisor import Report
 from sandbox_server.processes.where import MCP_PROCESS, WhereTo
@@ -207,23 +207,8 @@ async def _reachable(
     # Any Host header: web pages cannot connect to a unix socket.
     app = create_app(service, keys=keys, limits=limits, hosts=AllowedHosts(more=[ANY]))
     server = _Server(server_config(app, limits, drain_timeout_s=drain_timeout_s))
-    with _listening(path) as listener:
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            yield
-        finally:
-            server.should_exit = True
-            await serving
-
-
-@contextlib.contextmanager
-def _listening(path: Path) -> Iterator[socket.socket]:
-    path.unlink(missing_ok=True)
-    try:
-        with private_listener(path, backlog=2048) as listener:
-            yield listener
-    finally:
-        path.unlink(missing_ok=True)
+    async with serving_privately(server, path, backlog=2048):
+        yield
 
 
 class _Server(uvicorn.Server):
