@@ -19,17 +19,22 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(scope="module", params=[name for name in RUNTIMES if name != "gvisor"])
+def runtime(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server as `make serve` starts it on a machine without an engine."""
+def url(runtime: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server as `make serve` starts it on a machine without an engine, and with one."""
     state = tmp_path_factory.mktemp("state")
     for folder in (state, *state.parents):
         if folder.is_relative_to(tmp_path_factory.getbasetemp().parent):
             folder.chmod(0o711)
     settings = {
-        "SANDBOX_RUNTIME": "bubblewrap" if "bubblewrap" in RUNTIMES else "docker",
+        "SANDBOX_RUNTIME": runtime,
         "SANDBOX_STATE_DIR": str(state),
-        "SANDBOX_WORKER_ID": run_owner(f"seeds-{os.getpid()}"),
+        "SANDBOX_WORKER_ID": run_owner(f"seeds-{runtime}-{os.getpid()}"),
         "SANDBOX_PORT": "0",
         "SANDBOX_DESTROY_ON_EXIT": "1",
         "POOL_SIZE": "1",
@@ -207,9 +212,8 @@ def test_an_upload_with_the_file_first(url: str) -> None:
         http.post("/cleanup", json={"session_id": session["session_id"]})
 
 
-def test_the_platform_in_python(url: str, tmp_path: Path) -> None:
-    provider = "bubblewrap" if "bubblewrap" in RUNTIMES else "docker"
-    printed = program(url, PLATFORM.replace("PROVIDER", repr(provider)), tmp_path)
+def test_the_platform_in_python(url: str, runtime: str, tmp_path: Path) -> None:
+    printed = program(url, PLATFORM.replace("PROVIDER", repr(runtime)), tmp_path)
     assert printed.splitlines() == [
         "Hello World",
         " None Python3",

@@ -172,6 +172,10 @@ async def _is_busy(sandboxes: Sandboxes, context_id: str) -> bool:
     return any(c.context_id == context_id and c.state == "busy" for c in found)
 
 
+async def _is_there(sandboxes: Sandboxes, name: str) -> bool:
+    return any(entry.name == name for entry in (await sandboxes.list_files(THREAD)).entries)
+
+
 async def _once(sandboxes: Sandboxes, subtests: pytest.Subtests) -> None:
     with subtests.test("once with a key"):
         await run(sandboxes, "n = 0")
@@ -271,7 +275,7 @@ WIDE = "from IPython.display import display, Image; display(Image(data=b'\\x89PN
 LATE = """
 import threading, time
 def write():
-    time.sleep(0.2); print('late', flush=True)
+    time.sleep(0.2); print('late', flush=True); open('written', 'w').close()
 thread = threading.Thread(target=write); thread.start()
 """
 
@@ -315,7 +319,7 @@ async def test_what_code_does_to_its_kernel(
             assert asked.error.name == "StdinNotImplementedError"
         with subtests.test("what a thread writes after the end comes with the next run"):
             await run(sandboxes, LATE)
-            await asyncio.sleep(0.5)
+            await until_true(lambda: _is_there(sandboxes, "written"))
             later = await run(sandboxes, "thread.join(); print('now')")
             assert "late" in later.late_output + later.stdout
             assert later.stdout.endswith("now\n")
