@@ -75,11 +75,18 @@ class Carrying:
         if state is None:
             _report_unsaved(command, data)
             return False
+        self.replace(state)
+        return True
+
+    def replace(self, state: ShellState) -> None:
         self.state = state
         if self._waiting is not None and self._waiting.shell is not None:
             self._waiting.shell.dismiss()  # It has an older state.
             self._waiting = None
-        return True
+
+    @property
+    def waiting_shell(self) -> Optional[Shell]:
+        return None if self._waiting is None else self._waiting.shell
 
     def drop(self, command: Command) -> None:
         """Drop a state that keeps commands from running."""

@@ -19,7 +19,7 @@ from .pipes import Pipes
 from .records import Records
 from .shell import Shell, encode_call, is_special
 from .shells import Shells
-from .state import begun
+from .state import ShellState, begun
 from .stdin import Stdin
 from .terminals import Size
 
@@ -65,6 +65,19 @@ class Commands:
     @property
     def cwd(self) -> str:
         return self._carrying.state.cwd
+
+    @property
+    def state(self) -> ShellState:
+        """What the last command left."""
+        return self._carrying.state
+
+    def set_state(self, state: ShellState) -> None:
+        """The next command begins with it."""
+        self._carrying.replace(state)
+
+    def own_pids(self) -> List[int]:
+        """Processes that change nothing: nurseries, and shells that wait for a command."""
+        return self.shells.own_pids(self._carrying.waiting_shell)
 
     def start(
         self,

@@ -161,6 +161,15 @@ def look_at(pid: int) -> Process:
     return Process(pid, alive, int(fields[1]), int(fields[3]), int(fields[19]))
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether every thread of a process stands still, or is gone."""
+    folder = "/proc/%d/task/" % pid
+    try:
+        return all(_stat_of(folder + name)[0] in b"TtZX" for name in os.listdir(folder))
+    except (OSError, ValueError):
+        return False  # A thread has ended meanwhile, or all of it: the next look tells.
+
+
 def parent_of(pid: int) -> int:
     """The parent's pid; -1 if the process is gone, 0 if it was started from outside."""
     try:
@@ -205,10 +214,14 @@ def _read(path: str) -> bytes:
 
 
 def _stat(pid: int) -> List[bytes]:
-    """The fields of /proc/PID/stat after the name: state, parent, …"""
-    with open("/proc/%d/stat" % pid, "rb") as file:
+    return _stat_of("/proc/%d" % pid)
+
+
+def _stat_of(folder: str) -> List[bytes]:
+    """The fields of a process's or thread's stat after the name: state, parent, …"""
+    with open(folder + "/stat", "rb") as file:
         # The name is in parentheses and may itself contain parentheses.
         fields = file.read().rpartition(b")")[2].split()
     if len(fields) < 20:
-        raise ValueError("/proc/%d/stat is empty" % pid)
+        raise ValueError("%s/stat is empty" % folder)
     return fields

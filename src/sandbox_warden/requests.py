@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from . import files, frames
 from .cells import Cells
@@ -15,19 +15,26 @@ from .errors import Refused, refusal
 from .file_channels import MAX_LISTED, Listing, Receiving, Sending
 from .marks import file_clock, marked
 from .meter import Meter
+from .paths import PLACES
 from .records import KEY_LENGTH
 from .state import WORKSPACE
 from .terminals import Size
+
+if TYPE_CHECKING:
+    from .tree_channels import Hold
 
 MAX_STATE = 64 * 1024
 MAX_OUTPUT_LIMIT = 64 << 20
 MIN_OUTPUT_LIMIT = 4096
 MAX_SIZE = 10000
-ABILITIES = ("pty",)
+MAX_PAUSE_S = 120.0
+ABILITIES = ("pty", "tree")
 """What wardens of this protocol version did not always have."""
 _USES = (frames.RUN, frames.CODE, frames.PUT, frames.GET, frames.LIST, frames.RENAME,
-         frames.CHANGES)  # fmt: skip
+         frames.CHANGES, frames.PACK, frames.UNPACK)  # fmt: skip
 """Requests that count as use of the box; monitoring does not."""
+_WAIT = (frames.RUN, frames.CODE, frames.RENAME, frames.PACK)
+"""Requests that wait while the files of the box are read or written as a whole."""
 
 Body = Dict[str, Any]
 Handler = Callable[[Connection, int, Body], None]
@@ -53,6 +60,9 @@ class Requests:
         self._build = build
         self._boot = os.urandom(8).hex()
         self._state: Body = {}
+        self._holds = 0
+        self._held: List[Callable[[], None]] = []
+        """Requests that wait until the files of the box may change again."""
         self._used_at = self._started_at = time.monotonic()
         self.handlers: Dict[int, Handler] = {
             frames.HELLO: hello,
@@ -72,11 +82,16 @@ class Requests:
             frames.PING: self._ping,
             frames.CODE: self._run_code,
             frames.CONTEXTS: self._contexts,
+            frames.PACK: self._pack,
+            frames.UNPACK: self._unpack,
         }
 
     def serve(self, connection: Connection, kind: int, channel: int, body: Body) -> None:
         if kind in _USES:
             self._used_at = time.monotonic()
+        if kind in _WAIT and self._holds:
+            self._held.append(lambda: self._serve_held(connection, kind, channel, body))
+            return
         try:
             self.handlers[kind](connection, channel, body)
         except Refused as exc:
@@ -85,6 +100,11 @@ class Requests:
             connection.refuse(channel, refusal(exc).code, str(exc))
         except (KeyError, TypeError, ValueError, OverflowError) as exc:
             connection.refuse(channel, "invalid_request", "%s: %s" % (type(exc).__name__, exc))
+
+    def _serve_held(self, connection: Connection, kind: int, channel: int, body: Body) -> None:
+        if connection.open:
+            self.serve(connection, kind, channel, body)
+            connection.pump_soon()
 
     def about(self, connection: Connection) -> Body:
         """The box's description in the answers to HELLO and STATE."""
@@ -246,6 +266,42 @@ class Requests:
         moved = files.rename(_text(body, "path"), _text(body, "to"), replace=replace)
         connection.reply(channel, moved)
 
+    # All files
+
+    def _pack(self, connection: Connection, channel: int, body: Body) -> None:
+        """All files below `roots`, while nothing in the box runs: what does is paused, for at most
+        `pause_s` seconds."""
+        from .tree_channels import Packing  # Imported late to save memory.
+
+        roots = [_root(root) for root in body["roots"]]
+        pause_s = min(max(float(body["pause_s"]), 0.0), MAX_PAUSE_S)
+        packing = Packing(
+            channel, roots, self._commands.state, self._hold(),
+            pause_s=pause_s, again=connection.pump_soon,
+        )  # fmt: skip
+        connection.add(channel, packing)
+
+    def _unpack(self, connection: Connection, channel: int, _body: Body) -> None:
+        from .tree_channels import Unpacking  # Imported late to save memory.
+
+        if self._holds:
+            raise Refused("conflict", "the files of the box are being read; try again")
+        unpacking = Unpacking(channel, self._hold(), self._commands.set_state)
+        connection.add(channel, unpacking)
+
+    def _hold(self) -> "Hold":
+        from .tree_channels import Hold  # Imported late to save memory.
+
+        self._holds += 1
+        return Hold(self._commands.own_pids, self._let_go)
+
+    def _let_go(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            held, self._held = self._held, []
+            for serve in held:
+                serve()
+
     # The box
 
     def _usage(self, connection: Connection, channel: int, _body: Body) -> None:
@@ -272,6 +328,12 @@ def _text(body: Body, name: str) -> str:
     if not isinstance(value, str):
         raise Refused("invalid_request", "%s must be a string" % name)
     return value
+
+
+def _root(path: Any) -> str:
+    if path not in PLACES:
+        raise Refused("invalid_path", "a root must be one of %s" % ", ".join(PLACES))
+    return str(path)
 
 
 def _size(body: Body) -> Size:

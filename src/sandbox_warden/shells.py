@@ -1,5 +1,6 @@
 """Spare shells: bash is started in advance, so that a command need not wait for it."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -122,6 +123,15 @@ class Shells:
             nursery.died()
         else:
             self._nurseries.remove(nursery)
+
+    def own_pids(self, waiting: Optional[Shell]) -> List[int]:
+        """Nurseries, spare shells and one that waits."""
+        shells = [waiting, *(nursery.shell for nursery in self._spares)]
+        found = [*self._pids, *(shell.pid for shell in shells if shell is not None)]
+        for nursery in self._spares:  # A new one may not have told the pid of its shell yet.
+            with contextlib.suppress(OSError):
+                found += processes.children(nursery.pid)
+        return found
 
     def stopped(self, pid: int) -> None:
         """A child of the warden was stopped (SIGSTOP): resume it if it is a nursery."""

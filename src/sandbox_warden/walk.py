@@ -18,7 +18,8 @@ _NAMES_BYTES = 32 << 20
 _NAME_COST = 64
 _SCAN_SLICE = 2000
 _LOOK_SLICE = 100
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Not O_DIRECTORY, with which gVisor follows links: what is no folder fails where it is used."""
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 BEING_RECEIVED: Set[str] = set()
@@ -142,7 +143,7 @@ def _too_many(what: str) -> Refused:
 
 
 def _open(folder: int, name: str) -> int:
-    return os.open(name, _FOLDER, dir_fd=folder)
+    return os.open(name, FOLDER, dir_fd=folder)
 
 
 def _descend(root: int, path: str) -> int:

@@ -28,9 +28,9 @@ Count = Annotated[int, Field(ge=0, le=1 << 62)]
 ExitCode = Annotated[int, Field(ge=0, le=255)]
 StreamName = Literal["stdout", "stderr", "result"]
 """Results are those of code: JSON, one on each line."""
-Ability = Literal["replay", "stdin", "code", "pty"]
+Ability = Literal["replay", "stdin", "code", "pty", "tree"]
 """What an agent may lack: replaying output from an offset; input to a running command; code on
-Jupyter kernels; terminals."""
+Jupyter kernels; terminals; all files as a whole."""
 
 
 class AgentAnswer(BaseModel):
@@ -100,6 +100,29 @@ class DownloadAbout(AgentAnswer):
     modified_at: float
     mode: Short
     sha256: Sha256 | None
+
+
+class LeftOut(AgentAnswer):
+    path: PathText
+    why: Short
+
+
+class TreeCounts(AgentAnswer):
+    files: Count
+    folders: Count
+    size: Count
+    """Bytes of all files, with their holes."""
+
+
+class TreeAbout(TreeCounts):
+    left_out: Annotated[list[LeftOut], Field(max_length=100)]
+    left_out_more: Count
+    """How many are left out besides."""
+    paused_ms: Annotated[float, Field(ge=0)]
+
+
+class TreeStarted(AgentAnswer):
+    running: Annotated[list[Short], Field(max_length=100)]
 
 
 class Usage(AgentAnswer):
@@ -335,6 +358,18 @@ class Download(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
+class PackedTree(Protocol):
+    """The files of a box and the state of its shell, in segments. Equal segments hold the same
+    files, so that a store needs to keep them once."""
+
+    running: Sequence[str]
+    """Processes that are not in it."""
+    about: TreeAbout | None
+    """After the last segment."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
 class BoxAgent(ABC):
     """The owner's connection to one box. Every method may raise SessionLost (the box is gone),
     Fenced (another owner has it) and RuntimeUnavailable (it cannot be reached)."""
@@ -467,6 +502,27 @@ class BoxAgent(ABC):
             "sandboxes of this runtime cannot tell which files a command has changed; download"
             " them instead"
         )
+
+    def pack(
+        self,
+        roots: Sequence[str],  # noqa: ARG002
+        *,
+        pause_s: float,  # noqa: ARG002
+    ) -> AbstractAsyncContextManager[PackedTree]:
+        """All files below some of the writable places, and the state of the shell. The processes
+        of the box are paused meanwhile, for at most pause_s: else Conflict is raised."""
+        raise _no_tree()
+
+    async def unpack(self, segments: AsyncIterable[bytes]) -> TreeCounts:  # noqa: ARG002
+        """Replace all files, and the state of the shell, by those of a packed tree. If it raises,
+        the box is of no more use."""
+        raise _no_tree()
+
+
+def _no_tree() -> errors.InvalidRequest:
+    return errors.InvalidRequest(
+        "sandboxes of this runtime cannot be checkpointed; download their files instead"
+    )
 
 
 def _no_code() -> errors.InvalidRequest:

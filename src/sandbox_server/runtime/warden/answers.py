@@ -30,6 +30,7 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "file_too_large": errors.FileTooLarge,
     "disk_full": errors.DiskFull,
     "changed": errors.RuntimeUnavailable,
+    "conflict": errors.Conflict,
     "idempotency_mismatch": errors.IdempotencyMismatch,
     "stdin_closed": errors.StdinClosed,
     "invalid_request": errors.InvalidRequest,

@@ -14,14 +14,19 @@ from sandbox_warden import frames
 
 from .commands import CommandCalls
 from .files import FileCalls
+from .trees import TreeCalls
 
 
-class WardenClient(CommandCalls, FileCalls, BoxAgent):
+class WardenClient(CommandCalls, FileCalls, TreeCalls, BoxAgent):
     """Connection to the warden of one box under one epoch, over a link that reconnects."""
 
     def require(self, ability: Ability, purpose: str) -> None:
         super().require(ability, purpose)
-        if ability == "pty" and self.about is not None and ability not in self.about.abilities:
+        if (
+            ability in ("pty", "tree")
+            and self.about is not None
+            and ability not in self.about.abilities
+        ):
             raise errors.InvalidRequest(
                 f"{purpose} needs a sandbox of this version, and this one was made by an earlier"
                 " server; end the session to get a new one",

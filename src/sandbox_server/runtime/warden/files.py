@@ -84,24 +84,7 @@ class FileCalls(ReconnectingLink):
         self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
     ) -> Uploaded:
         body = {"path": _bounded(path), "mode": mode, "limit": limit}
-        link = await self.get_link()
-        try:
-            async with link.request(frames.PUT, body) as channel:
-                answer = asyncio.ensure_future(self._answer(link, channel))
-                try:
-                    async for chunk in chunks:
-                        for start in range(0, len(chunk), frames.CHUNK):
-                            await channel.send(frames.DATA, chunk[start : start + frames.CHUNK])
-                        if answer.done():
-                            break
-                    else:
-                        await channel.send(frames.EOF)
-                    async with asyncio.timeout(ANSWER_S):
-                        return checked(Uploaded, await answer)
-                finally:
-                    answer.cancel()
-        except (LinkLost, TimeoutError) as exc:
-            raise self._unanswered(exc) from exc
+        return await self._send(Uploaded, frames.PUT, body, chunks)
 
     @contextlib.asynccontextmanager
     async def get(self, path: str, *, digest: bool = False) -> AsyncIterator[Download]:

@@ -42,7 +42,7 @@ class LinkLost(Exception):
 class Channel:
     """One request on a link and its reply frames, open inside `async with`.
 
-    Leaving with an exception sends CANCEL: the warden stops sending, a command keeps running.
+    Leaving before its last frame sends CANCEL: the warden stops sending, a command keeps running.
     """
 
     def __init__(self, link: Link, number: int, request: bytes) -> None:
@@ -53,6 +53,7 @@ class Channel:
         self._buffered = 0
         self._consumed = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._complete = False
 
     async def __aenter__(self) -> Channel:
         self._link.add(self)
@@ -63,11 +64,11 @@ class Channel:
             raise
         return self
 
-    async def __aexit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
-        if exc_type is not None:
-            await self.leave()
-        else:
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._complete:
             self._link.forget(self)
+        else:
+            await self.leave()
 
     async def leave(self) -> None:
         """Close it before its end: the warden stops sending."""
@@ -85,6 +86,7 @@ class Channel:
         frame = self._frames.popleft()
         size = len(frame[2])
         self._buffered -= size
+        self._complete = frame[0] in (frames.REPLY, frames.ERROR)
         if frame[0] in (frames.DATA, frames.STDOUT, frames.STDERR):
             self._consumed += size
             if self._consumed >= frames.WINDOW // 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from sandbox_sdk.backoff import Backoff
@@ -102,6 +102,29 @@ class ReconnectingLink:
             return checked(expected, await self._answer(link, channel))
 
         return await self._attempt(kind, body, answer, attempts=2 if repeatable else 1)
+
+    async def _send(
+        self, expected: type[_T], kind: int, body: dict[str, Any], chunks: AsyncIterable[bytes]
+    ) -> _T:
+        """The answer to a request with bytes, which is not sent again."""
+        link = await self.get_link()
+        try:
+            async with link.request(kind, body) as channel:
+                answer = asyncio.ensure_future(self._answer(link, channel))
+                try:
+                    async for chunk in chunks:
+                        for start in range(0, len(chunk), frames.CHUNK):
+                            await channel.send(frames.DATA, chunk[start : start + frames.CHUNK])
+                        if answer.done():
+                            break
+                    else:
+                        await channel.send(frames.EOF)
+                    async with asyncio.timeout(ANSWER_S):
+                        return checked(expected, await answer)
+                finally:
+                    answer.cancel()
+        except (LinkLost, TimeoutError) as exc:
+            raise self._unanswered(exc) from exc
 
     async def _attempt(
         self,

@@ -1,0 +1,240 @@
+"""Records of tree.py back into files.
+
+They come from a store, and once from a box: every path is checked, and no link is followed.
+"""
+
+import errno
+import os
+import stat
+import struct
+from typing import List, Optional, Tuple
+
+from .errors import Refused, shown
+from .paths import PLACES, refusal_at
+from .state import STATE_LIMIT, ShellState
+from .tree import (
+    DIRECTORY,
+    FIFO,
+    LARGE,
+    PART,
+    RECORD,
+    REGULAR,
+    ROOT,
+    SAME,
+    SEGMENT,
+    SIZE,
+    STATE,
+    SYMLINK,
+    Packed,
+)
+from .walk import FOLDER
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_BODY = max(SEGMENT + SIZE.size, STATE_LIMIT + 65536)
+
+
+class Unpacker:
+    """Takes records in any pieces. Raises Refused, after which it cannot be used any further."""
+
+    def __init__(self) -> None:
+        self.state: Optional[ShellState] = None
+        self.seen = Packed(0, 0, 0)
+        self._buffer = bytearray()
+        self._folder, self._at = -1, b""
+        """The folder of the last record, and its path."""
+        self._large, self._large_path = -1, b""
+        self._large_info = (0, 0)
+        self._folders: List[Tuple[bytes, int, int]] = []
+        """Paths, modes and times, which are set at the end: whatever is made in them changes
+        those."""
+
+    def feed(self, data: bytes) -> None:
+        buffer, at = self._buffer, 0
+        buffer += data
+        try:
+            while len(buffer) - at >= RECORD.size:
+                kind, mode, size, time_ns, length = RECORD.unpack_from(buffer, at)
+                start = at + RECORD.size
+                end = start + length + size
+                if size > _MAX_BODY:
+                    raise _damaged("a record of %d bytes" % size)
+                if len(buffer) < end:
+                    break
+                path = bytes(buffer[start : start + length])
+                body = memoryview(buffer)[start + length : end]
+                try:
+                    self._record(kind, path, mode, time_ns, body)
+                except OSError as exc:
+                    raise self._refused(path, exc) from None
+                except (struct.error, ValueError, OverflowError) as exc:
+                    raise _damaged("%s: %s" % (shown(os.fsdecode(path)), exc)) from None
+                finally:
+                    body.release()
+                at = end
+        finally:
+            del buffer[:at]
+
+    def finish(self) -> None:
+        if self._buffer:
+            raise _damaged("its end is missing")
+        self._end_large()
+        for path, mode, time_ns in reversed(self._folders):
+            try:
+                parent, name = self._place(path)
+                target = os.open(name or b".", FOLDER, dir_fd=parent)
+                try:
+                    os.utime(target, ns=(time_ns, time_ns))
+                    os.fchmod(target, mode)
+                finally:
+                    os.close(target)
+            except OverflowError as exc:
+                raise _damaged("%s: %s" % (shown(os.fsdecode(path)), exc)) from None
+            except OSError as exc:
+                # The folders of the box itself may belong to somebody else.
+                if os.fsdecode(path) not in PLACES:
+                    raise self._refused(path, exc) from None
+        self.close()
+
+    def _refused(self, path: bytes, error: OSError) -> Refused:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return refusal_at(os.fsdecode(path), self._folder, error)
+        return _damaged("%s: %s" % (shown(os.fsdecode(path)), os.strerror(error.errno or 0)))
+
+    def close(self) -> None:
+        for fd in (self._folder, self._large):
+            if fd >= 0:
+                os.close(fd)
+        self._folder = self._large = -1
+        self._at = b""
+
+    def _record(self, kind: bytes, path: bytes, mode: int, time_ns: int, body: memoryview) -> None:
+        if kind == STATE:
+            cwd, _, text = bytes(body).partition(b"\0")
+            self.state = ShellState(text, os.fsdecode(cwd))
+            return
+        if kind == PART:
+            self._part(path, body)
+            return
+        self._end_large()
+        folder, name = self._place(path)
+        if kind == ROOT:
+            _clear(folder)
+            self._folders.append((path, mode, time_ns))
+        elif not name:
+            raise _damaged("%s is a place of the box" % shown(os.fsdecode(path)))
+        elif kind == DIRECTORY:
+            os.mkdir(name, 0o700, dir_fd=folder)
+            self._folders.append((path, mode, time_ns))
+            self._count(folders=1)
+        elif kind in (REGULAR, LARGE):
+            self._file(kind, path, mode, time_ns, body)
+        elif kind == SAME:
+            self._link(folder, name, bytes(body))
+        elif kind == SYMLINK:
+            os.symlink(bytes(body), name, dir_fd=folder)
+            os.utime(name, ns=(time_ns, time_ns), dir_fd=folder, follow_symlinks=False)
+        elif kind == FIFO:
+            os.mkfifo(name, 0o600, dir_fd=folder)
+            os.chmod(name, mode, dir_fd=folder)
+            os.utime(name, ns=(time_ns, time_ns), dir_fd=folder, follow_symlinks=False)
+        else:
+            raise _damaged("a record of kind %r, of a later version" % kind)
+
+    def _file(self, kind: bytes, path: bytes, mode: int, time_ns: int, body: memoryview) -> None:
+        folder, name = self._place(path)
+        fd = os.open(name, _NEW, 0o600, dir_fd=folder)
+        if kind == LARGE:
+            (size,) = SIZE.unpack(body)
+            self._large, self._large_path, self._large_info = fd, path, (mode, time_ns)
+            os.ftruncate(fd, size)
+            self._count(files=1, size=size)
+            return
+        try:
+            _write(fd, body, 0)
+            _finish(fd, mode, time_ns)
+        finally:
+            os.close(fd)
+        self._count(files=1, size=len(body))
+
+    def _part(self, path: bytes, body: memoryview) -> None:
+        if self._large < 0 or path != self._large_path:
+            raise _damaged("bytes of %s without the file" % shown(os.fsdecode(path)))
+        (offset,) = SIZE.unpack_from(body)
+        _write(self._large, body[SIZE.size :], offset)
+
+    def _end_large(self) -> None:
+        if self._large >= 0:
+            fd, self._large = self._large, -1
+            try:
+                _finish(fd, *self._large_info)
+            finally:
+                os.close(fd)
+
+    def _link(self, folder: int, name: bytes, first: bytes) -> None:
+        here = os.dup(folder)
+        try:
+            source, source_name = self._place(first)
+            os.link(source_name, name, src_dir_fd=source, dst_dir_fd=here, follow_symlinks=False)
+        finally:
+            os.close(here)
+
+    def _place(self, path: bytes) -> Tuple[int, bytes]:
+        """The open folder of a path, and its name in it; the name of a place is empty."""
+        below = [p for p in map(os.fsencode, PLACES) if (path + b"/").startswith(p + b"/")]
+        place = below[0] if below else b""
+        steps = path[len(place) + 1 :].split(b"/") if len(path) > len(place) else []
+        if not place or any(step in (b"", b".", b"..") or b"\0" in step for step in steps):
+            raise _damaged("a path %s" % shown(os.fsdecode(path)))
+        name = steps.pop() if steps else b""
+        parent = b"/".join([place, *steps])
+        if parent != self._at or self._folder < 0:
+            folder = os.open(place, FOLDER)
+            try:
+                for step in steps:
+                    inner = os.open(step, FOLDER, dir_fd=folder)
+                    os.close(folder)
+                    folder = inner
+            except BaseException:
+                os.close(folder)
+                raise
+            if self._folder >= 0:
+                os.close(self._folder)
+            self._folder, self._at = folder, parent
+        return self._folder, name
+
+    def _count(self, *, files: int = 0, folders: int = 0, size: int = 0) -> None:
+        seen = self.seen
+        self.seen = Packed(seen.files + files, seen.folders + folders, seen.size + size)
+
+
+def _finish(fd: int, mode: int, time_ns: int) -> None:
+    os.utime(fd, ns=(time_ns, time_ns))
+    os.fchmod(fd, mode)
+
+
+def _write(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
+
+
+def _clear(folder: int) -> None:
+    """Remove everything in a folder that can be removed."""
+    for name in os.listdir(folder):
+        try:
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                os.unlink(name, dir_fd=folder)
+                continue
+            os.chmod(name, 0o700, dir_fd=folder)
+            inner = os.open(name, FOLDER, dir_fd=folder)
+            try:
+                _clear(inner)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=folder)
+        except OSError:
+            pass  # Something of the box itself, such as a mount.
+
+
+def _damaged(what: str) -> Refused:
+    return Refused("invalid_request", "the tree is damaged: %s" % what)
