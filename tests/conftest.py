@@ -3,11 +3,13 @@
 import gc
 import os
 import time
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
 from tests.leftovers import Leftovers
+from tests.s3_server import S3Server
 
 GRACE_S = 10.0
 """Boxes end asynchronously: how long after the last test their traces may still be there."""
@@ -26,6 +28,22 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: looking through it again and again is a good part of a run."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def s3_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.variables.items():
+        monkeypatch.setenv(name, value)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -1,0 +1,1 @@
+"""Checkpoints: copies of sessions that outlive them, and everything that is built on those."""

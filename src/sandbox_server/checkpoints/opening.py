@@ -1,0 +1,75 @@
+"""Opening the store of checkpoints, and keeping it tidy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
+from sandbox_server.checkpoints.checkpoints import Checkpoints
+from sandbox_server.storage.objects import FolderObjects, ObjectStore
+from sandbox_server.tasks import stop
+
+log = structlog.get_logger()
+
+TIDY_EVERY_S = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    where: str
+    """`folder`, `off`, or the address of a bucket."""
+    quota: int
+    retention_s: float
+
+
+@contextlib.asynccontextmanager
+async def open_checkpoints(
+    settings: StoreSettings, folder: Path
+) -> AsyncIterator[Checkpoints | None]:
+    """None if they are off. Raises InvalidRequest, RuntimeUnavailable."""
+    store = open_store(settings.where, folder)
+    if store is None:
+        yield None
+        return
+    checkpoints = Checkpoints(store, quota=settings.quota, retention_s=settings.retention_s)
+    tidying = asyncio.create_task(_tidy(checkpoints))
+    try:
+        yield checkpoints
+    finally:
+        await stop(tidying)
+
+
+def open_store(where: str, folder: Path) -> ObjectStore | None:
+    if where == "off":
+        return None
+    if where == "folder":
+        try:
+            return FolderObjects(folder)
+        except OSError as exc:
+            raise RuntimeUnavailable(
+                f"the folder of checkpoints {folder} cannot be used: {exc}"
+            ) from exc
+    if where.startswith("s3://"):
+        from sandbox_server.storage.s3 import S3Objects
+
+        return S3Objects(where)
+    raise InvalidRequest(
+        f"SANDBOX_CHECKPOINTS {where!r} is neither folder, off, nor s3://BUCKET/PREFIX"
+    )
+
+
+async def _tidy(checkpoints: Checkpoints) -> None:
+    while True:
+        # At another time than other workers with the same store.
+        await asyncio.sleep(TIDY_EVERY_S * random.uniform(0.5, 1.0))
+        try:
+            await checkpoints.tidy()
+        except SandboxError as exc:
+            log.warning("checkpoints.not_tidied", why=exc.message)
