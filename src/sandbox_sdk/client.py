@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sandbox_sdk import transfer
+from sandbox_sdk import checkpoints, transfer
 from sandbox_sdk.artifacts import AsyncArtifactFile
+from sandbox_sdk.checkpoints import CheckpointMethods
 from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
 from sandbox_sdk.documented import takes_options, with_contents
 from sandbox_sdk.errors import CodeFailed, CommandFailed
@@ -76,13 +77,14 @@ METHODS = {
         "upload_file", "upload_bytes", "download_file", "download_bytes", "read_text",
         "write_text", "list_files", "exists", "rename", "artifacts",
     ),
+    "Checkpoints": checkpoints.METHODS,
     "Declared by the operator": ("registry", "call_tool"),
 }  # fmt: skip
 """The methods of a client, as its docstring lists them."""
 
 
 @with_contents(METHODS)
-class AsyncSandboxClient:
+class AsyncSandboxClient(CheckpointMethods):
     """The sandbox of one thread. It is made at its first use.
 
         >>> async def main():
@@ -172,6 +174,9 @@ class AsyncSandboxClient:
         idle_timeout_s: float | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        checkpoint_id: str | None = None,
+        persist: bool = False,
+        checkpoint_every: str | float | None = None,
     ) -> Session:
         """Make the sandbox now, with settings of its own: the first use makes one without them.
 
@@ -188,6 +193,11 @@ class AsyncSandboxClient:
         limits: `memory` and `disk` in bytes or as "2g", `cpus` in cores, `pids` as a number,
             `command_timeout_s` in seconds or as "10m". What is left out is as usual, and nothing
             may be more than the server allows: InvalidRequest names the maximum.
+        checkpoint_id: it begins with the files and the shell state of this checkpoint.
+        persist: when it has been idle for too long it is kept as a checkpoint, and the next use
+            goes on from there; so it does after its box is lost, from the last checkpoint.
+        checkpoint_every: take a checkpoint besides: every so many seconds (300 or "5m"), or every
+            so many commands ("20 commands"), if something happened since.
 
         `status` says whether it existed before, and `not_applied` which of these settings such a
         sandbox does not have: to have them, cleanup() first.
@@ -199,6 +209,9 @@ class AsyncSandboxClient:
             idle_timeout_s=idle_timeout_s,
             provider=provider,
             limits=limits,
+            checkpoint_id=checkpoint_id,
+            persist=persist or None,
+            checkpoint_every=checkpoint_every,
         )
 
     async def session(self) -> SessionInfo:

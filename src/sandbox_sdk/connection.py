@@ -127,6 +127,22 @@ class Connection:
             )
         return session
 
+    @property
+    def backend(self) -> Sandboxes:
+        return self._backend
+
+    async def thread(self) -> tuple[Sandboxes, str]:
+        """The open backend, and the thread of the sandbox to use."""
+        sandboxes, target = await self.ready()
+        if target.thread_id is not None:
+            return sandboxes, target.thread_id
+        return sandboxes, (await sandboxes.session(target)).thread_id
+
+    def has_moved(self, session: Session) -> None:
+        """The thread has another session now."""
+        if self._target is not None and self._target.session_id is not None:
+            self._target = Target(session_id=session.session_id)
+
     def has_ended(self) -> None:
         """The next use makes another one, with the same options."""
         self._made = not self._options

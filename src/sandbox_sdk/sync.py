@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
@@ -17,6 +17,7 @@ from sandbox_sdk.protocol.events import CodeEvent, CommandEvent
 from sandbox_sdk.protocol.models import (
     TERM,
     WORKSPACE,
+    Checkpoint,
     CleanupResult,
     CodeResult,
     CommandList,
@@ -124,6 +125,9 @@ class SandboxClient:
         idle_timeout_s: float | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        checkpoint_id: str | None = None,
+        persist: bool = False,
+        checkpoint_every: str | float | None = None,
     ) -> Session:
         return self._run(
             lambda: self._client.create_session(
@@ -133,6 +137,9 @@ class SandboxClient:
                 idle_timeout_s=idle_timeout_s,
                 provider=provider,
                 limits=limits,
+                checkpoint_id=checkpoint_id,
+                persist=persist,
+                checkpoint_every=checkpoint_every,
             )
         )
 
@@ -147,6 +154,31 @@ class SandboxClient:
 
     def restart(self, *, env: Mapping[str, str] | None = None) -> Session:
         return self._run(lambda: self._client.restart(env=env))
+
+    def checkpoint(
+        self,
+        name: str | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        tmp: bool = True,
+    ) -> Checkpoint:
+        return self._run(lambda: self._client.checkpoint(name, metadata=metadata, tmp=tmp))
+
+    def checkpoints(self, *, limit: int = 100) -> list[Checkpoint]:
+        return self._run(lambda: self._client.checkpoints(limit=limit))
+
+    def delete_checkpoint(self, checkpoint: str | Checkpoint) -> None:
+        self._run(lambda: self._client.delete_checkpoint(checkpoint))
+
+    def rewind(self, checkpoint: str | Checkpoint) -> Session:
+        return self._run(lambda: self._client.rewind(checkpoint))
+
+    def fork(
+        self, into: int | Sequence[str] = 1, *, checkpoint: str | Checkpoint | None = None
+    ) -> list[Self]:
+        made = self._run(lambda: self._client.fork(into, checkpoint=checkpoint))
+        backend = self._client._connection.backend
+        return [type(self)(each.thread_id, backend=backend) for each in made]
 
     def health(self) -> Health:
         return self._run(self._client.health)

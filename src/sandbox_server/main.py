@@ -26,6 +26,7 @@ from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of
+from sandbox_server.checkpoints.opening import open_checkpoints
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
@@ -248,6 +249,9 @@ async def _open_service(
             storage = await stack.enter_async_context(
                 open_storage(state, share.name, settings.stored(), history=registry.history)
             )
+            checkpoints = await stack.enter_async_context(
+                open_checkpoints(settings.checkpoint_store(), state / f"{share.name}.checkpoints")
+            )
             worker = Worker(
                 default.runtime,
                 default.spec,
@@ -264,6 +268,7 @@ async def _open_service(
                 others=others,
                 rules=rules,
                 journal=storage.journal,
+                checkpoints=checkpoints,
             )
             async with worker:
                 await lease.serve(load=worker.load, on_gap=worker.table.vouch)

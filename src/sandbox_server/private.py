@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 _OURS = ("boxes", "uids", "shared", "layers", "history", "lost+found",
-         "*.lock", "*.home", "*.sock", "*.log", "*.artifacts",
+         "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints",
          "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal",
          "*.history", "*.history-wal", "*.history-shm", "*.history-journal")  # fmt: skip
 """Patterns of all names in a state folder."""

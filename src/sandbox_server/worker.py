@@ -16,6 +16,7 @@ from dataclasses import replace
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, Health
 from sandbox_server import __version__
+from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.pool import (
     Environments,
     PooledBoxes,
@@ -26,6 +27,7 @@ from sandbox_server.pool import (
 from sandbox_server.runtime.agent import Fenced
 from sandbox_server.runtime.base import BoxSpec, Enforcement, Runtime
 from sandbox_server.sessions.adoption import AT_ONCE, Adoption
+from sandbox_server.sessions.keeping import Keeper
 from sandbox_server.sessions.lease import Lease, Load
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionMaker
@@ -63,11 +65,12 @@ class Worker:
         others: Sequence[Provider] = (),
         rules: SessionRules | None = None,
         journal: Journal | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """capacity: an Occupancy where several processes share it. owners: see PooledBoxes.
         name: by which sessions ask for the runtime, unless it is its own. others: further runtimes
         that they can ask for. rules: without, sessions have what the spec says. journal: remembers
-        the sessions."""
+        the sessions. checkpoints: keep them; without, there are none."""
         name = name or runtime.name
         self._role = role
         self._owner = spec.owner
@@ -99,7 +102,9 @@ class Worker:
             providers=dict.fromkeys(self._boxes.sources, Enforcement()),
         )
         maker = SessionMaker(self._boxes, lease, registry.ledger, rules)
-        self.table = SessionTable(registry, lease, maker, self._occupancy, SessionNotes(journal))
+        self.table = SessionTable(
+            registry, lease, maker, self._occupancy, SessionNotes(journal), Keeper(checkpoints)
+        )
         self._adoption = Adoption(
             self.table,
             maker,

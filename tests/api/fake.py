@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sandbox_sdk.protocol.errors import (
+    CheckpointNotFound,
     FileMissing,
     KernelMissing,
     NotFound,
@@ -35,6 +36,12 @@ from sandbox_sdk.protocol.models import (
     ArtifactsRequest,
     ArtifactTarget,
     CallToolRequest,
+    Checkpoint,
+    CheckpointDeleted,
+    CheckpointList,
+    CheckpointRequest,
+    CheckpointsRequest,
+    CheckpointTarget,
     CheckRequest,
     CleanupResult,
     CodeFacts,
@@ -55,6 +62,8 @@ from sandbox_sdk.protocol.models import (
     FileEntry,
     FollowCodeRequest,
     FollowRequest,
+    ForkRequest,
+    ForkResult,
     Health,
     Limits,
     ListRequest,
@@ -62,6 +71,7 @@ from sandbox_sdk.protocol.models import (
     RegistryList,
     RenameRequest,
     ResizeRequest,
+    RestoreRequest,
     RunCodeRequest,
     Session,
     SessionInfo,
@@ -154,6 +164,7 @@ class FakeTenants(Tenants):
         self.keep_uploads = True
         self.download_fails_at: int | None = None
         self.kept: list[tuple[str, Artifact]] = []
+        self.checkpointed: list[tuple[str, Checkpoint]] = []
 
     def of(self, tenant: str) -> Sandboxes:
         return _Of(self, tenant)
@@ -177,6 +188,8 @@ class FakeTenants(Tenants):
         thread_id = request.thread_id or f"s-{len(self.live) + 1}"
         if request.provider not in (None, "fake"):
             raise no_provider(request.provider, there=["fake"])
+        if request.checkpoint_id is not None:
+            self.find_checkpoint(tenant, request.checkpoint_id)
         status = "existing" if (tenant, thread_id) in self.live else "created"
         made = self.find(Target(thread_id=thread_id), tenant, make=True)
         return Session.model_validate({**self.described(made), "status": status})
@@ -425,6 +438,51 @@ class FakeTenants(Tenants):
     ) -> StoredSessionDetail:
         found = self.find(Target(session_id=request.session_id), tenant)
         return StoredSessionDetail(**self.stored(found), log=[], artifacts=[])
+
+    def find_checkpoint(self, tenant: str, checkpoint_id: str) -> Checkpoint:
+        for owner, each in self.checkpointed:
+            if (owner, each.checkpoint_id) == (tenant, checkpoint_id):
+                return each
+        raise CheckpointNotFound(f"no checkpoint {checkpoint_id}")
+
+    async def checkpoint(self, tenant: str, request: CheckpointRequest) -> Checkpoint:
+        session = self.find(request, tenant)
+        made = Checkpoint(
+            checkpoint_id=f"cp-{len(self.checkpointed)}", thread_id=session.thread_id,
+            session_id=session.session_id, generation=1, name=request.name,
+            metadata=request.metadata, created_at=NOW, files=1, folders=0, size=1, added=1,
+        )  # fmt: skip
+        self.checkpointed.append((tenant, made))
+        return made
+
+    async def checkpoints(self, tenant: str, request: CheckpointsRequest) -> CheckpointList:
+        found = [each for owner, each in self.checkpointed if owner == tenant]
+        return CheckpointList(checkpoints=found[: request.limit])
+
+    async def get_checkpoint(self, tenant: str, request: CheckpointTarget) -> Checkpoint:
+        return self.find_checkpoint(tenant, request.checkpoint_id)
+
+    async def delete_checkpoint(self, tenant: str, request: CheckpointTarget) -> CheckpointDeleted:
+        found = self.find_checkpoint(tenant, request.checkpoint_id)
+        self.checkpointed.remove((tenant, found))
+        return CheckpointDeleted(checkpoint_id=request.checkpoint_id)
+
+    async def restore(self, tenant: str, request: RestoreRequest) -> Session:
+        self.find_checkpoint(tenant, request.checkpoint_id)
+        return await self.create_session(tenant, CreateSessionRequest(thread_id=request.thread_id))
+
+    async def fork(self, tenant: str, request: ForkRequest) -> ForkResult:
+        if request.checkpoint_id is None:
+            wanted = CheckpointRequest(thread_id=request.thread_id)
+            request = request.model_copy(
+                update={"checkpoint_id": (await self.checkpoint(tenant, wanted)).checkpoint_id}
+            )
+        self.find_checkpoint(tenant, request.checkpoint_id or "")
+        made = [
+            await self.create_session(tenant, CreateSessionRequest(thread_id=thread_id))
+            for thread_id in request.into
+        ]
+        return ForkResult(checkpoint_id=request.checkpoint_id or "", sessions=made)
 
     def stored(self, session: FakeSession) -> dict[str, Any]:
         return {

@@ -41,6 +41,12 @@ FURTHER = [
     ("get", "/artifacts", "artifacts"),
     ("post", "/artifact/delete", "artifacts"),
     ("get", "/artifact", "artifacts"),
+    ("post", "/checkpoints", "checkpoints"),
+    ("get", "/checkpoints", "checkpoints"),
+    ("get", "/checkpoints/{checkpoint_id}", "checkpoints"),
+    ("post", "/checkpoints/delete", "checkpoints"),
+    ("post", "/restore", "checkpoints"),
+    ("post", "/fork", "checkpoints"),
     ("get", "/api/sessions", "platform"),
     ("post", "/api/sessions", "platform"),
     ("get", "/api/sessions/{session_id}", "platform"),
@@ -104,6 +110,7 @@ def test_further_routes_have_tags_of_their_own(document: dict[str, Any]) -> None
         "files",
         "registry",
         "artifacts",
+        "checkpoints",
         "platform",
     ]
 

@@ -17,6 +17,12 @@ from sandbox_sdk.protocol.models import (
     ArtifactsRequest,
     ArtifactTarget,
     CallToolRequest,
+    Checkpoint,
+    CheckpointDeleted,
+    CheckpointList,
+    CheckpointRequest,
+    CheckpointsRequest,
+    CheckpointTarget,
     CheckRequest,
     CleanupResult,
     CodeResult,
@@ -34,11 +40,14 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     ExecuteResult,
     FileEntry,
+    ForkRequest,
+    ForkResult,
     Health,
     ListRequest,
     ListResult,
     RegistryList,
     RenameRequest,
+    RestoreRequest,
     RunCodeRequest,
     Session,
     SessionInfo,
@@ -58,7 +67,12 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import (
     ARTIFACTS,
+    CHECKPOINT,
+    CHECKPOINTS,
     DELETE_ARTIFACT,
+    FORK,
+    GET_CHECKPOINT,
+    RESTORE,
     STORED_SESSION,
     STORED_SESSIONS,
     Ans,
@@ -210,6 +224,44 @@ class ThroughClient(Sandboxes):
     async def _stored_session(self, request: StoredSessionTarget) -> StoredSessionDetail:
         return await self._backend.call(STORED_SESSION, request)
 
+    async def _checkpoint(self, request: CheckpointRequest) -> Checkpoint:
+        if request.idempotency_key is not None:  # A client has one of its own for every call.
+            return await self._backend.call(CHECKPOINT, request)
+        options = {"metadata": request.metadata, "tmp": request.tmp}
+        return await self.client(request).checkpoint(request.name, **options)  # type: ignore[no-any-return]
+
+    async def _checkpoints(self, request: CheckpointsRequest) -> CheckpointList:
+        if request.thread_id is None:  # A client knows its own thread alone.
+            return await self._backend.call(CHECKPOINTS, request)
+        client = self.client(Target(thread_id=request.thread_id))
+        return CheckpointList(checkpoints=await client.checkpoints(limit=request.limit))
+
+    async def _get_checkpoint(self, request: CheckpointTarget) -> Checkpoint:
+        return await self._backend.call(GET_CHECKPOINT, request)
+
+    async def _delete_checkpoint(self, request: CheckpointTarget) -> CheckpointDeleted:
+        await self.client().delete_checkpoint(request.checkpoint_id)
+        return CheckpointDeleted(checkpoint_id=request.checkpoint_id)
+
+    async def _restore(self, request: RestoreRequest) -> Session:
+        if request.idempotency_key is not None:
+            return await self._backend.call(RESTORE, request)
+        client = self.client(Target(thread_id=request.thread_id))
+        return await client.rewind(request.checkpoint_id)  # type: ignore[no-any-return]
+
+    async def _fork(self, request: ForkRequest) -> ForkResult:
+        if request.thread_id is None or request.idempotency_key is not None:
+            return await self._backend.call(FORK, request)
+        made = await self.client(Target(thread_id=request.thread_id)).fork(request.into)
+        infos = [await each.session() for each in made]
+        for each in made:
+            await each.close()
+        newest = await self._backend.checkpoints(thread_id=request.thread_id, limit=1)
+        return ForkResult(
+            checkpoint_id=newest.checkpoints[0].checkpoint_id,
+            sessions=[Session.model_validate(info.model_dump()) for info in infos],
+        )
+
     async def _session(self, target: Target) -> SessionInfo:
         return await self.client(target).session()  # type: ignore[no-any-return]
 
@@ -245,6 +297,11 @@ class InThreads:
 
         async def call(*args: Any, **options: Any) -> Any:
             done = await self._in_thread(lambda: method(*args, **options))
+            if isinstance(done, list):
+                return [
+                    InThreads(each, self._threads) if isinstance(each, SandboxClient) else each
+                    for each in done
+                ]
             return InThreads(done, self._threads) if isinstance(done, Process) else done
 
         return call

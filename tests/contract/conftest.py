@@ -11,7 +11,7 @@ import pytest
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.contract.processes_server import ProcessesServer
-from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways
+from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways, with_checkpoints
 from tests.run import run_owner
 
 __all__ = ["make_runtime", "sandboxes", "stand"]
@@ -34,6 +34,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 inside="inside" in marks,
             )
         )
+        if "checkpoints" in marks and "one_way" not in marks:
+            found = with_checkpoints(RUNTIMES, found)
         metafunc.parametrize("way", found, ids=str)
 
 

@@ -22,6 +22,8 @@ from sandbox_server import fleet
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
 from sandbox_server.api.server import bound, url_of
+from sandbox_server.checkpoints.checkpoints import Checkpoints
+from sandbox_server.checkpoints.opening import StoreSettings, open_checkpoints
 from sandbox_server.fleet import (
     Directory,
     RedisLease,
@@ -50,6 +52,7 @@ from tests.contract.processes_server import ProcessesServer
 from tests.contract.scripted import write_script
 from tests.fleet.redis_server import RedisServer, redis_program
 from tests.run import run_owner
+from tests.s3_server import S3Server
 
 LIMITS = Limits(
     memory_bytes=512 << 20,
@@ -68,6 +71,8 @@ STORED = StorageLimits(
     artifact_retention_s=3600,
 )
 
+CHECKPOINTS = StoreSettings(where="folder", quota=64 << 20, retention_s=3600)
+
 MOST: LimitOptions = {"memory": "1g", "cpus": 2.0, "pids": 512, "disk": "2g"}
 """What a session can ask for, of every stand."""
 CAPACITY = 3
@@ -81,9 +86,11 @@ class Way:
 
     runtime: str
     name: str
+    store: str = "folder"
+    """Where checkpoints are kept."""
 
     def __str__(self) -> str:
-        return f"{self.name}-{self.runtime}"
+        return f"{self.name}-{self.runtime}" + (f"-{self.store}" if self.store != "folder" else "")
 
 
 def fleet_way(runtimes: list[str]) -> list[Way]:
@@ -107,6 +114,14 @@ def ways(runtimes: list[str], *, wire: bool, bash: bool, inside: bool) -> list[W
             names += ["async-local", "sync-local", "async-remote", "sync-remote"]
         found += [Way(fastest, name) for name in names]
     return found if bash else [*found, Way("memory", "fake")]
+
+
+def with_checkpoints(runtimes: list[str], found: list[Way]) -> list[Way]:
+    """Files are read and written inside a box, so gVisor matters, and there are two stores."""
+    inside = [Way("gvisor", "http")] if "gvisor" in runtimes else []
+    servers = [way for way in found if way.name in ("service", "http", "routed")]
+    fastest = next((name for name in _FASTEST_FIRST if name in runtimes), "")
+    return found + inside + [replace(w, store="s3") for w in servers if w.runtime == fastest]
 
 
 class Place(Protocol):
@@ -141,13 +156,16 @@ async def open_stand(
     limits: Limits = LIMITS,
     declared: LiveRegistry | None = None,
     spec: BoxSpec | None = None,
+    checkpoints_in: str = "folder",
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
+    store = replace(CHECKPOINTS, where=checkpoints_in)
     spec = replace(spec or BoxSpec(owner=""), owner=lease.worker, deadman_s=300)
     with tempfile.TemporaryDirectory() as folder:
         async with (
             open_storage(Path(folder), lease.worker, STORED, history=registry.history) as storage,
-            _open_stand(runtime, standing, storage, limits, declared, spec) as stand,
+            open_checkpoints(store, Path(folder) / "checkpoints") as checkpoints,
+            _open_stand(runtime, standing, storage, limits, declared, spec, checkpoints) as stand,
         ):
             yield stand
 
@@ -160,6 +178,7 @@ async def _open_stand(
     limits: Limits,
     declared: LiveRegistry | None,
     spec: BoxSpec,
+    checkpoints: Checkpoints | None,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
     rules = SessionRules(
@@ -181,6 +200,7 @@ async def _open_stand(
         tick_s=0.2,
         rules=rules,
         journal=storage.journal,
+        checkpoints=checkpoints,
     )
     async with worker:
         await lease.serve(load=worker.load, on_gap=worker.table.vouch)
@@ -237,6 +257,7 @@ async def routed_stand(
     settled: bool = True,
     patience_s: float = 10,
     spec: BoxSpec | None = None,
+    checkpoints_in: str = "folder",
 ) -> AsyncIterator[RoutedStand]:
     """client → coordinator → worker, with a real Redis between them. `settled`: as if that had been
     up for long; a new one is not believed at once."""
@@ -260,7 +281,9 @@ async def routed_stand(
         await stack.enter_async_context(lease)
         history = RedisHistory(store, STORED.history)
         standing = RedisRegistry(index, lease, history=history), lease
-        stand = await stack.enter_async_context(open_stand(runtime, standing, spec=spec))
+        stand = await stack.enter_async_context(
+            open_stand(runtime, standing, spec=spec, checkpoints_in=checkpoints_in)
+        )
         keys = ApiKeys([], fleet_key="fleet", of_worker=True)
         await stack.enter_async_context(served(stand.service, listener, keys=keys))
 
@@ -343,19 +366,27 @@ async def stand(way: Way, state_dir: Path, request: pytest.FixtureRequest) -> As
     if way.name == "fake":
         yield FakeStand()
         return
+    where = way.store
+    if where == "s3":
+        server: S3Server = request.getfixturevalue("s3")
+        request.getfixturevalue("s3_credentials")
+        where = server.url_of(uuid.uuid4().hex[:8])
     async with make_runtime(way.runtime, state_dir) as runtime:
         if way.name.endswith("local"):
             async with local_stand(runtime, state_dir / uuid.uuid4().hex[:8]) as made:
                 yield made
         elif way.name == "processes":
-            server: ProcessesServer = request.getfixturevalue("processes_server")
-            async with processes_stand(server, runtime) as several:
+            processes: ProcessesServer = request.getfixturevalue("processes_server")
+            async with processes_stand(processes, runtime) as several:
                 yield several
         elif way.name == "routed":
-            async with routed_stand(runtime, state_dir) as routed:
+            async with routed_stand(runtime, state_dir, checkpoints_in=where) as routed:
                 yield routed
         else:
-            async with lone_standing() as standing, open_stand(runtime, standing) as opened:
+            async with (
+                lone_standing() as standing,
+                open_stand(runtime, standing, checkpoints_in=where) as opened,
+            ):
                 yield opened
 
 

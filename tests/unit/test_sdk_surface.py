@@ -33,21 +33,21 @@ EVENTS = [
     "OutputEvent", "ResultEvent", "StartEvent",
 ]  # fmt: skip
 RESULTS = [
-    "AgentEntry", "AgentInfo", "Artifact", "ArtifactProblem", "CleanupResult", "CodeError",
-    "CodeResult", "CommandInfo", "CommandList", "Context", "EnvironmentEntry",
-    "ExecuteResult", "FileEntry", "Health", "Limits", "ListResult", "RegistryList", "Result",
-    "RunningCommand", "Session", "SessionInfo", "SessionList", "SessionSummary", "SessionUsage",
-    "StdinReceipt", "ToolAnswer", "ToolInfo", "UploadResult", "Verdict",
+    "AgentEntry", "AgentInfo", "Artifact", "ArtifactProblem", "Checkpoint", "CheckpointList",
+    "CleanupResult", "CodeError", "CodeResult", "CommandInfo", "CommandList", "Context",
+    "EnvironmentEntry", "ExecuteResult", "FileEntry", "ForkResult", "Health", "Limits",
+    "ListResult", "RegistryList", "Result", "Resumed", "RunningCommand", "Session", "SessionInfo",
+    "SessionList", "SessionSummary", "SessionUsage", "StdinReceipt", "ToolAnswer", "ToolInfo",
+    "UploadResult", "Verdict",
 ]  # fmt: skip
 ERRORS = [
-    "Capacity", "CodeFailed", "CommandFailed", "CommandRejected", "ContextLost",
-    "ContextNotFound", "DiskFull", "EnvironmentBuilding",
-    "EnvironmentFailed", "FileMissing", "FileTooLarge",
-    "Forbidden", "IdempotencyMismatch", "Internal", "InvalidPath", "InvalidRequest",
-    "InvalidThreadId", "KernelFailed", "KernelMissing", "MethodNotAllowed", "Misdirected",
-    "NotFound", "RateLimited", "RequestTimeout",
-    "RuntimeUnavailable", "SandboxError", "SessionLost", "SessionNotFound", "StdinClosed",
-    "TransferCorrupted", "Unauthorized", "Unavailable", "Unreachable",
+    "Capacity", "CheckpointDamaged", "CheckpointNotFound", "CodeFailed", "CommandFailed",
+    "CommandRejected", "Conflict", "ContextLost", "ContextNotFound", "DiskFull",
+    "EnvironmentBuilding", "EnvironmentFailed", "FileMissing", "FileTooLarge", "Forbidden",
+    "IdempotencyMismatch", "Internal", "InvalidPath", "InvalidRequest", "InvalidThreadId",
+    "KernelFailed", "KernelMissing", "MethodNotAllowed", "Misdirected", "NotFound", "RateLimited",
+    "RequestTimeout", "RuntimeUnavailable", "SandboxError", "SessionLost", "SessionNotFound",
+    "StdinClosed", "TransferCorrupted", "Unauthorized", "Unavailable", "Unreachable",
 ]  # fmt: skip
 
 

@@ -49,6 +49,9 @@ class LocalSettings(TypedDict, total=False):
     max_pool_size: int
     artifact_quota: int | str
     artifact_retention: float | str
+    checkpoints: str
+    checkpoint_quota: int | str
+    checkpoint_retention: float | str
     history_retention: float | str
     history_sessions: int
     history_commands: int

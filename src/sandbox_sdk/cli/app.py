@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from sandbox_sdk import plugins
-from sandbox_sdk.cli import artifacts, code, commands, copy, mcp, run, sessions, shell, top
+from sandbox_sdk.cli import (
+    artifacts,
+    checkpoints,
+    code,
+    commands,
+    copy,
+    mcp,
+    run,
+    sessions,
+    shell,
+    top,
+)
 
 app = typer.Typer(
     name="sandbox",
@@ -33,6 +44,10 @@ _COMMANDS: list[Callable[..., None]] = [
     sessions.rm,
     copy.cp,
     artifacts.artifacts,
+    checkpoints.checkpoint,
+    checkpoints.checkpoints,
+    checkpoints.rewind,
+    checkpoints.fork,
     sessions.health,
     mcp.mcp,
 ]

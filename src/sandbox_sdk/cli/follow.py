@@ -23,6 +23,8 @@ from sandbox_sdk.protocol.events import (
     OutputEvent,
     StartEvent,
 )
+from sandbox_sdk.protocol.models import Resumed
+from sandbox_sdk.units import duration_text
 
 Show = Callable[[CommandEvent], None]
 
@@ -44,12 +46,23 @@ def _show_text(event: CommandEvent) -> None:
         note(f"{event.next_offset - event.offset} bytes of output are no longer kept")
     elif isinstance(event, StartEvent) and event.session_state == "recreated":
         note("the box of this thread was lost with its files; this is a new one")
+    elif isinstance(event, StartEvent) and event.resumed is not None:
+        note(resumed_text(event.resumed))
     elif isinstance(event, ExitEvent):
         if event.timed_out:
             note("the command ran into its --timeout and was ended")
         elif event.reason == "oom":
             note("the command ran out of memory and was ended")
         show_hint(event.hint)
+
+
+def resumed_text(resumed: Resumed) -> str:
+    if resumed.complete:
+        return "this thread was kept as a checkpoint and goes on; processes are not in one"
+    return (
+        "the box of this thread was lost; it goes on from a checkpoint of"
+        f" {duration_text(round(resumed.age_s))} ago, and what happened since is gone"
+    )
 
 
 def show_hint(hint: str | None) -> None:

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 
 from sandbox_sdk import errors
 from sandbox_sdk.protocol.errors import size_text
-from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, USER, WORKSPACE, ExecuteResult, Limits
+from sandbox_sdk.protocol.models import (
+    MAX_TIMEOUT_S,
+    USER,
+    WORKSPACE,
+    ExecuteResult,
+    Limits,
+    Resumed,
+)
+from sandbox_sdk.units import duration_text
 
 OUTPUTS = "/tmp/outputs"
 """Where the whole of a shortened output is saved: outside of the workspace."""
@@ -95,6 +103,8 @@ def present(
     parts = [REPLAYED] if result.replayed else []
     if result.session_state == "recreated":
         parts.append(RECREATED)
+    if result.resumed is not None:
+        parts.append(resumed_note(result.resumed))
     parts.append(_shown(clean(result.output, options), options, saved_as) or "(no output)")
     if result.truncated:
         parts.append(
@@ -105,6 +115,20 @@ def present(
         parts.append(f"[hint: {result.hint}]")
     parts.append(_ending(result))
     return "\n".join(parts)
+
+
+def resumed_note(resumed: Resumed) -> str:
+    """What a model has to know of a sandbox that went on from a checkpoint."""
+    if resumed.complete:
+        return (
+            "Note: your sandbox was put aside and is back: files, variables and the working"
+            " directory are as they were; background processes are gone."
+        )
+    return (
+        "Note: your sandbox was lost and goes on from a checkpoint taken"
+        f" {duration_text(round(resumed.age_s))} ago. What you did after that is gone, and so are"
+        " background processes: look what is there before you go on."
+    )
 
 
 def explain(error: errors.SandboxError) -> str:

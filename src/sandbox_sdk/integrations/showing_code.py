@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sandbox_sdk.integrations.presenting import RECREATED, REPLAYED, Presenting, clean, shorten
+from sandbox_sdk.integrations.presenting import (
+    RECREATED,
+    REPLAYED,
+    Presenting,
+    clean,
+    resumed_note,
+    shorten,
+)
 from sandbox_sdk.protocol.models import CodeResult, Result, ToolImage
 
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -33,6 +40,8 @@ def present_code(result: CodeResult, *, options: Presenting | None = None) -> st
     parts = [REPLAYED] if result.replayed else []
     if result.session_state == "recreated":
         parts.append(RECREATED)
+    if result.resumed is not None:
+        parts.append(resumed_note(result.resumed))
     if result.context_state == "restarted":
         parts.append(_STATES["restarted"])
     if result.late_output:

@@ -12,9 +12,11 @@
     ├── NotFound                  404
     │   ├── SessionNotFound       404  session_not_found
     │   ├── ContextNotFound       404  context_not_found
+    │   ├── CheckpointNotFound    404  checkpoint_not_found
     │   └── FileMissing           404  file_not_found
     ├── MethodNotAllowed          405  method_not_allowed
     ├── RequestTimeout            408  request_timeout
+    ├── Conflict                  409  conflict
     ├── IdempotencyMismatch       409  idempotency_mismatch
     ├── StdinClosed               409  stdin_closed
     ├── SessionLost               410  session_lost
@@ -22,6 +24,7 @@
     ├── FileTooLarge              413  file_too_large
     ├── Misdirected               421  misdirected
     ├── EnvironmentFailed         424  environment_failed
+    ├── CheckpointDamaged         424  checkpoint_damaged
     ├── DiskFull                  507  disk_full
     ├── Unavailable               503
     │   ├── RateLimited           429  rate_limited
@@ -135,6 +138,12 @@ class ContextNotFound(NotFound):
     code = "context_not_found"
 
 
+class CheckpointNotFound(NotFound):
+    """There is no such checkpoint, or no more."""
+
+    code = "checkpoint_not_found"
+
+
 class FileMissing(NotFound):
     code = "file_not_found"
 
@@ -153,6 +162,13 @@ class RequestTimeout(SandboxError):
 
     code = "request_timeout"
     status = 408
+
+
+class Conflict(SandboxError):
+    """Something else is going on that keeps the call from being carried out."""
+
+    code = "conflict"
+    status = 409
 
 
 class IdempotencyMismatch(SandboxError):
@@ -177,7 +193,7 @@ class SessionLost(SandboxError):
     def of(cls, session_id: str, *, generation: int) -> Self:
         return cls(
             f"session {session_id} is lost: its box and its files are gone; a call with its"
-            " thread_id starts a new one",
+            " thread_id starts a new one, from its last checkpoint if it persists",
             generation=generation,
         )
 
@@ -214,6 +230,13 @@ class EnvironmentFailed(SandboxError):
     the `log`, and `retry_after_s` until when the server does not try again."""
 
     code = "environment_failed"
+    status = 424
+
+
+class CheckpointDamaged(SandboxError):
+    """What is stored of a checkpoint is not what was taken. Nothing was replaced by it."""
+
+    code = "checkpoint_damaged"
     status = 424
 
 

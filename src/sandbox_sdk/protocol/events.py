@@ -14,9 +14,16 @@ from sandbox_sdk.protocol.models import (
     CodeResult,
     Model,
     Result,
+    Resumed,
     SessionState,
 )
-from sandbox_sdk.protocol.models.commands import ARTIFACT_PROBLEMS, ARTIFACTS, HINT, REPLAYED
+from sandbox_sdk.protocol.models.commands import (
+    ARTIFACT_PROBLEMS,
+    ARTIFACTS,
+    HINT,
+    REPLAYED,
+    RESUMED,
+)
 
 
 class StartEvent(Model):
@@ -26,6 +33,7 @@ class StartEvent(Model):
     session_id: str
     generation: int
     session_state: SessionState
+    resumed: Resumed | None = Field(None, description=RESUMED)
 
 
 class OutputEvent(Model):
@@ -68,12 +76,12 @@ class ExitEvent(Model):
     session_id: str
     generation: int
     session_state: SessionState
+    resumed: Resumed | None = Field(None, description=RESUMED)
 
     def of(self, start: StartEvent) -> ExitEvent:
         """The exit with what only the start of a command says of the call: one that is followed
         over a second connection was begun before."""
-        update = {"replayed": start.replayed, "session_state": start.session_state}
-        return self.model_copy(update=update)
+        return self.model_copy(update=_said_at(start))
 
 
 CommandEvent = StartEvent | OutputEvent | GapEvent | ExitEvent
@@ -103,8 +111,11 @@ class EndEvent(CodeFacts):
 
     def of(self, start: StartEvent) -> EndEvent:
         """See ExitEvent.of()."""
-        update = {"replayed": start.replayed, "session_state": start.session_state}
-        return self.model_copy(update=update)
+        return self.model_copy(update=_said_at(start))
+
+
+def _said_at(start: StartEvent) -> dict[str, object]:
+    return {name: getattr(start, name) for name in ("replayed", "session_state", "resumed")}
 
 
 CodeEvent = StartEvent | OutputEvent | GapEvent | ResultEvent | CodeErrorEvent | EndEvent

@@ -8,7 +8,7 @@ have methods of their own in sandboxes.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -20,7 +20,8 @@ Ans = TypeVar("Ans", bound=models.Model)
 
 Scope = Literal["use", "read", "public"]
 Tag = Literal[
-    "sandboxes", "code", "commands", "sessions", "files", "registry", "artifacts", "platform"
+    "sandboxes", "code", "commands", "sessions", "files", "registry", "artifacts", "platform",
+    "checkpoints",
 ]  # fmt: skip
 
 OF_SESSION = (errors.SessionNotFound, errors.SessionLost)
@@ -43,6 +44,7 @@ OF_CODE = (
     errors.ContextNotFound,
     errors.Capacity,
 )
+OF_CHECKPOINT = (errors.CheckpointNotFound, errors.CheckpointDamaged)
 OF_CONTEXT = (*OF_SESSION, errors.ContextNotFound, errors.ContextLost)
 
 
@@ -55,7 +57,13 @@ def never(_request: Any) -> bool:
 
 
 _Keyed = TypeVar(
-    "_Keyed", bound=models.ExecuteRequest | models.RunCodeRequest | models.CallToolRequest
+    "_Keyed",
+    bound=models.ExecuteRequest
+    | models.RunCodeRequest
+    | models.CallToolRequest
+    | models.CheckpointRequest
+    | models.RestoreRequest
+    | models.ForkRequest,
 )
 
 
@@ -98,6 +106,9 @@ class Operation(Generic[Req, Ans]):
         return f"<Operation {self.name}>"
 
 
+Handlers = Mapping[Operation[Any, Any], Callable[[str, Any], Awaitable[Any]]]
+"""The function for each operation; it takes the tenant and the request."""
+
 CREATE_SESSION = Operation(
     name="create_session",
     method="POST",
@@ -111,7 +122,7 @@ CREATE_SESSION = Operation(
     # Without a thread_id each call makes another.
     repeatable=lambda request: request.thread_id is not None,
     status=lambda session: 201 if session.status == "created" else 200,
-    errors=(errors.Capacity, errors.EnvironmentBuilding, errors.EnvironmentFailed),
+    errors=(errors.Capacity, errors.EnvironmentBuilding, errors.EnvironmentFailed, *OF_CHECKPOINT),
 )
 EXECUTE = Operation(
     name="execute",
@@ -427,10 +438,94 @@ STORED_SESSION = Operation(
     scope="read",
     errors=(errors.SessionNotFound,),
 )
+CHECKPOINT = Operation(
+    name="checkpoint",
+    method="POST",
+    path="/checkpoints",
+    request=models.CheckpointRequest,
+    answer=models.Checkpoint,
+    summary="Take a checkpoint",
+    description="Copy the files and the shell state of a session. What runs is paused meanwhile, "
+    "goes on afterwards, and is not in the copy. The session is not made where there is none.",
+    tag="checkpoints",
+    repeatable=lambda request: request.idempotency_key is not None,
+    prepare=keyed,
+    errors=(*OF_SESSION, errors.Conflict, errors.IdempotencyMismatch, errors.DiskFull),
+)
+CHECKPOINTS = Operation(
+    name="checkpoints",
+    method="GET",
+    path="/checkpoints",
+    request=models.CheckpointsRequest,
+    answer=models.CheckpointList,
+    summary="See which checkpoints there are",
+    description="The checkpoints of one thread or of all, newest first; also of threads whose "
+    "session has ended.",
+    tag="checkpoints",
+    scope="read",
+)
+GET_CHECKPOINT = Operation(
+    name="get_checkpoint",
+    method="GET",
+    path="/checkpoints/{checkpoint_id}",
+    request=models.CheckpointTarget,
+    answer=models.Checkpoint,
+    summary="See what a checkpoint is",
+    description="One checkpoint.",
+    tag="checkpoints",
+    scope="read",
+    errors=OF_CHECKPOINT,
+)
+DELETE_CHECKPOINT = Operation(
+    name="delete_checkpoint",
+    method="POST",
+    path="/checkpoints/delete",
+    request=models.CheckpointTarget,
+    answer=models.CheckpointDeleted,
+    summary="Delete a checkpoint",
+    description="Delete a checkpoint. Threads that began with it, and other checkpoints, stay as "
+    "they are.",
+    tag="checkpoints",
+    # The second time it would say that there is no such checkpoint.
+    repeatable=never,
+    errors=(errors.CheckpointNotFound,),
+)
+RESTORE = Operation(
+    name="restore",
+    method="POST",
+    path="/restore",
+    request=models.RestoreRequest,
+    answer=models.Session,
+    summary="Take a thread back to a checkpoint",
+    description="The thread gets a new session with the files and the shell state of a "
+    "checkpoint. The session it has ends, with its processes, once the new one is there; if that "
+    "fails, nothing has changed.",
+    tag="checkpoints",
+    creates=True,
+    repeatable=lambda request: request.idempotency_key is not None,
+    prepare=keyed,
+    errors=(*OF_CHECKPOINT, errors.IdempotencyMismatch, errors.Capacity),
+)
+FORK = Operation(
+    name="fork",
+    method="POST",
+    path="/fork",
+    request=models.ForkRequest,
+    answer=models.ForkResult,
+    summary="Begin threads from another one",
+    description="New threads that begin with the files and the shell state of a thread as it is "
+    "now, or of a checkpoint. A thread that was made by the same call before is answered as it is.",
+    tag="checkpoints",
+    repeatable=lambda request: request.idempotency_key is not None,
+    prepare=keyed,
+    errors=(*OF_SESSION, *OF_CHECKPOINT, errors.Conflict, errors.DiskFull, errors.Capacity),
+)
 
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
     RUN_CODE, CONTEXTS, CREATE_CONTEXT, RESTART_CONTEXT, REMOVE_CONTEXT, INTERRUPT_CONTEXT,
     RESULT, COMMANDS, SIGNAL, STDIN, RESIZE, SESSIONS, RENAME, REGISTRY, CALL_TOOL,
-    ARTIFACTS, DELETE_ARTIFACT, STORED_SESSIONS, STORED_SESSION,
+    ARTIFACTS, DELETE_ARTIFACT,
+    CHECKPOINT, CHECKPOINTS, GET_CHECKPOINT, DELETE_CHECKPOINT, RESTORE, FORK,
+    STORED_SESSIONS, STORED_SESSION,
 )  # fmt: skip

@@ -248,6 +248,37 @@ class Sandboxes(ABC):
         request = models.checked(models.StoredSessionTarget, session_id=session_id)
         return await self.call(op.STORED_SESSION, request)
 
+    # Checkpoints
+
+    async def checkpoint(self, request: models.CheckpointRequest) -> models.Checkpoint:
+        """Copy the files and the shell state of a session. Raises DiskFull, Conflict."""
+        return await self.call(op.CHECKPOINT, request)
+
+    async def checkpoints(
+        self, *, thread_id: str | None = None, limit: int = 100
+    ) -> models.CheckpointList:
+        """The checkpoints of one thread or of all, newest first."""
+        request = models.checked(models.CheckpointsRequest, thread_id=thread_id, limit=limit)
+        return await self.call(op.CHECKPOINTS, request)
+
+    async def get_checkpoint(self, checkpoint_id: str) -> models.Checkpoint:
+        """Raises CheckpointNotFound."""
+        request = models.checked(models.CheckpointTarget, checkpoint_id=checkpoint_id)
+        return await self.call(op.GET_CHECKPOINT, request)
+
+    async def delete_checkpoint(self, checkpoint_id: str) -> models.CheckpointDeleted:
+        """Raises CheckpointNotFound."""
+        request = models.checked(models.CheckpointTarget, checkpoint_id=checkpoint_id)
+        return await self.call(op.DELETE_CHECKPOINT, request)
+
+    async def restore(self, request: models.RestoreRequest) -> models.Session:
+        """Take a thread back to a checkpoint. Raises CheckpointNotFound, CheckpointDamaged."""
+        return await self.call(op.RESTORE, request)
+
+    async def fork(self, request: models.ForkRequest) -> models.ForkResult:
+        """Begin threads from another one, or from a checkpoint. Raises Conflict."""
+        return await self.call(op.FORK, request)
+
 
 class Tenants(ABC):
     """The sandboxes of all tenants. The same thread_id of two tenants is two threads, and a tenant

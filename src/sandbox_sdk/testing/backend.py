@@ -37,6 +37,7 @@ from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes
 from sandbox_sdk.testing import code
 from sandbox_sdk.testing.agents import FakeRegistry, FakeTool, ToolAnswering
 from sandbox_sdk.testing.answers import Answering, FakeAnswer, FakeCall, Script, answer_to
+from sandbox_sdk.testing.checkpoints import FakeCheckpoints
 from sandbox_sdk.testing.commands import FakeCommand
 from sandbox_sdk.testing.files import FakeFiles, resolve
 from sandbox_sdk.testing.sessions import RUNTIME, WORKER, End, FakeSession, FakeSessions, Wanted
@@ -94,6 +95,7 @@ class FakeBackend(Sandboxes):
         self._script: Script = []
         self._registry = FakeRegistry()
         self._artifacts = FakeArtifacts()
+        self._checkpoints = FakeCheckpoints(self._sessions)
         self._handlers: Mapping[Operation[Any, Any], Callable[[Any], Awaitable[Any]]] = {
             op.CREATE_SESSION: self._create_session,
             op.SESSION: self._session,
@@ -121,6 +123,12 @@ class FakeBackend(Sandboxes):
             op.DELETE_ARTIFACT: self._delete_artifact,
             op.STORED_SESSIONS: self._stored_sessions,
             op.STORED_SESSION: self._stored_session,
+            op.CHECKPOINT: self._checkpoint,
+            op.CHECKPOINTS: self._list_checkpoints,
+            op.GET_CHECKPOINT: self._get_checkpoint,
+            op.DELETE_CHECKPOINT: self._delete_checkpoint,
+            op.RESTORE: self._restore,
+            op.FORK: self._fork,
         }
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
@@ -192,19 +200,26 @@ class FakeBackend(Sandboxes):
     async def _create_session(self, request: models.CreateSessionRequest) -> models.Session:
         own_id = str(uuid.uuid4())
         agent = None if request.agent is None else self._registry.agent(request.agent)
+        wanted = Wanted(
+            env=request.env,
+            environment=request.environment,
+            agent=agent,
+            idle_timeout_s=request.idle_timeout_s,
+            provider=request.provider,
+            limits=request.limits.given(),
+            persist=request.persist,
+        )
+        if request.checkpoint_id is not None:
+            before = vars(self._checkpoints.wanted(request.checkpoint_id))
+            given = {name: value for name, value in vars(wanted).items() if value}
+            wanted = Wanted(**{**before, "persist": False, **given})
         session, state = self._sessions.open(
-            models.Target(thread_id=request.thread_id or own_id),
-            Wanted(
-                env=request.env,
-                environment=request.environment,
-                agent=agent,
-                idle_timeout_s=request.idle_timeout_s,
-                provider=request.provider,
-                limits=request.limits.given(),
-            ),
+            models.Target(thread_id=request.thread_id or own_id), wanted
         )
         if request.thread_id is None:
             session.session_id = own_id
+        if request.checkpoint_id is not None and state != "live":
+            self._checkpoints.fill(session, request.checkpoint_id)
         if state != "live":
             return self._told(session, "created")
         ignored = {"not_applied": session.not_applied(request)}
@@ -484,6 +499,31 @@ class FakeBackend(Sandboxes):
         kept = self._artifacts.find(wanted).artifacts
         return stored_detail(self._sessions.all(), request.session_id, kept)
 
+    # Checkpoints
+
+    async def _checkpoint(self, request: models.CheckpointRequest) -> models.Checkpoint:
+        return self._checkpoints.take(request)
+
+    async def _list_checkpoints(self, request: models.CheckpointsRequest) -> models.CheckpointList:
+        return self._checkpoints.find(request)
+
+    async def _get_checkpoint(self, request: models.CheckpointTarget) -> models.Checkpoint:
+        return self._checkpoints.get(request)
+
+    async def _delete_checkpoint(
+        self, request: models.CheckpointTarget
+    ) -> models.CheckpointDeleted:
+        return self._checkpoints.delete(request)
+
+    async def _restore(self, request: models.RestoreRequest) -> models.Session:
+        session, again = self._checkpoints.restore(request)
+        return self._told(session, "existing" if again else "created")
+
+    async def _fork(self, request: models.ForkRequest) -> models.ForkResult:
+        checkpoint_id, made = self._checkpoints.fork(request)
+        told = [self._told(session, "created") for session in made]
+        return models.ForkResult(checkpoint_id=checkpoint_id, sessions=told)
+
 
 async def _ended(session: FakeSession, command: FakeCommand) -> None:
     """Wait for the end. Raises SessionNotFound or SessionLost if the session ends first."""
@@ -499,6 +539,7 @@ def _life(session: FakeSession, state: models.SessionState) -> dict[str, Any]:
         "session_id": session.session_id,
         "generation": session.generation,
         "session_state": state,
+        "resumed": session.resumed if state == "resumed" else None,
     }
 
 

@@ -43,6 +43,16 @@ class FakeFiles(MutableMapping[str, bytes]):
     def __len__(self) -> int:
         return len(self._files)
 
+    def copy(self, *, without: str | None = None) -> FakeFiles:
+        """without: the beginning of paths that are left out."""
+        made = FakeFiles()
+        made._files = {
+            path: content
+            for path, content in self._files.items()
+            if without is None or not path.startswith(without)
+        }
+        return made
+
     def is_folder(self, path: str) -> bool:
         real = resolve(path)
         return real in PLACES or any(name.startswith(real + "/") for name in self._files)

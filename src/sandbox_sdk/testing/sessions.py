@@ -19,6 +19,7 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     Limits,
     LimitValues,
+    Resumed,
     SessionState,
     SessionSummary,
     Target,
@@ -47,6 +48,7 @@ class Wanted:
     idle_timeout_s: float | None = None
     provider: str | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
+    persist: bool = False
 
 
 @dataclass
@@ -68,6 +70,10 @@ class FakeSession:
     last_used: float = field(default_factory=time.monotonic)
     ended: End | None = None
     wanted: Wanted = field(default_factory=Wanted)
+    checkpoint_id: str | None = None
+    """The one it began with, or the last one that was taken of it."""
+    began_with: str | None = None
+    resumed: Resumed | None = None
 
     @property
     def sandbox_id(self) -> str:
@@ -142,6 +148,8 @@ class FakeSession:
             "env": bool(request.env) and request.env != self.env,
             "idle_timeout_s": request.idle_timeout_s not in (None, self.idle_timeout_s),
             "provider": request.provider not in (None, self.provider),
+            "checkpoint_id": request.checkpoint_id not in (None, self.began_with),
+            "persist": request.persist and not self.wanted.persist,
         }
         has = cast("dict[str, float]", self.limits)
         asked = request.limits.given()
@@ -228,6 +236,11 @@ class FakeSessions:
             wanted=wanted,
         )
         self._all.append(session)
+        if before is not None and before.ended is End.EXPIRED and before.wanted.persist:
+            session.files, session.cwd = before.files, before.cwd
+            kept = f"cp-{before.session_id[:8]}"
+            session.resumed = Resumed(checkpoint_id=kept, age_s=0.0, complete=True)
+            return session, "resumed"
         return session, "recreated" if _was_lost(before) else "created"
 
     def agent(self, target: Target) -> AgentInfo | None:

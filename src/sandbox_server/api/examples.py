@@ -68,11 +68,12 @@ EXECUTE_RESULT: dict[str, Any] = {
     "session_id": SESSION["session_id"],
     "generation": 1,
     "session_state": "live",
+    "resumed": None,
 }
 
 EVENTS = """id: c-1:0
 event: start
-data: {"command_id":"c-1","replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+data: {"command_id":"c-1","replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live","resumed":null}
 
 id: c-1:2
 event: stdout
@@ -80,7 +81,7 @@ data: {"data":"4\\n","offset":0,"next_offset":2}
 
 id: c-1:2
 event: exit
-data: {"exit_code":0,"command_id":"c-1","duration_ms":2.4,"timed_out":false,"truncated":false,"output_bytes":2,"cwd":"/workspace","signal":null,"reason":null,"hint":null,"replayed":false,"artifacts":[],"artifact_problems":[],"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+data: {"exit_code":0,"command_id":"c-1","duration_ms":2.4,"timed_out":false,"truncated":false,"output_bytes":2,"cwd":"/workspace","signal":null,"reason":null,"hint":null,"replayed":false,"artifacts":[],"artifact_problems":[],"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live","resumed":null}
 
 """  # noqa: E501
 
@@ -130,6 +131,7 @@ CODE_RESULT: dict[str, Any] = {
     "session_id": SESSION["session_id"],
     "generation": 1,
     "session_state": "live",
+    "resumed": None,
     "stdout": "hello\n",
     "stderr": "",
     "results": [
@@ -141,7 +143,7 @@ CODE_RESULT: dict[str, Any] = {
 
 CODE_EVENTS = """id: c-2:0
 event: start
-data: {"command_id":"c-2","replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+data: {"command_id":"c-2","replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live","resumed":null}
 
 id: c-2:6
 event: stdout
@@ -153,7 +155,7 @@ data: {"data":{"text/plain":"2"},"type":"text/plain","is_main_result":true,"disp
 
 id: c-2:62
 event: end
-data: {"command_id":"c-2","context_id":"python","language":"python","context_state":"created","execution_count":1,"duration_ms":3.1,"timed_out":false,"reason":null,"truncated":false,"output_bytes":6,"late_output":"","artifacts":[],"replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live"}
+data: {"command_id":"c-2","context_id":"python","language":"python","context_state":"created","execution_count":1,"duration_ms":3.1,"timed_out":false,"reason":null,"truncated":false,"output_bytes":6,"late_output":"","artifacts":[],"replayed":false,"session_id":"5f0c1e9e-5d0b-4b6f-9d3c-6a3f0a7d1c22","generation":1,"session_state":"live","resumed":null}
 
 """  # noqa: E501
 
@@ -377,6 +379,37 @@ CODE_ANSWER: dict[str, Any] = {
     "session_id": SESSION["session_id"],
 }
 
+CHECKPOINT: dict[str, Any] = {
+    "checkpoint_id": "cp-0199f3c2a1b4-5d1c0a9e7f",
+    "thread_id": "conv-42",
+    "session_id": SESSION["session_id"],
+    "generation": 1,
+    "name": "before the rewrite",
+    "metadata": {},
+    "automatic": False,
+    "created_at": "2025-01-01T12:00:05Z",
+    "parent": None,
+    "environment": None,
+    "cwd": "/workspace",
+    "files": 12,
+    "folders": 3,
+    "size": 48213,
+    "added": 9120,
+    "running": [],
+    "left_out": [],
+    "left_out_more": 0,
+    "paused_ms": 0.0,
+}
+
+CHECKPOINT_LIST: dict[str, Any] = {
+    "checkpoints": [CHECKPOINT], "truncated": False, "unreachable": []
+}  # fmt: skip
+
+FORK_RESULT: dict[str, Any] = {
+    "checkpoint_id": CHECKPOINT["checkpoint_id"],
+    "sessions": [{**SESSION, "thread_id": "conv-42-b"}],
+}
+
 ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
     op.CREATE_SESSION: {
         201: answer("A new session.", SESSION),
@@ -412,4 +445,12 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
         200: answer("The sessions.", {"sessions": [STORED_SESSION], "truncated": False})
     },
     op.STORED_SESSION: {200: answer("The session.", STORED_DETAIL)},
+    op.CHECKPOINT: {200: answer("The checkpoint.", CHECKPOINT)},
+    op.CHECKPOINTS: {200: answer("The checkpoints.", CHECKPOINT_LIST)},
+    op.GET_CHECKPOINT: {200: answer("The checkpoint.", CHECKPOINT)},
+    op.DELETE_CHECKPOINT: {
+        200: answer("It is gone.", {"checkpoint_id": CHECKPOINT["checkpoint_id"]})
+    },
+    op.RESTORE: {200: answer("The new session.", {**SESSION, "generation": 2})},
+    op.FORK: {200: answer("The new threads.", FORK_RESULT)},
 }

@@ -25,6 +25,7 @@ TAGS = [
     {"name": "files", "description": "More to do with files."},
     {"name": "registry", "description": "Agents and tools that the operator has declared."},
     {"name": "artifacts", "description": "Files that outlive their session."},
+    {"name": "checkpoints", "description": "Copies of a thread, to go back to and to fork."},
     {
         "name": "platform",
         "description": "Sessions on a provider, in an environment, and what is stored of them.",

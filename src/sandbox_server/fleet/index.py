@@ -18,7 +18,7 @@ import structlog
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Restored, Store
 from sandbox_server.fleet.workers import KEEP_S, Presence, Worker, worker_from
-from sandbox_server.sessions.registry import REMEMBER_S, Record, Status
+from sandbox_server.sessions.registry import REMEMBER_S, Record, Status, remember_s
 
 log = structlog.get_logger()
 
@@ -91,16 +91,17 @@ class SessionIndex:
     async def end(self, record: Record) -> None:
         """Record the end of a session, unless it had ended before."""
         thread = self._store.thread_key(record.tenant, record.thread_id)
-        remembered = await self._store.end(thread, encode(record), ttl_s=REMEMBER_S)
+        ttl_s = remember_s(record if record.asked else await self.with_asked(record))
+        remembered = await self._store.end(thread, encode(record), ttl_s=ttl_s)
         key = self._store.session_key(record.tenant, record.session_id)
-        await self._store.set(key, remembered, ttl_s=REMEMBER_S)
-        await self._store.expire(self._asked_key(record), ttl_s=REMEMBER_S)
+        await self._store.set(key, remembered, ttl_s=ttl_s)
+        await self._store.expire(self._asked_key(record), ttl_s=ttl_s)
         await self._unhold(record)
 
     async def note(self, record: Record) -> None:
         """Store a record under its session_id."""
         key = self._store.session_key(record.tenant, record.session_id)
-        ttl_s = None if record.status == Status.LIVE else REMEMBER_S
+        ttl_s = None if record.status == Status.LIVE else remember_s(record)
         await self._store.set(key, encode(record), ttl_s=ttl_s)
         if ttl_s is not None:
             await self._store.expire(self._asked_key(record), ttl_s=ttl_s)

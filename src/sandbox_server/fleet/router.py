@@ -64,6 +64,10 @@ class Attempt:
     backoff: Backoff
     provider: str | None = None
     """The one that a new session asks for."""
+    only: frozenset[str] | None = None
+    """The workers that can make the session; None: any."""
+    near: str | None = None
+    """The worker that had the thread's last session: what it has kept of it may be there."""
     full: set[str] = field(default_factory=set)
     """Workers that refused it for lack of room."""
     unable: set[str] = field(default_factory=set)
@@ -162,9 +166,10 @@ class Router:
         creates: bool = False,
         repeatable: bool = True,
         provider: str | None = None,
+        only: frozenset[str] | None = None,
     ) -> Attempt:
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._patience_s)
-        return Attempt(tenant, target, creates, repeatable, backoff, provider)
+        return Attempt(tenant, target, creates, repeatable, backoff, provider, only)
 
     @contextlib.contextmanager
     def client(self, worker: Worker) -> Iterator[WorkerClient]:
@@ -257,11 +262,12 @@ class Router:
         if where.record is None and attempt.pinned:
             raise SessionLost(
                 f"the session of {_named(attempt)} and its files were lost during this call; a call"
-                " with its thread_id starts a new one"
+                " with its thread_id starts a new one, from its last checkpoint if it persists"
             )
         if not attempt.creates or (attempt.target and attempt.target.session_id):
             assert attempt.target is not None
             raise error_for(where.record, attempt.target)
+        attempt.near = None if where.record is None else where.record.worker
         return await self._place(attempt)
 
     async def _locate(self, attempt: Attempt) -> Location:
@@ -294,6 +300,8 @@ class Router:
 
     async def _place(self, attempt: Attempt) -> Worker:
         workers = self._offering(await self._directory.workers(), attempt.provider)
+        if attempt.only is not None:
+            workers = [worker for worker in workers if worker.id in attempt.only]
         if worker := self._placed(workers, attempt):
             return worker
         if attempt.refusal is not None:
@@ -327,6 +335,10 @@ class Router:
     def _placed(self, workers: Sequence[Worker], attempt: Attempt) -> Worker | None:
         """A worker with room, preferably one that was available. If all look full by their last
         heartbeat, try one anyway: it has the current figures."""
+        if attempt.near is not None and attempt.near not in attempt.full | attempt.unable:
+            last = [worker for worker in workers if worker.id == attempt.near]
+            if worker := place(last, chance=self._chance):
+                return worker
         for avoid in (attempt.full | attempt.unable, attempt.full):
             if worker := place(workers, avoid=avoid, chance=self._chance):
                 return worker

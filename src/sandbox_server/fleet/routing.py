@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import TypeVar
 
-import structlog
-
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.errors import (
+    RuntimeUnavailable,
+    SandboxError,
+)
 from sandbox_sdk.protocol.events import (
     AnyEvent,
     CodeErrorEvent,
@@ -23,8 +23,6 @@ from sandbox_sdk.protocol.events import (
     StartEvent,
 )
 from sandbox_sdk.protocol.models import (
-    ArtifactList,
-    ArtifactsRequest,
     ArtifactTarget,
     CodeResult,
     CreateSessionRequest,
@@ -33,16 +31,11 @@ from sandbox_sdk.protocol.models import (
     ExecuteResult,
     FollowCodeRequest,
     FollowRequest,
+    ForkRequest,
     Health,
-    Model,
-    RegistryList,
     Request,
+    RestoreRequest,
     RunCodeRequest,
-    SessionList,
-    StoredSessionDetail,
-    StoredSessionList,
-    StoredSessionsRequest,
-    StoredSessionTarget,
     Target,
     UploadRequest,
     UploadResult,
@@ -51,25 +44,20 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server import __version__
+from sandbox_server.fleet.all_workers import AllWorkers
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Attempt, Router
 from sandbox_server.fleet.workers import Presence, Worker
-from sandbox_server.storage.artifacts import no_artifact, worker_of
-from sandbox_server.storage.history import History, stored_detail
+from sandbox_server.forking import fork
+from sandbox_server.storage.history import History
 
 _HELD_S = 5.0
 """A stream that lasted this long resets the patience."""
-_LIST_S = 5.0
-"""Timeout for a worker to list its sessions."""
 _REPLAY_BYTES = 1 << 20
 """How much of an upload is kept for a retry."""
-_ALL_OF_SESSION = 1000
-"""Most artifacts that are told of one session."""
 _WITH_OFFSET = (OutputEvent, GapEvent, ResultEvent, CodeErrorEvent)
 _Aimed = TypeVar("_Aimed", bound=Request)
 _Answer = TypeVar("_Answer")
-
-log = structlog.get_logger()
 
 
 class RoutedTenants(Tenants):
@@ -83,7 +71,7 @@ class RoutedTenants(Tenants):
         coordinator_id: str,
         history: History | None = None,
     ) -> None:
-        self._history = history
+        self.all = AllWorkers(directory, router, history)
         self._directory = directory
         self._router = router
         self._id = coordinator_id
@@ -130,107 +118,6 @@ class RoutedTenants(Tenants):
             workers=[worker_health(worker, states[worker.id]) for worker in workers],
         )
 
-    async def sessions(self, tenant: str) -> SessionList:
-        """The sessions of every worker that answers; the others are named in the result."""
-        found, silent = await self._of_all(tenant, lambda worker: worker.sessions())
-        every = [session for each in found for session in each.sessions]
-        return SessionList(
-            sessions=sorted(every, key=lambda session: session.created_at), unreachable=silent
-        )
-
-    async def registry(self, tenant: str) -> RegistryList:
-        """That of any worker: they are meant to have the same files. Raises RuntimeUnavailable."""
-        here = [
-            worker
-            for worker in await self._directory.workers()
-            if self._directory.presence(worker) == Presence.HERE
-        ]
-        for worker in here:
-            try:
-                async with asyncio.timeout(_LIST_S):
-                    with self._router.client(worker) as client:
-                        return await client.of(tenant).registry()
-            except (RuntimeUnavailable, TimeoutError) as exc:
-                log.warning("worker.not_listed", worker=worker.id, why=str(exc))
-        raise RuntimeUnavailable("no worker answers; try again", retry_after_s=2)
-
-    async def artifacts(self, tenant: str, request: ArtifactsRequest) -> ArtifactList:
-        """The newest of every worker that answers; the others are named in the result."""
-        found, silent = await self._of_all(
-            tenant, lambda worker: worker.call(op.ARTIFACTS, request)
-        )
-        every = [artifact for each in found for artifact in each.artifacts]
-        every.sort(key=lambda artifact: artifact.created_at, reverse=True)
-        return ArtifactList(
-            artifacts=every[: request.limit],
-            truncated=len(every) > request.limit or any(each.truncated for each in found),
-            unreachable=silent,
-        )
-
-    async def keeper(self, artifact_id: str) -> Worker:
-        """The worker that has an artifact. Raises NotFound, RuntimeUnavailable while it is away."""
-        name = worker_of(artifact_id)
-        for worker in await self._directory.workers():
-            if worker.id == name and self._directory.presence(worker) != Presence.GONE:
-                if self._directory.presence(worker) == Presence.HERE:
-                    return worker
-                raise RuntimeUnavailable(
-                    f"worker {name} has the artifact and is away; retry in 2 s", retry_after_s=2
-                )
-        raise no_artifact(artifact_id)
-
-    async def stored_sessions(
-        self, tenant: str, request: StoredSessionsRequest
-    ) -> StoredSessionList:
-        remembered = self._remembered
-        await self.have_written(tenant)
-        return await remembered.find(tenant, request)
-
-    async def stored_session(self, tenant: str, session_id: str) -> StoredSessionDetail:
-        """Raises SessionNotFound."""
-        remembered = self._remembered
-        await self.have_written(tenant)
-        found = await stored_detail(remembered, tenant, session_id, [])
-        wanted = ArtifactsRequest(session_id=session_id, limit=_ALL_OF_SESSION)
-        listed = await self.artifacts(tenant, wanted)
-        return found.model_copy(update={"artifacts": listed.artifacts})
-
-    async def have_written(self, tenant: str) -> None:
-        """Have every worker write what it holds of the history, as it does before it answers:
-        what a caller has seen happen is in it."""
-        asked = StoredSessionsRequest(limit=1)
-        await self._of_all(tenant, lambda worker: worker.call(op.STORED_SESSIONS, asked))
-
-    @property
-    def _remembered(self) -> History:
-        if self._history is None:
-            raise InvalidRequest("this server stores nothing beyond its sessions")
-        return self._history
-
-    async def _of_all(
-        self, tenant: str, ask: Callable[[Sandboxes], Awaitable[_Answer]]
-    ) -> tuple[list[_Answer], list[str]]:
-        """The answers of all workers, and the names of those that do not answer."""
-        workers = await self._directory.workers()
-        expected = [w for w in workers if self._directory.presence(w) != Presence.GONE]
-        answers = await asyncio.gather(*(self._of(w, tenant, ask) for w in expected))
-        silent = [w.id for w, found in zip(expected, answers, strict=True) if found is None]
-        return [answer for answer in answers if answer is not None], sorted(silent)
-
-    async def _of(
-        self, worker: Worker, tenant: str, ask: Callable[[Sandboxes], Awaitable[_Answer]]
-    ) -> _Answer | None:
-        """None if the worker does not answer."""
-        if self._directory.presence(worker) == Presence.AWAY:
-            return None
-        try:
-            async with asyncio.timeout(_LIST_S):
-                with self._router.client(worker) as client:
-                    return await ask(client.of(tenant))
-        except (SandboxError, TimeoutError) as exc:
-            log.warning("worker.not_listed", worker=worker.id, why=str(exc))
-            return None
-
 
 class RoutedSandboxes(Sandboxes):
     """Sends every call to the worker that has its thread."""
@@ -243,35 +130,22 @@ class RoutedSandboxes(Sandboxes):
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         if operation is op.HEALTH:
             return await self._fleet.health()  # type: ignore[return-value]
-        if operation is op.SESSIONS:
-            return await self._fleet.sessions(self._tenant)  # type: ignore[return-value]
-        if operation is op.REGISTRY:
-            return await self._fleet.registry(self._tenant)  # type: ignore[return-value]
-        if (stored := await self._stored(request)) is not None:
-            return stored  # type: ignore[return-value]
+        if (handler := self._fleet.all.handlers.get(operation)) is not None:
+            found: Ans = await handler(self._tenant, request)
+            return found
         asked = operation.prepare(request) if operation.prepare else request
+        if isinstance(asked, ForkRequest):
+            return await fork(self, asked)  # type: ignore[return-value]
         repeatable = operation.repeatable(asked)
         attempt = self._attempt(asked, creates=operation.creates, repeatable=repeatable)
+        if isinstance(asked, CreateSessionRequest | RestoreRequest) and asked.checkpoint_id:
+            attempt.only = await self._fleet.all.keepers(self._tenant, asked.checkpoint_id)
         answer = await self._router.route(
             attempt, lambda worker, target: worker.call(operation, _aimed(asked, target))
         )
         if isinstance(answer, ExecuteResult | CodeResult) and answer.replayed and attempt.repeated:
             return answer.model_copy(update={"replayed": False})  # type: ignore[return-value]
         return answer
-
-    async def _stored(self, request: Request) -> Model | None:
-        """The answer to a request about what stays after sessions; None for any other."""
-        if isinstance(request, ArtifactsRequest):
-            return await self._fleet.artifacts(self._tenant, request)
-        if isinstance(request, ArtifactTarget):
-            worker = await self._fleet.keeper(request.artifact_id)
-            with self._router.client(worker) as client:
-                return await client.of(self._tenant).call(op.DELETE_ARTIFACT, request)
-        if isinstance(request, StoredSessionsRequest):
-            return await self._fleet.stored_sessions(self._tenant, request)
-        if isinstance(request, StoredSessionTarget):
-            return await self._fleet.stored_session(self._tenant, request.session_id)
-        return None
 
     def _attempt(
         self, request: Request, *, creates: bool = False, repeatable: bool = True
@@ -332,7 +206,7 @@ class RoutedSandboxes(Sandboxes):
     async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
         async with contextlib.AsyncExitStack() as stack:
             if isinstance(request, ArtifactTarget):
-                worker = await self._fleet.keeper(request.artifact_id)
+                worker = await self._fleet.all.keeper(request.artifact_id)
                 client = stack.enter_context(self._router.client(worker)).of(self._tenant)
                 yield await stack.enter_async_context(client.download(request))
                 return

@@ -36,6 +36,7 @@ _POOL = {"pool_size": 1, "min_pool_size": 0, "max_pool_size": 2}
 """Smaller than a server's: most programs use one or two sandboxes."""
 _ANY = {"host", "port", "processes", "worker_id", "api_keys", "insecure", "drain_timeout",
         "destroy_on_exit", "log_format", "log_level", "artifact_quota", "artifact_retention",
+        "checkpoint_quota", "checkpoint_retention",
         "history_retention", "history_sessions", "history_commands", *_POOL}  # fmt: skip
 """Settings that do not affect boxes: programs that differ only in these share sandboxes."""
 
@@ -106,7 +107,8 @@ def _silent(name: str) -> Iterator[None]:
 
 
 def _name(settings: Settings) -> str:
-    of_a_box = settings.model_dump(mode="json", exclude=_ANY)
+    # Without defaults: a setting that a later version adds must not hide what was kept before.
+    of_a_box = settings.model_dump(mode="json", exclude=_ANY, exclude_defaults=True)
     of_a_box["state_dir"] = str(settings.state_folder().absolute())
     of_a_box["engine"] = os.environ.get("DOCKER_HOST")
     digest = hashlib.sha256(repr(sorted(of_a_box.items())).encode()).hexdigest()

@@ -22,6 +22,7 @@ from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
 from sandbox_server import __version__
 from sandbox_server.api.auth import SOLE_TENANT
+from sandbox_server.fleet.all_workers import AllWorkers
 from sandbox_server.fleet.directory import Directory, Location
 from sandbox_server.fleet.router import Attempt, Router, WorkerClient
 from sandbox_server.fleet.routing import RoutedSandboxes, RoutedTenants
@@ -35,6 +36,8 @@ _HEALTH_S = 2.0
 """Timeout for a process to tell how it is doing."""
 _SHARED = ("artifacts", "platform")
 """Tags of operations on what all processes store together: each can answer for all."""
+_OF_FILES = (op.REGISTRY, op.CHECKPOINTS, op.GET_CHECKPOINT, op.DELETE_CHECKPOINT)
+"""Others of what all processes have together."""
 _WRITTEN_LATER = (op.STORED_SESSIONS, op.STORED_SESSION)
 """Of what each process writes a moment after it happened."""
 
@@ -90,6 +93,12 @@ class ProcessRouter(Router):
         return self._processes.all[self._processes.index_of(attempt.tenant, attempt.target)]
 
 
+class _AllProcesses(AllWorkers):
+    async def keepers(self, tenant: str, checkpoint_id: str) -> frozenset[str] | None:  # noqa: ARG002
+        """Any: they have one store together."""
+        return None
+
+
 class ProcessTenants(RoutedTenants):
     """The sandboxes of all processes: this one's at hand, the others' through their sockets."""
 
@@ -102,6 +111,7 @@ class ProcessTenants(RoutedTenants):
         capacity: int,
     ) -> None:
         super().__init__(processes, router, coordinator_id=processes.share.name)
+        self.all = _AllProcesses(processes, router)
         self._processes = processes
         self._service = service
         self._capacity = capacity
@@ -170,8 +180,8 @@ class _OfTenant(RoutedSandboxes):
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         """Past the router where the thread is here: most calls come to the right process."""
         if operation in _WRITTEN_LATER:
-            await self._fleet.have_written(self._tenant)
-        if operation.tag in _SHARED or operation is op.REGISTRY:  # Of files that all share.
+            await self._fleet.all.have_written(self._tenant)
+        if operation.tag in _SHARED or operation in _OF_FILES:
             return await self._here.call(operation, request)
         thread_id: str | None = getattr(request, "thread_id", None)
         if thread_id is not None and self._service.has(self._tenant, thread_id):

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import SessionState, Target
-from sandbox_sdk.protocol.operations import Operation
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 from sandbox_server.sessions.table import AsBefore, SessionTable
-
-Handlers = Mapping[Operation[Any, Any], Callable[[str, Any], Awaitable[Any]]]
-"""The function for each operation; it takes the tenant and the request."""
 
 
 class SessionAccess:

@@ -24,6 +24,9 @@ from sandbox_server.sessions.making import SessionOptions
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.rules import given_limits
 
+_NOT_KEPT = {"thread_id", "env", "checkpoint_id"}
+"""Fields of a request that the next session of the thread does not have."""
+
 
 def session_options(
     request: CreateSessionRequest, registry: Registry, tenant: str, *, session_id: str | None
@@ -32,7 +35,10 @@ def session_options(
     Raises InvalidRequest for an unknown agent."""
     agent = None if request.agent is None else registry.agent(request.agent, tenant)
     environment = request.environment or (agent.environment if agent else None)
-    sources = [each for each in (agent, registry.environments.get(environment or "")) if each]
+    declared = registry.environments.get(environment or "")
+    if declared is not None and declared.persist:
+        request = request.model_copy(update={"persist": True})
+    sources = [each for each in (agent, declared) if each]
     of_agent = agent.limits if agent is not None else BoxLimits()
     return SessionOptions(
         environment=environment,
@@ -43,7 +49,7 @@ def session_options(
         session_id=session_id,
         made_for=None if agent is None else registry.for_session(agent, environment),
         policy=next((each.policy for each in sources if each.policy), None),
-        asked=request.model_dump(mode="json", exclude_defaults=True, exclude={"thread_id", "env"}),
+        asked=request.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_KEPT),
     )
 
 

@@ -256,6 +256,7 @@ def session_life(session: LiveSession, state: SessionState) -> dict[str, Any]:
         "session_id": record.session_id,
         "generation": record.generation,
         "session_state": state,
+        "resumed": session.resumed if state == "resumed" else None,
     }
 
 

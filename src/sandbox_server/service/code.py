@@ -13,6 +13,7 @@ from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.events import CodeCollector, CodeEvent
+from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.runtime.agent import (
     CodeOptions,
@@ -22,7 +23,7 @@ from sandbox_server.runtime.agent import (
     Event,
     Started,
 )
-from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import ServiceFacts
 from sandbox_server.service.code_answers import CodeAnswers, bash_events, bash_result
 from sandbox_server.service.commands import CommandHandlers, is_replayed

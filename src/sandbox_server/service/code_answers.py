@@ -148,6 +148,7 @@ class CodeAnswers(EventAnswers):
             session_id=exit_.session_id,
             generation=exit_.generation,
             session_state=exit_.session_state,
+            resumed=exit_.resumed,
             artifacts=exit_.artifacts,
             artifact_problems=exit_.artifact_problems,
         )
@@ -183,7 +184,7 @@ def bash_error(exit_code: int) -> models.CodeError:
 def bash_facts(ended: models.ExecuteResult | ExitEvent) -> dict[str, Any]:
     same = (
         "command_id", "duration_ms", "timed_out", "reason", "output_bytes", "replayed",
-        "session_id", "generation", "session_state", "artifacts", "artifact_problems",
+        "session_id", "generation", "session_state", "resumed", "artifacts", "artifact_problems",
     )  # fmt: skip
     return {
         **{name: getattr(ended, name) for name in same},

@@ -30,6 +30,7 @@ from sandbox_sdk.protocol.models import (
     Target,
     Verdict,
 )
+from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import to_run
 from sandbox_server.runtime.agent import (
     CodeOptions,
@@ -40,7 +41,7 @@ from sandbox_server.runtime.agent import (
     Started,
 )
 from sandbox_server.service import answers
-from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import LOOKBACK, EventAnswers, Hints, ServiceFacts
 from sandbox_server.service.gate import Gate
 from sandbox_server.service.hints import TAIL, hint_for

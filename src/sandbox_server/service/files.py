@@ -19,9 +19,10 @@ from sandbox_sdk.protocol.models import (
     UploadRequest,
     UploadResult,
 )
+from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.runtime.agent import ListEnd
-from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import ServiceFacts, download_info, file_entry
 from sandbox_server.sessions.live import LiveSession
 

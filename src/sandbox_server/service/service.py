@@ -18,13 +18,14 @@ from sandbox_sdk.protocol.models import (
     UploadRequest,
     UploadResult,
 )
-from sandbox_sdk.protocol.operations import Ans, Operation, Req
+from sandbox_sdk.protocol.operations import Ans, Handlers, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.registry.live import LiveRegistry
-from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.agents import options_as_before
 from sandbox_server.service.answers import ServiceFacts
+from sandbox_server.service.checkpoints import CheckpointHandlers
 from sandbox_server.service.code import CodeHandlers, KernelsOf
 from sandbox_server.service.commands import CommandHandlers
 from sandbox_server.service.files import FileHandlers
@@ -63,9 +64,13 @@ class SandboxService(Tenants):
         self.commands = CommandHandlers(access, facts, gate, self.stored)
         self.code = CodeHandlers(access, facts, gate, self.commands, kernels_of)
         self.files = FileHandlers(access, facts)
+        self.checkpoints = CheckpointHandlers(access, facts, self._registry, self.of)
         self.handlers: Handlers = {
             op.HEALTH: self._healthy,
-            **SessionHandlers(access, facts, self._registry, name_of).handlers,
+            **SessionHandlers(
+                access, facts, self._registry, name_of, self.checkpoints.options
+            ).handlers,
+            **self.checkpoints.handlers,
             **ToolHandlers(access, self._registry, self.of).handlers,
             **self.commands.handlers,
             **self.code.handlers,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Literal
 
 from sandbox_sdk.protocol import operations as op
@@ -17,11 +18,16 @@ from sandbox_sdk.protocol.models import (
     SessionList,
     Target,
 )
+from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.service import answers
-from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.agents import session_options
 from sandbox_server.service.answers import ServiceFacts
+from sandbox_server.sessions.making import SessionOptions
+
+FromCheckpoint = Callable[[str, CreateSessionRequest], Awaitable[SessionOptions]]
+"""What a session of a tenant has that begins with a checkpoint."""
 
 
 class SessionHandlers:
@@ -31,11 +37,13 @@ class SessionHandlers:
         facts: ServiceFacts,
         registry: LiveRegistry,
         name_of: Callable[[str], str],
+        from_checkpoint: FromCheckpoint,
     ) -> None:
         self._access = access
         self._name_of = name_of
         self._facts = facts
         self._registry = registry
+        self._from_checkpoint = from_checkpoint
         self.handlers: Handlers = {
             op.CREATE_SESSION: self._create_session,
             op.SESSION: self._session,
@@ -48,7 +56,10 @@ class SessionHandlers:
         if request.environment is not None:
             named = self._name_of(request.environment)
             request = request.model_copy(update={"environment": named})
-        wanted = session_options(request, self._registry.current(), tenant, session_id=own_id)
+        if request.checkpoint_id is None:
+            wanted = session_options(request, self._registry.current(), tenant, session_id=own_id)
+        else:
+            wanted = replace(await self._from_checkpoint(tenant, request), session_id=own_id)
         session, state = await self._access.table.open(
             tenant, request.thread_id or own_id or "", wanted
         )

@@ -21,9 +21,9 @@ from sandbox_sdk.protocol.models import (
     StoredSessionsRequest,
     StoredSessionTarget,
 )
+from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.runtime.agent import FileEntry
-from sandbox_server.service.access import Handlers
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.storage.artifacts import Artifacts, Origin
 from sandbox_server.storage.history import stored_detail

@@ -22,6 +22,7 @@ from sandbox_sdk.protocol.models import (
     Target,
     ToolAnswer,
 )
+from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.units import seconds
 from sandbox_server.registry.agents import Tool
@@ -29,7 +30,7 @@ from sandbox_server.registry.entries import Registry, near
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.registry.parameters import check_arguments
 from sandbox_server.registry.templates import code_of, rendered
-from sandbox_server.service.access import Handlers, SessionAccess
+from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.agents import registry_list
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions

@@ -16,6 +16,7 @@ from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, merged
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
 from sandbox_server.sessions.found import Discard, Resume, Warm, decide
+from sandbox_server.sessions.keeping import rules_from
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry
 from sandbox_server.sessions.live import LiveSession, agent_from_kept, record_from_state
@@ -181,6 +182,9 @@ class Adoption:
             limits=merged(self._limits, state.get("limits") or {}),
             made_for=agent_from_kept(kept),
             policy=kept.get("policy"),
+            keep=rules_from(record.asked),
+            checkpoint_id=kept.get("checkpoint_id"),
+            began_with=kept.get("checkpoint_id"),
             met=becomes.met,
         )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
-from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, Resumed
 from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
@@ -30,6 +30,16 @@ TEXT = 500
 to know what runs."""
 WATCHED = 64
 """Most running commands of a box whose end is awaited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepRules:
+    """What is kept of a session by itself."""
+
+    persist: bool = False
+    """Its thread goes on after the session has ended."""
+    every_s: float | None = None
+    every_commands: int | None = None
 
 
 @dataclass
@@ -66,6 +76,23 @@ class LiveSession:
     """Languages of its contexts, as far as this process knows."""
     texts: dict[str, str] = field(default_factory=dict)
     """Of the newest commands, by their id."""
+    keep: KeepRules = KeepRules()
+    checkpoint_id: str | None = None
+    """The one it began with, or the last one that was taken of it."""
+    kept_at: float = field(default_factory=time.monotonic)
+    """When that was."""
+    keep_again_at: float = -math.inf
+    """Until when no automatic checkpoint is tried after one has failed."""
+    problem: str | None = None
+    """Why it cannot be kept."""
+    changed: bool = True
+    """Whether it was used since."""
+    commands: int = 0
+    """That have ended since."""
+    began_with: str | None = None
+    """The checkpoint it began with."""
+    resumed: Resumed | None = None
+    """How it went on from there."""
 
     def __repr__(self) -> str:
         record = self.record
@@ -94,6 +121,7 @@ class LiveSession:
         example because the caller disconnected.
         """
         self.busy += 1
+        self.changed = True
         self.last_used = began = time.monotonic()
         try:
             yield
@@ -159,6 +187,15 @@ class LiveSession:
     def is_idle(self, now: float) -> bool:
         return self.idle_s(now) > self.idle_timeout_s
 
+    def is_due(self, now: float) -> bool:
+        """Whether an automatic checkpoint is to be taken."""
+        rules = self.keep
+        if now < self.keep_again_at or not (self.changed or self.busy):
+            return False
+        if rules.every_s is not None and now - self.kept_at >= rules.every_s:
+            return True
+        return rules.every_commands is not None and self.commands >= rules.every_commands
+
 
 def state_of(
     record: Record,
@@ -179,9 +216,13 @@ def state_of(
     }
 
 
-def kept_of(agent: SessionAgent | None, policy: str | None) -> dict[str, Any]:
+def kept_of(
+    agent: SessionAgent | None, policy: str | None, checkpoint_id: str | None = None
+) -> dict[str, Any]:
     """What the ledger keeps for a later process and a box is not told."""
     kept: dict[str, Any] = {} if policy is None else {"policy": policy}
+    if checkpoint_id is not None:
+        kept["checkpoint_id"] = checkpoint_id
     if agent is not None:
         kept["agent"] = agent.model_dump(mode="json", exclude_defaults=True)
     return kept

@@ -16,6 +16,7 @@ from sandbox_sdk.protocol.models import WORKSPACE, LimitValues
 from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box
+from sandbox_server.sessions.keeping import Origin, rules_from
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.live import Key, LiveSession, digest, kept_of, state_of
@@ -50,6 +51,7 @@ class SessionOptions:
     policy: str | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
     """The request that they come from, without what may be secret."""
+    origin: Origin | None = None
     cwd: str = WORKSPACE
 
     def not_applied(self, session: LiveSession) -> list[str]:
@@ -60,6 +62,9 @@ class SessionOptions:
             "env": bool(self.env) and digest(self.env) != session.env_digest,
             "idle_timeout_s": self.idle_timeout_s not in (None, session.idle_timeout_s),
             "provider": self.provider not in (None, session.provider),
+            "checkpoint_id": self.origin is not None
+            and self.origin.checkpoint_id != session.began_with,
+            "persist": rules_from(self.asked).persist and not session.keep.persist,
         }
         has = cast("dict[str, float]", session.limits or {})
         differ |= {f"limits.{name}": has.get(name) != value for name, value in self.limits.items()}
@@ -119,8 +124,13 @@ class SessionMaker:
             terms.provider, options.environment, terms.limits, state
         )
         try:
-            if kept := kept_of(options.made_for, options.policy):
+            origin = options.origin
+            checkpoint_id = None if origin is None else origin.checkpoint_id
+            if kept := kept_of(options.made_for, options.policy, checkpoint_id):
                 self._ledger.keep(box.id, kept)
+            if origin is not None:
+                agent.require("tree", "a session from a checkpoint")
+                await agent.unpack(origin.segments())
             if options.env:
                 exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
                 await agent.run(exports)
@@ -140,7 +150,12 @@ class SessionMaker:
             env_digest=env_digest,
             made_for=options.made_for,
             policy=options.policy,
-            cwd=options.cwd,
+            cwd=options.cwd if origin is None else origin.cwd,
+            keep=rules_from(options.asked),
+            checkpoint_id=checkpoint_id,
+            began_with=checkpoint_id,
+            changed=origin is None,
+            resumed=None if origin is None else origin.resumed,
         )
 
     async def discard(self, box: Box, agent: BoxAgent) -> None:

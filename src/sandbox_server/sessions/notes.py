@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from sandbox_sdk.protocol.models import StoredState
@@ -23,6 +24,8 @@ class SessionNotes:
 
     def __init__(self, journal: Journal | None = None) -> None:
         self._journal = journal or Journal()
+        self.due = asyncio.Event()
+        """Set when a command has ended after which a checkpoint is to be taken."""
 
     def began(self, session: LiveSession) -> None:
         record = session.record
@@ -55,6 +58,9 @@ class SessionNotes:
         self, session: LiveSession, command: str, result: CommandResult, *, output: str | None
     ) -> None:
         """output: the end of it, where the result does not have it."""
+        session.commands += 1
+        if session.is_due(time.monotonic()):
+            self.due.set()
         if self._journal.wants_commands:
             tail = result.tail(TEXT) if output is None else output
             self._note_run(session, command, result.command_id, result.exit_code,

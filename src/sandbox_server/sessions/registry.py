@@ -19,6 +19,8 @@ from sandbox_server.storage.history import History
 
 REMEMBER_S = 7 * 86400.0
 """How long an ended session is remembered, so that callers learn how it ended."""
+REMEMBER_KEPT_S = 400 * 86400.0
+"""The same for one whose thread is to go on: longer than a checkpoint of it is kept."""
 
 
 class Status(StrEnum):
@@ -47,6 +49,10 @@ class Record:
     """What its caller asked for, so that the next session of the thread can have the same."""
     more: dict[str, Any] = field(default_factory=dict, hash=False)
     """Unknown fields of a later version, kept unchanged."""
+
+
+def remember_s(record: Record) -> float:
+    return REMEMBER_KEPT_S if record.asked.get("persist") else REMEMBER_S
 
 
 class Registry(ABC):

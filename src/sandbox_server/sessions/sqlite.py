@@ -15,6 +15,7 @@ from sandbox_sdk.protocol.models import Target
 from sandbox_server.private import private_file
 from sandbox_server.sessions.ledger import Ledger, add_column, translated
 from sandbox_server.sessions.registry import (
+    REMEMBER_KEPT_S,
     REMEMBER_S,
     Record,
     Registry,
@@ -122,7 +123,7 @@ class SqliteRegistry(Registry):
 
     async def end(self, record: Record, status: Status) -> None:
         known = await self.by_session(record.tenant, record.session_id)
-        if known is None or known.status == Status.LIVE:
+        if known is None or known.status in (Status.LIVE, Status.LOST):
             self._save(replace(record, status=status))
 
     async def tidy(self) -> None:
@@ -151,7 +152,9 @@ class SqliteRegistry(Registry):
     def _forget(self) -> None:
         """Delete sessions that ended long ago."""
         self._execute(
-            "delete from sessions where status != 'live' and changed_at < ?",
+            "delete from sessions where status != 'live' and changed_at <"
+            " case when coalesce(json_extract(asked, '$.persist'), 0) then ? else ? end",
+            time.time() - REMEMBER_KEPT_S,
             time.time() - REMEMBER_S,
         )
 

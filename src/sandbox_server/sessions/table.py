@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.errors import (
     size_text,
 )
 from sandbox_sdk.protocol.models import SessionState, Target
+from sandbox_server.sessions.keeping import Keeper
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import Key, LiveSession
 from sandbox_server.sessions.making import SessionMaker, SessionOptions
@@ -45,8 +46,10 @@ class SessionTable:
         maker: SessionMaker,
         occupancy: Occupancy,
         notes: SessionNotes | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.notes = notes or SessionNotes()
+        self.keeper = keeper or Keeper(None)
         self._registry = registry
         self._lease = lease
         self._maker = maker
@@ -125,6 +128,26 @@ class SessionTable:
     async def cleanup(self, session: LiveSession) -> None:
         async with self._locked(session.key):
             await self._end(session, Status.CLEANED)
+            await self.keeper.forget(session)
+
+    async def restore(self, tenant: str, thread_id: str, options: SessionOptions) -> LiveSession:
+        """A new session of a thread, in the place of its live one, which ends once the new one is
+        there."""
+        key = (tenant, thread_id)
+        async with self._locked(key):
+            self._lease.check()
+            old = self._live.get(key)
+            if old is not None and not await self._is_ours(old):
+                old = None
+            session, _ = await self._begin(key, options, replacing=old)
+            if old is not None:
+                await self._end(old, Status.CLEANED)
+            return session
+
+    async def keep(self, session: LiveSession) -> None:
+        """An automatic checkpoint that is due."""
+        if session.ended is None and await self._may_end(session):
+            await self.keeper.keep(session)
 
     async def expire(self, session: LiveSession) -> None:
         """End a session unless it was used meanwhile. If a command may still run whose end this
@@ -144,8 +167,21 @@ class SessionTable:
                     return
                 session.last_used = session.used_at(state.idle_s, now=time.monotonic())
                 session.watch_running(state)
-            if session.is_idle(time.monotonic()):
-                await self._end(session, Status.EXPIRED)
+            if not session.is_idle(time.monotonic()):
+                return
+            if session.keep.persist and not await self._kept(session):
+                return
+            await self._end(session, Status.EXPIRED)
+
+    async def _kept(self, session: LiveSession) -> bool:
+        """Whether a session that is to go on later has a checkpoint of how it is now."""
+        if time.monotonic() < session.keep_again_at:
+            return False
+        try:
+            return await self.keeper.keep(session)
+        except SessionLost:
+            await self._end(session, Status.LOST)
+            return False
 
     async def adopt(self, session: LiveSession) -> None:
         """Take over a session of an earlier process, or end it if its thread got a new session
@@ -223,9 +259,13 @@ class SessionTable:
         return await self._registry.newest(tenant, thread_id)
 
     async def _begin(
-        self, key: Key, wanted: SessionOptions | AsBefore
+        self,
+        key: Key,
+        wanted: SessionOptions | AsBefore,
+        *,
+        replacing: LiveSession | None = None,
     ) -> tuple[LiveSession, SessionState]:
-        if self.room <= 0:
+        if self.room <= 0 and replacing is None:
             capacity = self._occupancy.capacity
             raise Capacity(
                 f"at capacity: {capacity} of {capacity} sessions; retry in {FULL_S:g} s",
@@ -240,6 +280,8 @@ class SessionTable:
         named_here = isinstance(wanted, SessionOptions) and wanted.session_id == key[1]
         before = None if named_here else await self._registry.predecessor(*key)
         options = wanted if isinstance(wanted, SessionOptions) else wanted(before)
+        if before is not None and options.origin is None:
+            options = replace(options, origin=await self.keeper.resume(before))
         terms = self._maker.terms(options)
         with self._making(terms.limits["memory"]):
             session = await self._maker.make(key, options, terms, before)
@@ -251,9 +293,10 @@ class SessionTable:
             self._enter(session)
             self.notes.began(session)
         again = before is not None and before.status != Status.CLEANED
+        state: SessionState = "recreated" if again else "created"
         log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
                  generation=session.record.generation)  # fmt: skip
-        return session, "recreated" if again else "created"
+        return session, state if options.origin is None else options.origin.state
 
     async def _end(self, session: LiveSession, status: Status) -> None:
         if session.ended is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -20,6 +21,8 @@ log = structlog.get_logger()
 
 TIDY_EVERY_S = 1800.0
 """How often expired records are deleted from the registry."""
+LOOK_S = 0.1
+"""The least time between two looks at all sessions."""
 HALF_MADE_S = 600.0
 """A live record older than this without a session in the table has no box."""
 
@@ -54,7 +57,7 @@ class Watch:
         next_ping = time.monotonic() + self._ping_every_s
         next_tidy = time.monotonic()
         while True:
-            await asyncio.sleep(self._tick_s)
+            await self._next()
             now = time.monotonic()
             pinging = now >= next_ping
             if pinging:
@@ -62,11 +65,22 @@ class Watch:
             for session in self._table.sessions():
                 if pinging or session.is_idle(now):
                     self._start_once(session.record.session_id, partial(self._check, session))
+                elif session.is_due(now):
+                    name = f"checkpoint of {session.record.session_id}"
+                    self._start_once(name, partial(self._keep, session))
             if self._table.behind:
                 self._start_once("registry", self._table.vouch)
             if now >= next_tidy:
                 next_tidy = now + TIDY_EVERY_S
                 self._start_once("tidy", self._tidy)
+
+    async def _next(self) -> None:
+        """Wait until it is time to look again."""
+        await asyncio.sleep(min(self._tick_s, LOOK_S))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._tick_s):
+                await self._table.notes.due.wait()
+        self._table.notes.due.clear()
 
     def _start_once(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` in the background, unless work of this name is still running."""
@@ -92,6 +106,12 @@ class Watch:
                 await self._table.expire(session)
             else:
                 await session.agent.ping()
+        except SessionLost:
+            await self._table.lose(session)
+
+    async def _keep(self, session: LiveSession) -> None:
+        try:
+            await self._table.keep(session)
         except SessionLost:
             await self._table.lose(session)
 

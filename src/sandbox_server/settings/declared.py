@@ -211,6 +211,20 @@ class DeclaredSettings(BaseSettings):
     artifact_retention: Seconds = _stored(
         7 * 86400.0, "How long an artifact is kept.", unit="duration", gt=0
     )
+    checkpoints: str = _stored(
+        "folder",
+        "Where checkpoints are kept: folder (in the state folder), s3://BUCKET/PREFIX, or off.",
+        unit="text",
+        example="s3://checkpoints/sandbox?endpoint=https://s3.example.com",
+    )
+    checkpoint_quota: Size = _stored(
+        10 << 30,
+        "Checkpoints of one tenant together; if there are more, the oldest automatic ones go.",
+        unit="size",
+    )
+    checkpoint_retention: Seconds = _stored(
+        30 * 86400.0, "How long an automatic checkpoint is kept.", unit="duration", gt=0
+    )
     history_retention: Seconds = _stored(
         7 * 86400.0, "How long an ended session is remembered.", unit="duration", roles=ALL, gt=0
     )

@@ -18,6 +18,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 
 from sandbox_sdk.units import size_text
 from sandbox_server import __version__
+from sandbox_server.checkpoints.opening import StoreSettings
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import BoxSpec, Limits
@@ -200,6 +201,13 @@ class Settings(DeclaredSettings):
             ),
             artifact_quota=self.artifact_quota,
             artifact_retention_s=self.artifact_retention,
+        )
+
+    def checkpoint_store(self) -> StoreSettings:
+        return StoreSettings(
+            where=self.checkpoints,
+            quota=self.checkpoint_quota,
+            retention_s=self.checkpoint_retention,
         )
 
     def state_folder(self) -> Path:

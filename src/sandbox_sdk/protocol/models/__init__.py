@@ -2,6 +2,7 @@
 
 from sandbox_sdk.protocol.models.artifacts import *  # noqa: F403
 from sandbox_sdk.protocol.models.base import *  # noqa: F403
+from sandbox_sdk.protocol.models.checkpoints import *  # noqa: F403
 from sandbox_sdk.protocol.models.code import *  # noqa: F403
 from sandbox_sdk.protocol.models.commands import *  # noqa: F403
 from sandbox_sdk.protocol.models.files import *  # noqa: F403

@@ -23,7 +23,7 @@ _ECHO = 200
 """Characters of a field's name, which the caller chose, and of what is said about it."""
 
 Env = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")], str]
-SessionState = Literal["live", "created", "recreated"]
+SessionState = Literal["live", "created", "recreated", "restored", "resumed"]
 
 
 def check_thread_id(thread_id: str) -> str:
@@ -110,6 +110,17 @@ class Target(Request):
         if (self.thread_id is None) == (self.session_id is None):
             raise ValueError("give exactly one of thread_id and session_id")
         return self
+
+
+class Resumed(Model):
+    """What a session went on from after its box was gone."""
+
+    checkpoint_id: str
+    age_s: float = Field(description="Seconds since that checkpoint was taken.")
+    complete: bool = Field(
+        description="Whether nothing was lost: the box ended with this checkpoint. If not, what "
+        "happened after it was taken is gone."
+    )
 
 
 class EmptyRequest(Request):

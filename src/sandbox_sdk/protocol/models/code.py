@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from sandbox_sdk.protocol.models.artifacts import Artifact, ArtifactProblem
-from sandbox_sdk.protocol.models.base import Env, Model, SessionState, Target, utf8_size
+from sandbox_sdk.protocol.models.base import Env, Model, Resumed, SessionState, Target, utf8_size
 from sandbox_sdk.protocol.models.commands import (
     ARTIFACT_PROBLEMS,
     ARTIFACTS,
@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.models.commands import (
     MAX_COMMAND_BYTES,
     MAX_TIMEOUT_S,
     REPLAYED,
+    RESUMED,
     ExecuteRequest,
     FollowRequest,
 )
@@ -226,6 +227,7 @@ class CodeFacts(Model):
     session_id: str
     generation: int
     session_state: SessionState
+    resumed: Resumed | None = Field(None, description=RESUMED)
 
 
 class CodeResult(CodeFacts):

@@ -13,6 +13,7 @@ from sandbox_sdk.protocol.models.base import (
     Env,
     Model,
     Request,
+    Resumed,
     SessionState,
     Target,
     WrongField,
@@ -32,6 +33,7 @@ HINT = (
     "Where a command failed for want of something: what this sandbox does not have, and what to do "
     "instead."
 )
+RESUMED = "What a `resumed` session went on from; null otherwise."
 REPLAYED = (
     "Whether an earlier call with this idempotency_key started the command, and this one only "
     "got its result. Retries that the SDK or a coordinator makes by itself do not count."
@@ -238,6 +240,7 @@ class ExecuteResult(Model):
     session_id: str
     generation: int
     session_state: SessionState
+    resumed: Resumed | None = Field(None, description=RESUMED)
 
 
 class CommandInfo(Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Literal, Self
 
@@ -18,7 +19,10 @@ from sandbox_sdk.protocol.models.base import (
 )
 from sandbox_sdk.protocol.models.limits import MAX_IDLE_TIMEOUT_S, LimitValues, SessionLimits
 from sandbox_sdk.protocol.models.registry import AgentInfo
+from sandbox_sdk.units import seconds
 
+MIN_EVERY_S = 1.0
+_COMMANDS = re.compile(r"([1-9][0-9]{0,5}) commands?")
 MAX_ENV_BYTES = 128 * 1024
 """Names and values of the variables of a session."""
 
@@ -50,6 +54,22 @@ class CreateSessionRequest(Request):
     limits: SessionLimits = Field(
         SessionLimits(), strict=False, description="Up to what the server allows."
     )
+    checkpoint_id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="The session begins with the files and the shell state of this checkpoint.",
+    )
+    persist: bool = Field(
+        False,
+        description="When the session has been idle for too long it is kept as a checkpoint, and "
+        "the next call goes on from there.",
+    )
+    checkpoint_every: str | float | None = Field(
+        None,
+        description="Take a checkpoint besides: every so many seconds (300, `5m`), or every so "
+        "many commands (`20 commands`), if something happened since.",
+        examples=["5m"],
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -59,7 +79,26 @@ class CreateSessionRequest(Request):
                 f"env has {size} bytes of names and values, at most {MAX_ENV_BYTES}; upload a file"
                 " with the rest"
             )
+        every_of(self.checkpoint_every)
         return self
+
+
+def every_of(text: str | float | None) -> tuple[float | None, int | None]:
+    """Seconds, or a number of commands. Raises ValueError."""
+    if text is None:
+        return None, None
+    if isinstance(text, str) and (counted := _COMMANDS.fullmatch(text)):
+        return None, int(counted[1])
+    try:
+        every_s = seconds(str(text))
+    except ValueError:
+        every_s = 0.0
+    if every_s < MIN_EVERY_S:
+        raise ValueError(
+            f"checkpoint_every {text!r} is neither a time of at least {MIN_EVERY_S:g} s, such as"
+            " 5m, nor a number of commands, such as '20 commands'"
+        )
+    return every_s, None
 
 
 class Limits(Model):

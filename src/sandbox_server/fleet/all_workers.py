@@ -1,0 +1,240 @@
+"""What is asked of all workers of a fleet, or of any: lists, and what is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.errors import (
+    CheckpointDamaged,
+    CheckpointNotFound,
+    InvalidRequest,
+    RuntimeUnavailable,
+    SandboxError,
+)
+from sandbox_sdk.protocol.models import (
+    ArtifactDeleted,
+    ArtifactList,
+    ArtifactsRequest,
+    ArtifactTarget,
+    Checkpoint,
+    CheckpointDeleted,
+    CheckpointList,
+    CheckpointsRequest,
+    CheckpointTarget,
+    EmptyRequest,
+    RegistryList,
+    SessionList,
+    StoredSessionDetail,
+    StoredSessionList,
+    StoredSessionsRequest,
+    StoredSessionTarget,
+)
+from sandbox_sdk.protocol.operations import Handlers
+from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_server.checkpoints.manifest import not_found
+from sandbox_server.fleet.directory import Directory
+from sandbox_server.fleet.router import Router
+from sandbox_server.fleet.workers import Presence, Worker
+from sandbox_server.storage.artifacts import no_artifact, worker_of
+from sandbox_server.storage.history import History, stored_detail
+
+log = structlog.get_logger()
+
+_LIST_S = 5.0
+"""Timeout for a worker to list its sessions."""
+_ALL_OF_SESSION = 1000
+"""Most artifacts that are told of one session."""
+_Answer = TypeVar("_Answer")
+
+
+class AllWorkers:
+    def __init__(
+        self, directory: Directory, router: Router, history: History | None = None
+    ) -> None:
+        self._directory = directory
+        self._router = router
+        self._history = history
+        self.handlers: Handlers = {
+            op.SESSIONS: self._sessions,
+            op.REGISTRY: self._registry,
+            op.ARTIFACTS: self._artifacts,
+            op.DELETE_ARTIFACT: self._delete_artifact,
+            op.STORED_SESSIONS: self._stored_sessions,
+            op.STORED_SESSION: self._stored_session,
+            op.CHECKPOINTS: self._checkpoints,
+            op.GET_CHECKPOINT: self._get_checkpoint,
+            op.DELETE_CHECKPOINT: self._delete_checkpoint,
+        }
+
+    async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
+        """The sessions of every worker that answers; the others are named in the result."""
+        found, silent = await self._of_all(tenant, lambda worker: worker.sessions())
+        every = [session for each in found for session in each.sessions]
+        return SessionList(
+            sessions=sorted(every, key=lambda session: session.created_at), unreachable=silent
+        )
+
+    async def _registry(self, tenant: str, _request: EmptyRequest) -> RegistryList:
+        """That of any worker: they are meant to have the same files. Raises RuntimeUnavailable."""
+        here = [
+            worker
+            for worker in await self._directory.workers()
+            if self._directory.presence(worker) == Presence.HERE
+        ]
+        for worker in here:
+            try:
+                async with asyncio.timeout(_LIST_S):
+                    with self._router.client(worker) as client:
+                        return await client.of(tenant).registry()
+            except (RuntimeUnavailable, TimeoutError) as exc:
+                log.warning("worker.not_listed", worker=worker.id, why=str(exc))
+        raise RuntimeUnavailable("no worker answers; try again", retry_after_s=2)
+
+    async def _artifacts(self, tenant: str, request: ArtifactsRequest) -> ArtifactList:
+        """The newest of every worker that answers; the others are named in the result."""
+        found, silent = await self._of_all(
+            tenant, lambda worker: worker.call(op.ARTIFACTS, request)
+        )
+        every = [artifact for each in found for artifact in each.artifacts]
+        every.sort(key=lambda artifact: artifact.created_at, reverse=True)
+        return ArtifactList(
+            artifacts=every[: request.limit],
+            truncated=len(every) > request.limit or any(each.truncated for each in found),
+            unreachable=silent,
+        )
+
+    async def _delete_artifact(self, tenant: str, request: ArtifactTarget) -> ArtifactDeleted:
+        with self._router.client(await self.keeper(request.artifact_id)) as client:
+            return await client.of(tenant).call(op.DELETE_ARTIFACT, request)
+
+    async def keeper(self, artifact_id: str) -> Worker:
+        """The worker that has an artifact. Raises NotFound, RuntimeUnavailable while it is away."""
+        name = worker_of(artifact_id)
+        for worker in await self._directory.workers():
+            if worker.id == name and self._directory.presence(worker) != Presence.GONE:
+                if self._directory.presence(worker) == Presence.HERE:
+                    return worker
+                raise RuntimeUnavailable(
+                    f"worker {name} has the artifact and is away; retry in 2 s", retry_after_s=2
+                )
+        raise no_artifact(artifact_id)
+
+    async def _stored_sessions(
+        self, tenant: str, request: StoredSessionsRequest
+    ) -> StoredSessionList:
+        remembered = self._remembered
+        await self.have_written(tenant)
+        return await remembered.find(tenant, request)
+
+    async def _stored_session(
+        self, tenant: str, request: StoredSessionTarget
+    ) -> StoredSessionDetail:
+        """Raises SessionNotFound."""
+        remembered = self._remembered
+        await self.have_written(tenant)
+        found = await stored_detail(remembered, tenant, request.session_id, [])
+        wanted = ArtifactsRequest(session_id=request.session_id, limit=_ALL_OF_SESSION)
+        listed = await self._artifacts(tenant, wanted)
+        return found.model_copy(update={"artifacts": listed.artifacts})
+
+    async def _checkpoints(self, tenant: str, request: CheckpointsRequest) -> CheckpointList:
+        """Those of every worker that answers, each once: workers may have one store together."""
+        found, silent = await self._of_all(
+            tenant, lambda worker: worker.call(op.CHECKPOINTS, request)
+        )
+        every = {each.checkpoint_id: each for answer in found for each in answer.checkpoints}
+        newest = sorted(every.values(), key=lambda each: each.created_at, reverse=True)
+        return CheckpointList(
+            checkpoints=newest[: request.limit],
+            truncated=len(newest) > request.limit or any(each.truncated for each in found),
+            unreachable=silent,
+        )
+
+    async def keepers(self, tenant: str, checkpoint_id: str) -> frozenset[str] | None:
+        """The workers that have a checkpoint; None for any. Raises CheckpointNotFound, and
+        RuntimeUnavailable if a worker that may have it does not answer."""
+        workers = [
+            worker
+            for worker in await self._directory.workers()
+            if self._directory.presence(worker) != Presence.GONE
+        ]
+        asked = CheckpointTarget(checkpoint_id=checkpoint_id)
+        answers = await asyncio.gather(*(self._has(w, tenant, asked) for w in workers))
+        found = {w.id for w, has in zip(workers, answers, strict=True) if has}
+        if not found and None in answers:
+            raise RuntimeUnavailable(
+                f"a worker that may have checkpoint {checkpoint_id} does not answer; retry in 2 s",
+                retry_after_s=2,
+            )
+        if not found:
+            raise not_found(checkpoint_id)
+        return frozenset(found)
+
+    async def _has(self, worker: Worker, tenant: str, asked: CheckpointTarget) -> bool | None:
+        """Whether a worker has a checkpoint; None if it does not answer."""
+
+        async def has(sandboxes: Sandboxes) -> bool:
+            try:
+                await sandboxes.call(op.GET_CHECKPOINT, asked)
+            except CheckpointNotFound:
+                return False
+            except CheckpointDamaged:
+                return True  # It tells the caller.
+            return True
+
+        return await self._of(worker, tenant, has)
+
+    async def _get_checkpoint(self, tenant: str, request: CheckpointTarget) -> Checkpoint:
+        with self._router.client(await self._keeper_of(tenant, request)) as client:
+            return await client.of(tenant).call(op.GET_CHECKPOINT, request)
+
+    async def _delete_checkpoint(self, tenant: str, request: CheckpointTarget) -> CheckpointDeleted:
+        with self._router.client(await self._keeper_of(tenant, request)) as client:
+            return await client.of(tenant).call(op.DELETE_CHECKPOINT, request)
+
+    async def _keeper_of(self, tenant: str, request: CheckpointTarget) -> Worker:
+        """A worker that has a checkpoint."""
+        keepers = await self.keepers(tenant, request.checkpoint_id)
+        workers = await self._directory.workers()
+        return next(w for w in workers if keepers is None or w.id in keepers)
+
+    async def have_written(self, tenant: str) -> None:
+        """Have every worker write what it holds of the history, as it does before it answers:
+        what a caller has seen happen is in it."""
+        asked = StoredSessionsRequest(limit=1)
+        await self._of_all(tenant, lambda worker: worker.call(op.STORED_SESSIONS, asked))
+
+    @property
+    def _remembered(self) -> History:
+        if self._history is None:
+            raise InvalidRequest("this server stores nothing beyond its sessions")
+        return self._history
+
+    async def _of_all(
+        self, tenant: str, ask: Callable[[Sandboxes], Awaitable[_Answer]]
+    ) -> tuple[list[_Answer], list[str]]:
+        """The answers of all workers, and the names of those that do not answer."""
+        workers = await self._directory.workers()
+        expected = [w for w in workers if self._directory.presence(w) != Presence.GONE]
+        answers = await asyncio.gather(*(self._of(w, tenant, ask) for w in expected))
+        silent = [w.id for w, found in zip(expected, answers, strict=True) if found is None]
+        return [answer for answer in answers if answer is not None], sorted(silent)
+
+    async def _of(
+        self, worker: Worker, tenant: str, ask: Callable[[Sandboxes], Awaitable[_Answer]]
+    ) -> _Answer | None:
+        """None if the worker does not answer."""
+        if self._directory.presence(worker) == Presence.AWAY:
+            return None
+        try:
+            async with asyncio.timeout(_LIST_S):
+                with self._router.client(worker) as client:
+                    return await ask(client.of(tenant))
+        except (SandboxError, TimeoutError) as exc:
+            log.warning("worker.not_listed", worker=worker.id, why=str(exc))
+            return None

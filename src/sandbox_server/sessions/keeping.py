@@ -1,0 +1,135 @@
+"""Keeping threads beyond their boxes: checkpoints of sessions, and sessions from checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, SessionLost
+from sandbox_sdk.protocol.models import Resumed, SessionState, every_of
+from sandbox_server.checkpoints.checkpoints import Checkpoints, Subject
+from sandbox_server.checkpoints.manifest import Manifest
+from sandbox_server.sessions.live import KeepRules, LiveSession
+from sandbox_server.sessions.registry import Record, Status
+
+log = structlog.get_logger()
+
+AGAIN_S = 30.0
+"""After a checkpoint has failed, until the next attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The checkpoint that a new session begins with."""
+
+    checkpoint_id: str
+    segments: Callable[[], AsyncIterator[bytes]]
+    state: SessionState
+    """How the session is told to have begun."""
+    resumed: Resumed | None = None
+    cwd: str | None = None
+
+
+def rules_from(asked: Mapping[str, Any]) -> KeepRules:
+    """What a session was asked to keep, by the fields of its request."""
+    every_s, every_commands = every_of(asked.get("checkpoint_every"))
+    return KeepRules(
+        persist=bool(asked.get("persist")), every_s=every_s, every_commands=every_commands
+    )
+
+
+class Keeper:
+    """Without checkpoints, nothing can be kept."""
+
+    def __init__(self, checkpoints: Checkpoints | None) -> None:
+        self._checkpoints = checkpoints
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Raises InvalidRequest."""
+        if self._checkpoints is None:
+            raise InvalidRequest("this server keeps no checkpoints: SANDBOX_CHECKPOINTS is off")
+        return self._checkpoints
+
+    async def take(self, session: LiveSession, **options: Any) -> Manifest:
+        """A checkpoint of a session; options as of Checkpoints.take. Raises SessionLost."""
+        of = session.record
+        session.changed = False
+        commands, session.commands = session.commands, 0
+        try:
+            manifest = await self.checkpoints.take(
+                session.agent,
+                Subject(
+                    tenant=of.tenant,
+                    thread_id=of.thread_id,
+                    session_id=of.session_id,
+                    generation=of.generation,
+                    environment=session.environment,
+                    asked=of.asked,
+                    parent=session.checkpoint_id,
+                    cwd=session.cwd,
+                ),
+                **options,
+            )
+        except BaseException:
+            session.changed = True
+            session.commands += commands
+            raise
+        session.checkpoint_id = manifest.checkpoint_id
+        session.kept_at = time.monotonic()
+        session.problem = None
+        return manifest
+
+    async def keep(self, session: LiveSession) -> bool:
+        """An automatic checkpoint, unless nothing has changed since the last. Whether the session
+        is kept as it is; if not, the reason is told with it. Raises SessionLost."""
+        if session.checkpoint_id is not None and not session.changed and not session.busy:
+            return True
+        try:
+            await self.take(session, automatic=True)
+        except SessionLost:
+            raise
+        except SandboxError as exc:
+            session.problem = exc.message
+            session.keep_again_at = time.monotonic() + AGAIN_S
+            log.warning("session.not_kept", thread=session.record.thread_id, why=exc.message)
+            return False
+        return True
+
+    def origin(self, manifest: Manifest, state: SessionState = "restored") -> Origin:
+        checkpoints = self.checkpoints
+        return Origin(
+            checkpoint_id=manifest.checkpoint_id,
+            segments=lambda: checkpoints.read(manifest),
+            state=state,
+            cwd=manifest.cwd,
+        )
+
+    async def resume(self, before: Record) -> Origin | None:
+        """The last checkpoint of a thread that is to go on after its session has ended."""
+        if self._checkpoints is None or not rules_from(before.asked).persist:
+            return None
+        if before.status == Status.CLEANED:
+            return None
+        found = await self._checkpoints.newest(before.tenant, before.thread_id)
+        if found is None:
+            return None
+        whole = before.status == Status.EXPIRED and found.session_id == before.session_id
+        age_s = round(max(time.time() - found.created_at, 0.0), 3)
+        resumed = Resumed(checkpoint_id=found.checkpoint_id, age_s=age_s, complete=whole)
+        origin = self.origin(found, "resumed")
+        return Origin(**{**vars(origin), "resumed": resumed})
+
+    async def forget(self, session: LiveSession) -> None:
+        """Delete what was kept of a thread that is ended on purpose."""
+        if self._checkpoints is None or session.checkpoint_id is None:
+            return
+        try:
+            await self._checkpoints.forget(session.record.tenant, session.record.thread_id)
+        except SandboxError as exc:
+            log.warning("checkpoints.not_deleted", thread=session.record.thread_id,
+                        why=exc.message)  # fmt: skip
