@@ -19,6 +19,8 @@ from openai.types.responses.response_function_shell_tool_call import Action
 
 from sandbox_sdk import AsyncSandboxClient, CommandRejected, ExecuteResult, RemoteBackend
 from sandbox_sdk.integrations.openai_agents import (
+    CheckpointSnapshot,
+    CheckpointSnapshotSpec,
     SandboxShell,
     ThreadSandboxClient,
     ThreadSandboxClientOptions,
@@ -235,6 +237,57 @@ async def test_a_snapshot_brings_the_files_into_another_sandbox(
         assert (await session.read(Path("deep/data.bin"))).read() == bytes(range(256))
         assert [Path(entry.path).name for entry in await session.ls("deep")] == ["data.bin"]
     await client.delete(session)
+
+
+async def test_a_snapshot_is_a_checkpoint(stand: Stand) -> None:
+    client = ThreadSandboxClient(backend=stand.sandboxes)
+    options = ThreadSandboxClientOptions(thread_id="a")
+    session = await client.create(snapshot=CheckpointSnapshotSpec(), options=options)
+    async with session:
+        await session.write(Path("plan"), io.BytesIO(b"one"))
+        await session.exec("echo kept > ~/home")
+    saved = client.serialize_session_state(session.state)
+    snapshot = session.state.snapshot
+    assert isinstance(snapshot, CheckpointSnapshot)
+
+    async with AsyncSandboxClient("a", backend=stand.sandboxes) as other:
+        await other.execute("echo two > plan; rm ~/home")
+        for name in ("left", "right"):  # Another two begin from it.
+            begins = ThreadSandboxClientOptions(thread_id=name)
+            way = await client.create(snapshot=snapshot, options=begins)
+            async with way:
+                read = await way.exec(f"echo {name} >> ~/home; cat plan ~/home")
+                assert read.stdout == f"onekept\n{name}\n".encode()
+            assert way.state.snapshot != snapshot
+            async with AsyncSandboxClient(name, backend=stand.sandboxes) as its:
+                assert (await its.session()).generation == 1
+                await its.cleanup()
+        assert (await other.execute("cat plan")).output == "two\n"
+
+        session = await client.resume(client.deserialize_session_state(saved))
+        async with session:  # And it goes back itself.
+            read = await session.exec("cat plan ~/home")
+            assert read.stdout == b"onekept\n"
+
+        assert snapshot.checkpoint_id is not None
+        await other.execute("echo three > plan")
+        await other.delete_checkpoint(snapshot.checkpoint_id)
+        gone = await client.resume(client.deserialize_session_state(saved))
+        with pytest.raises(errors.SnapshotNotRestorableError):
+            await gone.start()
+        assert (await other.execute("cat plan")).output == "three\n"
+
+
+async def test_an_agent_goes_back_to_its_snapshot(stand: Stand) -> None:
+    ours = Conversation(stand, "a")
+    session = await ours.client.create(snapshot=CheckpointSnapshotSpec(), options=ours.options)
+    async with session:
+        await ours.turn(exec_command("echo one > plan"), session=session)
+    await ours.turn(exec_command("echo two > plan"))
+    session = await ours.client.create(snapshot=session.state.snapshot, options=ours.options)
+    async with session:
+        (shown,) = await ours.turn(exec_command("cat plan"), session=session)
+        assert shown.endswith("Output:\none\n")
 
 
 async def test_errors_are_those_of_the_framework(stand: Stand) -> None:

@@ -55,6 +55,7 @@ def test_what_is_missing_is_told() -> None:
     ("module", "extra"),
     [
         ("integrations.langchain", "langchain"),
+        ("integrations.langgraph_checkpoints", "langchain"),
         ("integrations.deepagents", "deepagents"),
         ("integrations.openai_agents", "openai-agents"),
         ("integrations.anthropic", "anthropic"),

@@ -175,6 +175,9 @@ USUAL = ("bash", "read_file", "write_file", "edit_file", "list_files")
 """The default tools of an agent. Files in base64 are more for programs than for models, and
 run_code is for sandboxes that have a kernel."""
 
+READING = frozenset({ReadFile.name, ListFiles.name, DownloadFile.name})
+"""The tools that leave a sandbox as it is."""
+
 Given = str | Mapping[str, Any]
 """The arguments of a call: as an object, or as JSON the way a model writes it."""
 

@@ -37,6 +37,7 @@ with needs("deepagents"):
     from langgraph.config import get_config
 
     from sandbox_sdk.integrations.langchain import thread_of
+    from sandbox_sdk.integrations.langgraph_checkpoints import follow_graph
 
 __all__ = ["SandboxBackend"]
 
@@ -51,6 +52,7 @@ class SandboxBackend(BaseSandbox):
     def __init__(self, tools: SandboxTools | None = None, *, thread_id: str | None = None) -> None:
         self._tools = tools or SandboxTools()
         self._thread_id = thread_id
+        follow_graph(self._tools)
 
     def __repr__(self) -> str:
         return f"<SandboxBackend of {self._thread_id or 'the thread of the run'}, {self._tools!r}>"
@@ -123,7 +125,7 @@ class SandboxBackend(BaseSandbox):
         async def all_of(tools: Operations) -> list[FileDownloadResponse]:
             return [await _download(tools, path) for path in paths]
 
-        return self._tools.use(self._thread(), all_of)
+        return self._tools.use(self._thread(), all_of, changes=False)
 
 
 def _seconds(timeout: int | None) -> float | None:

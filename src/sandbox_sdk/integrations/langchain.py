@@ -33,6 +33,8 @@ with needs("langchain"):
     from langgraph.prebuilt import ToolRuntime
     from langgraph.runtime import Runtime
 
+    from sandbox_sdk.integrations.langgraph_checkpoints import follow_graph
+
 __all__ = [
     "SandboxMiddleware",
     "bash_tool",
@@ -153,6 +155,7 @@ def _tool(tools: SandboxTools, info: ToolInfo, agent: str | None = None) -> Base
     """One tool. Its schema is given as a dict, not as a model: LangChain would check the arguments
     with a model, where SandboxTools tells the LLM in words what is wrong, and would take what
     LangGraph injects for arguments."""
+    follow_graph(tools)
     name = info.name
 
     def run(config: RunnableConfig, runtime: ToolRuntime | None = None, **given: Any) -> _Content:

@@ -122,8 +122,8 @@ class Operations:
     ) -> None:
         """allowed: the names of the tools that an agent has; None for any."""
         self.sandbox = sandbox
+        self.thread_id = thread_id
         self._sandboxes = sandboxes
-        self._thread_id = thread_id
         self._presenting = presenting
         self._generations = generations
         self._allowed = allowed
@@ -158,10 +158,20 @@ class Operations:
                 return Reply(b64encode(await self.content(call.path)).decode())
         raise TypeError(f"no such tool: {call!r}")
 
+    async def rewind(self, checkpoint_id: str, *, told: bool) -> None:
+        """Take the thread back to a checkpoint.
+
+        told: whether the model learns with its next command that its sandbox is another one. One
+        that is taken back to the same moment need not.
+        """
+        session = await self.sandbox.rewind(checkpoint_id)
+        if not told:
+            self._generations.remember(self.thread_id, session.generation)
+
     async def quietly(self, command: str, **options: Unpack[CommandOptions]) -> ExecuteResult:
         """Run a command that the model does not see."""
         result = await self.sandbox.execute(command, **options)
-        self._generations.notice(self._thread_id, result.generation)
+        self._generations.notice(self.thread_id, result.generation)
         return result
 
     async def bash(self, call: args.Bash, tool_call_id: str | None) -> Reply:
@@ -183,7 +193,7 @@ class Operations:
         """Call a tool that the operator has declared, and that the server carries out."""
         request = checked(
             CallToolRequest,
-            thread_id=self._thread_id,
+            thread_id=self.thread_id,
             tool=name,
             arguments=dict(arguments),
             idempotency_key=_key(tool_call_id, name + json.dumps(arguments, sort_keys=True)),
@@ -193,7 +203,7 @@ class Operations:
         except InvalidRequest as error:  # What the model has got wrong, as for our own tools.
             raise ValueError(error.message) from None
         if answer.result is not None:
-            self._generations.remember(self._thread_id, answer.result.generation)
+            self._generations.remember(self.thread_id, answer.result.generation)
         return Reply(
             answer.text, artifact=answer, failed=answer.failed, images=tuple(answer.images)
         )
@@ -205,7 +215,7 @@ class Operations:
     async def code(self, code: str, language: str | None, **options: Unpack[CodeOptions]) -> Reply:
         """Run code whose output and images the model sees."""
         result = await self.sandbox.run_code(code, language, **options)
-        result = self._generations.told(self._thread_id, result)
+        result = self._generations.told(self.thread_id, result)
         text = present_code(result, options=self._presenting)
         return Reply(text, artifact=result, images=images_of(result))
 
@@ -237,7 +247,7 @@ class Operations:
         key = _key(tool_call_id, "restart")
         if key is None or not await self._remembers(key):
             session = await self.sandbox.restart()
-            self._generations.remember(self._thread_id, session.generation)
+            self._generations.remember(self.thread_id, session.generation)
         if key is None:
             return Reply(RESTARTED)
         # Remembers the call in the new sandbox.
@@ -252,7 +262,7 @@ class Operations:
         return any(command.idempotency_key == key for command in known.commands)
 
     async def _reply(self, result: ExecuteResult) -> Reply:
-        result = self._generations.told(self._thread_id, result)
+        result = self._generations.told(self.thread_id, result)
         text = clean(result.output, self._presenting)
         saved_as = None
         if shorten(text, self._presenting.max_chars):
@@ -273,7 +283,7 @@ class Operations:
 
     async def content(self, path: str, *, max_bytes: int = MAX_READ) -> bytes:
         """The bytes of a file. Raises InvalidPath for a folder, FileTooLarge."""
-        target = Target(thread_id=self._thread_id)
+        target = Target(thread_id=self.thread_id)
         async with self._sandboxes.download_file(target, path) as download:
             if download.info.type == "directory":
                 raise InvalidPath(f"{path} is a folder, not a file; list it instead")

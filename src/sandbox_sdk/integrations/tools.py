@@ -21,7 +21,7 @@ from collections.abc import (
     Generator,
     Sequence,
 )
-from typing import Any, NamedTuple, Self, TypedDict, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypedDict, TypeVar
 
 import anyio
 
@@ -31,6 +31,7 @@ from sandbox_sdk.documented import twin_of
 from sandbox_sdk.errors import InvalidRequest, SandboxError, SessionLost, SessionNotFound
 from sandbox_sdk.integrations.arguments import (
     ALL,
+    READING,
     USUAL,
     Bash,
     Given,
@@ -63,6 +64,14 @@ class Beginning(NamedTuple):
     """Its tools, for `tools=` of an OpenAI-style chat completion."""
 
 
+class BeforeUse(Protocol):
+    """What is to be done before a thread's sandbox is used, in the context of the caller."""
+
+    async def __call__(
+        self, tools: AsyncSandboxTools, thread_id: str, *, changes: bool
+    ) -> None: ...
+
+
 class AsyncSandboxTools:
     """The tools of any number of threads. Use it in one event loop."""
 
@@ -84,6 +93,7 @@ class AsyncSandboxTools:
         self._generations = Generations()
         self._agents: dict[str, str] = {}
         """By thread: the agent that its sandbox is made for, however often it is made."""
+        self._before_use: BeforeUse | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._backend!r}>"
@@ -113,11 +123,28 @@ class AsyncSandboxTools:
         async with AsyncSandboxClient(thread_id, backend=self._backend) as client:
             yield client
 
+    def before_use(self, prepare: BeforeUse) -> None:
+        """Have this called before every use of a sandbox. What it raises, the use raises."""
+        self._before_use = prepare
+
     @contextlib.asynccontextmanager
     async def operations(
+        self, thread_id: str, *, agent: str | None = None, changes: bool = True
+    ) -> AsyncIterator[Operations]:
+        """The tools of one thread, for integrations that present results in their own way.
+
+        changes: whether the sandbox may be another one afterwards.
+        """
+        async with self.unprepared(thread_id, agent=agent) as operations:
+            if self._before_use is not None:
+                await self._before_use(self, thread_id, changes=changes)
+            yield operations
+
+    @contextlib.asynccontextmanager
+    async def unprepared(
         self, thread_id: str, *, agent: str | None = None
     ) -> AsyncIterator[Operations]:
-        """The tools of one thread, for integrations that present results in their own way."""
+        """The same, without what before_use() was given."""
         async with self.sandbox(thread_id) as sandbox:
             made = await self._made_for(sandbox, thread_id, agent)
             yield Operations(
@@ -145,10 +172,17 @@ class AsyncSandboxTools:
         return session.agent
 
     async def use(
-        self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
+        self,
+        thread_id: str,
+        work: Callable[[Operations], Awaitable[_Result]],
+        *,
+        changes: bool = True,
     ) -> _Result:
-        """Do work in the sandbox of a thread. Raises what it raises."""
-        async with self.operations(thread_id) as operations:
+        """Do work in the sandbox of a thread. Raises what it raises.
+
+        changes: whether the sandbox may be another one afterwards.
+        """
+        async with self.operations(thread_id, changes=changes) as operations:
             return await work(operations)
 
     async def dispatch(
@@ -168,7 +202,8 @@ class AsyncSandboxTools:
         try:
             call = parsed(name, arguments) if name in ALL else None
             given = {} if call else as_object(name, arguments)
-            async with self.operations(thread_id, agent=agent) as operations:
+            changes = name not in READING
+            async with self.operations(thread_id, agent=agent, changes=changes) as operations:
                 operations.require(name)
                 if call is not None:
                     return await operations.call(call, tool_call_id)
@@ -320,13 +355,26 @@ class SandboxTools:
         self._close_at_exit()
         return self._background.cross_each(lambda: self._tools.stream(arguments, **ids))
 
-    def use(self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]) -> _Result:
-        return self._run(lambda: self._tools.use(thread_id, work))
+    def before_use(self, prepare: BeforeUse) -> None:
+        self._tools.before_use(prepare)
+
+    def use(
+        self,
+        thread_id: str,
+        work: Callable[[Operations], Awaitable[_Result]],
+        *,
+        changes: bool = True,
+    ) -> _Result:
+        return self._run(lambda: self._tools.use(thread_id, work, changes=changes))
 
     async def ause(
-        self, thread_id: str, work: Callable[[Operations], Awaitable[_Result]]
+        self,
+        thread_id: str,
+        work: Callable[[Operations], Awaitable[_Result]],
+        *,
+        changes: bool = True,
     ) -> _Result:
-        return await self._cross(lambda: self._tools.use(thread_id, work))
+        return await self._cross(lambda: self._tools.use(thread_id, work, changes=changes))
 
     def begin(
         self, thread_id: str, names: Sequence[str] = USUAL, *, agent: str | None = None

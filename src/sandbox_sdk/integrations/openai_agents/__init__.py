@@ -17,6 +17,8 @@ Any other agent gets a shell in it:
 Or the tools of an agent that the server's registry declares:
 
     Agent(name="coder", tools=sandbox_tools("conv-42", agent="code_executor"))
+
+With `snapshot=CheckpointSnapshotSpec()` a SandboxAgent's session is kept as a checkpoint.
 """
 
 from sandbox_sdk.extras import needs
@@ -32,8 +34,14 @@ with needs("openai-agents"):
         ThreadSandboxSessionState,
     )
     from sandbox_sdk.integrations.openai_agents.shell import SandboxShell
+    from sandbox_sdk.integrations.openai_agents.snapshot import (
+        CheckpointSnapshot,
+        CheckpointSnapshotSpec,
+    )
 
 __all__ = [
+    "CheckpointSnapshot",
+    "CheckpointSnapshotSpec",
     "SandboxShell",
     "ThreadSandboxClient",
     "ThreadSandboxClientOptions",

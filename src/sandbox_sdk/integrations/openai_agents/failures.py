@@ -9,8 +9,11 @@ from pathlib import Path
 from agents.sandbox import errors
 from agents.sandbox.types import User
 
-from sandbox_sdk.errors import FileMissing, SandboxError, Unavailable
+from sandbox_sdk.errors import CheckpointNotFound, FileMissing, SandboxError, Unavailable
 from sandbox_sdk.protocol.models import USER
+
+PLACE = Path("<checkpoints>")
+"""Where a snapshot is, for errors that name a path."""
 
 
 def refuse_other(user: str | User | None) -> None:
@@ -69,4 +72,28 @@ def writing(path: Path) -> Iterator[None]:
     except SandboxError as exc:
         raise errors.WorkspaceArchiveWriteError(
             path=path, cause=exc, message=exc.message, retryable=isinstance(exc, Unavailable)
+        ) from exc
+
+
+@contextlib.contextmanager
+def keeping(snapshot_id: str) -> Iterator[None]:
+    try:
+        yield
+    except SandboxError as exc:
+        raise errors.SnapshotPersistError(
+            snapshot_id=snapshot_id, path=PLACE, context={"reason": exc.message}, cause=exc
+        ) from exc
+
+
+@contextlib.contextmanager
+def restoring(snapshot_id: str) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointNotFound as exc:
+        raise errors.SnapshotNotRestorableError(
+            snapshot_id=snapshot_id, path=PLACE, context={"reason": exc.message}
+        ) from exc
+    except SandboxError as exc:
+        raise errors.SnapshotRestoreError(
+            snapshot_id=snapshot_id, path=PLACE, context={"reason": exc.message}, cause=exc
         ) from exc

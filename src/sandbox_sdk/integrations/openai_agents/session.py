@@ -24,6 +24,7 @@ from sandbox_sdk.integrations.openai_agents.failures import (
     writing,
 )
 from sandbox_sdk.integrations.openai_agents.processes import Processes
+from sandbox_sdk.integrations.openai_agents.snapshot import CheckpointSnapshot
 from sandbox_sdk.integrations.presenting import RECREATED, explain
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, WORKSPACE
 
@@ -56,13 +57,20 @@ class ThreadSandboxSession(BaseSandboxSession):
         self._processes = Processes(client)
         self._untold = False
         """Whether the box replaced a lost one and the model does not know it yet."""
+        self._restored = False
+        """Whether the box has begun with the snapshot."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.state.thread_id}, {self._processes!r}>"
 
     async def _ensure_backend_started(self) -> None:
-        session = await self.client.create_session()
-        self._untold |= session.status == "created" and session.generation > 1
+        snapshot = self.state.snapshot
+        if isinstance(snapshot, CheckpointSnapshot) and not await self.running():
+            session, self._restored = await snapshot.begin(self.client)
+        else:
+            session, self._restored = await self.client.create_session(), False
+        new = session.status == "created" and session.generation > 1
+        self._untold |= new and not self._restored
         self.state.generation = session.generation
         prepared = await self.client.exists(_PREPARED)
         self._set_start_state_preserved(prepared)
@@ -174,6 +182,21 @@ class ThreadSandboxSession(BaseSandboxSession):
             payload = payload.encode()
         with writing(path):
             await self.client.upload_bytes(bytes(payload), place)
+
+    async def _persist_snapshot(self) -> None:
+        if isinstance(self.state.snapshot, CheckpointSnapshot):
+            self.state.snapshot = await self.state.snapshot.taken(self.client)
+        else:
+            await super()._persist_snapshot()
+
+    async def _restore_snapshot_into_workspace_on_resume(self) -> None:
+        if self._restored:
+            return
+        if isinstance(self.state.snapshot, CheckpointSnapshot):
+            session = await self.state.snapshot.rewind(self.client)
+            self._untold, self.state.generation = False, session.generation
+        else:
+            await super()._restore_snapshot_into_workspace_on_resume()
 
     async def persist_workspace(self) -> io.IOBase:
         root = self.state.manifest.root
