@@ -19,6 +19,7 @@ from sandbox_sdk.backends.local import LocalBackend, LocalSettings
 from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.errors import *  # noqa: F403
+from sandbox_sdk.mounts.changes import MountChange, MountChanges
 from sandbox_sdk.options import CodeOptions, CommandOptions
 from sandbox_sdk.process import AsyncProcess, Process
 from sandbox_sdk.protocol.events import (
@@ -134,6 +135,8 @@ __all__ = [
     "LocalSettings",
     "MethodNotAllowed",
     "Misdirected",
+    "MountChange",
+    "MountChanges",
     "NotFound",
     "OutputEvent",
     "Process",

@@ -16,6 +16,9 @@ from sandbox_sdk.checkpoints import CheckpointMethods
 from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
 from sandbox_sdk.documented import takes_options, with_contents
 from sandbox_sdk.errors import CodeFailed, CommandFailed
+from sandbox_sdk.mounts import methods
+from sandbox_sdk.mounts.asked import MountOptions
+from sandbox_sdk.mounts.methods import MountMethods
 from sandbox_sdk.options import CodeOptions, CommandOptions
 from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import (
@@ -77,6 +80,7 @@ METHODS = {
         "upload_file", "upload_bytes", "download_file", "download_bytes", "read_text",
         "write_text", "list_files", "exists", "rename", "artifacts",
     ),
+    "Mounts": methods.METHODS,
     "Checkpoints": checkpoints.METHODS,
     "Declared by the operator": ("registry", "call_tool"),
 }  # fmt: skip
@@ -84,7 +88,7 @@ METHODS = {
 
 
 @with_contents(METHODS)
-class AsyncSandboxClient(CheckpointMethods):
+class AsyncSandboxClient(CheckpointMethods, MountMethods):
     """The sandbox of one thread. It is made at its first use.
 
         >>> async def main():
@@ -107,6 +111,10 @@ class AsyncSandboxClient(CheckpointMethods):
     first use makes. One that was there before keeps its own, and a warning names what differs. A
     new one after a loss or an expiry has the same.
 
+    `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
+    use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
+    back. A sandbox that has its copies goes on with them, and a warning tells what is newer here.
+
     Every method may raise any SandboxError. Use it in one event loop.
     """
 
@@ -121,6 +129,7 @@ class AsyncSandboxClient(CheckpointMethods):
         environment: str | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        mounts: MountOptions | None = None,
     ) -> None:
         if thread_id is not None and "://" in thread_id:
             if server_url is not None:
@@ -134,7 +143,7 @@ class AsyncSandboxClient(CheckpointMethods):
             )
         options = {"environment": environment, "provider": provider, "limits": limits}
         self._connection = Connection(
-            backend, thread_id=thread_id, session_id=session_id, options=options
+            backend, thread_id=thread_id, session_id=session_id, options=options, mounts=mounts
         )
 
     def __repr__(self) -> str:

@@ -9,7 +9,14 @@ from typing import Any
 
 import anyio
 
-from sandbox_sdk.protocol.errors import InvalidRequest, SessionLost, SessionNotFound
+from sandbox_sdk.mounts.asked import MountOptions, mounts_of
+from sandbox_sdk.mounts.copying import Copies
+from sandbox_sdk.protocol.errors import (
+    InvalidRequest,
+    SandboxError,
+    SessionLost,
+    SessionNotFound,
+)
 from sandbox_sdk.protocol.models import (
     Context,
     CreateSessionRequest,
@@ -40,16 +47,19 @@ class Connection:
         thread_id: str | None,
         session_id: str | None,
         options: Mapping[str, Any] | None = None,
+        mounts: MountOptions | None = None,
     ) -> None:
         """options: of the session, where this connection makes it. Raises InvalidRequest."""
         self._backend = backend
         self._options = {name: value for name, value in (options or {}).items() if value}
         checked(CreateSessionRequest, **self._options)
-        if session_id is not None and self._options:
-            given = " and ".join(self._options)
+        self._copies = Copies(mounts_of(mounts))
+        if session_id is not None and (self._options or mounts):
+            given = " and ".join([*self._options, *(["mounts"] if mounts else [])])
             raise InvalidRequest(f"a session_id names a session that exists: it has its {given}")
-        self._made = not self._options
-        """Whether the session has been asked for with its options."""
+        self._made = False
+        """Whether the session has been asked for with its options, and has its mounts."""
+        self.has_ended()
         self._owned = thread_id is None and session_id is None
         self._target: Target | None = None
         if not self._owned:
@@ -116,7 +126,7 @@ class Connection:
     ) -> Session:
         asked = {**self._options, **settings}
         request = checked(CreateSessionRequest, thread_id=thread_id, **asked)
-        session = await sandboxes.create_session(request)
+        session = await self._create(sandboxes, request)
         self._made = True
         if session.not_applied:
             log.warning(
@@ -145,10 +155,23 @@ class Connection:
 
     def has_ended(self) -> None:
         """The next use makes another one, with the same options."""
-        self._made = not self._options
+        self._made = not self._options and not self._copies.mounts
+
+    async def _create(self, sandboxes: Sandboxes, request: CreateSessionRequest) -> Session:
+        """The session with its mounts. A new one ends again if they cannot be copied."""
+        session = await sandboxes.create_session(request)
+        try:
+            await self._copies.bring(sandboxes, session)
+        except BaseException:
+            if session.status == "created":
+                with anyio.move_on_after(CLOSE_S, shield=True), contextlib.suppress(SandboxError):
+                    await sandboxes.cleanup(Target(session_id=session.session_id))
+                self._copies.forget()
+            raise
+        return session
 
     async def _make_own(self, sandboxes: Sandboxes, request: CreateSessionRequest) -> Session:
-        session = await sandboxes.create_session(request)
+        session = await self._create(sandboxes, request)
         self._target = Target(thread_id=session.thread_id)
         self._made = True
         return session
@@ -163,6 +186,7 @@ class Connection:
                 if self._owned and cleanup and self._target is not None:
                     with contextlib.suppress(SessionNotFound, SessionLost):
                         await self._backend.cleanup(self._target)
+                    self._copies.forget()
             finally:
                 await self._stack.aclose()
 

@@ -11,6 +11,8 @@ from sandbox_sdk.artifacts import ArtifactFile
 from sandbox_sdk.background import background
 from sandbox_sdk.client import METHODS, AsyncSandboxClient
 from sandbox_sdk.documented import twin_of, with_contents
+from sandbox_sdk.mounts.asked import MountOptions
+from sandbox_sdk.mounts.changes import MountChanges
 from sandbox_sdk.options import CodeOptions, CommandOptions
 from sandbox_sdk.process import Process
 from sandbox_sdk.protocol.events import CodeEvent, CommandEvent
@@ -62,6 +64,10 @@ class SandboxClient:
     first use makes. One that was there before keeps its own, and a warning names what differs. A
     new one after a loss or an expiry has the same.
 
+    `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
+    use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
+    back. A sandbox that has its copies goes on with them, and a warning tells what is newer here.
+
     Every method may raise any SandboxError. AsyncSandboxClient has the same methods for an event
     loop.
 
@@ -83,6 +89,7 @@ class SandboxClient:
         environment: str | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        mounts: MountOptions | None = None,
     ) -> None:
         self._background = background()
         self._client = self._kind(
@@ -94,6 +101,7 @@ class SandboxClient:
             environment=environment,
             provider=provider,
             limits=limits,
+            mounts=mounts,
         )
         self._background.close_when_unheld(self, self._client)
 
@@ -179,6 +187,12 @@ class SandboxClient:
         made = self._run(lambda: self._client.fork(into, checkpoint=checkpoint))
         backend = self._client._connection.backend
         return [type(self)(each.thread_id, backend=backend) for each in made]
+
+    def diff(self) -> MountChanges:
+        return self._run(self._client.diff)
+
+    def apply(self, *, force: bool = False, dry_run: bool = False) -> MountChanges:
+        return self._run(lambda: self._client.apply(force=force, dry_run=dry_run))
 
     def health(self) -> Health:
         return self._run(self._client.health)

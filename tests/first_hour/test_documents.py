@@ -43,6 +43,7 @@ def test_integration_guide(remote: Newcomer) -> None:
 def test_the_sdk(local: Newcomer) -> None:
     assert local.reads(ROOT / "docs" / "sdk.md") >= 4
     assert local.reads(ROOT / "docs" / "registry.md") == 1
+    assert local.reads(ROOT / "docs" / "mounts.md") == 1
 
 
 def test_boxes(remote: Newcomer) -> None:

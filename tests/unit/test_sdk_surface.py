@@ -24,8 +24,8 @@ from sandbox_sdk.integrations.tools import AsyncSandboxTools, SandboxTools
 
 CLIENTS = [
     "ArtifactFile", "AsyncArtifactFile", "AsyncBatchSandboxClient", "AsyncProcess",
-    "AsyncSandboxClient", "BatchSandboxClient", "CodeOptions", "CommandOptions", "Process",
-    "SandboxClient",
+    "AsyncSandboxClient", "BatchSandboxClient", "CodeOptions", "CommandOptions", "MountChange",
+    "MountChanges", "Process", "SandboxClient",
 ]  # fmt: skip
 BACKENDS = ["Download", "LocalBackend", "LocalSettings", "RemoteBackend", "Sandboxes"]
 EVENTS = [

@@ -17,6 +17,7 @@ import typer
 from sandbox_sdk.backends.local import LocalBackend
 from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.mounts.asked import MountOptions
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import LimitOptions
 
@@ -41,6 +42,7 @@ class Caller:
         environment: str | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        mounts: MountOptions | None = None,
     ) -> AsyncSandboxClient:
         """A client for a thread; without one, for a session that ends with the client."""
         _Warnings.attach(self)
@@ -50,6 +52,7 @@ class Caller:
             environment=environment,
             provider=provider,
             limits=limits,
+            mounts=mounts,
         )
 
     def sandboxes(self) -> RemoteBackend | LocalBackend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tarfile
 import tempfile
 from dataclasses import dataclass
@@ -16,16 +15,10 @@ from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.cli.unpack import unpack
 from sandbox_sdk.client import AsyncSandboxClient
+from sandbox_sdk.folders import send_archive
 from sandbox_sdk.left_out import take_notice
-from sandbox_sdk.protocol.errors import FileMissing, SandboxError
+from sandbox_sdk.protocol.errors import FileMissing
 from sandbox_sdk.protocol.models import WORKSPACE, Target
-
-# `exec` replaces the shell, so the thread's working directory and variables stay as they are.
-_UNPACK = (
-    """exec bash -c 'mkdir -p -- "$2" && tar -x -f "$1" -C "$2"; code=$?; rm -f -- "$1"; """
-    """exit "$code"' cp {archive} {folder}"""
-)
-_UNPACK_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -107,17 +100,9 @@ async def _upload_folder(sandbox: AsyncSandboxClient, local: Path, path: str) ->
             # The folder itself, where a link was named; links in it stay links.
             tar.add(local.resolve(), arcname=".", filter=_anonymous)
         archive.flush()
-        stored = await sandbox.upload_file(archive.name, f".{Path(archive.name).name}")
-    unpack = _UNPACK.format(
-        archive=shlex.quote(stored.path), folder=shlex.quote(str(PurePosixPath(WORKSPACE, path)))
-    )
-    result = await sandbox.execute(unpack, timeout=_UNPACK_S)
-    if result.exit_code != 0:
-        raise SandboxError(
-            f"{path} could not be unpacked in the sandbox (exit code {result.exit_code}):"
-            f" {result.output}"
-        )
-    return stored.size
+        sandboxes, target = await sandbox._connection.ready()
+        folder = str(PurePosixPath(WORKSPACE, path))
+        return await send_archive(sandboxes, target, Path(archive.name), folder)
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -22,6 +22,16 @@ ApiKey = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Thread = Annotated[str, typer.Argument(metavar="T", help="A thread_id.")]
+MountPairs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mount",
+        "-m",
+        metavar="FOLDER[:PATH]",
+        help="A folder of this machine to copy into a new sandbox; repeatable. `sandbox diff` and"
+        " `sandbox apply` bring it back.",
+    ),
+]
 EnvPairs = Annotated[
     list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable; repeatable.")
 ]
@@ -67,6 +77,18 @@ def duration(text: str | float) -> float:
         return seconds(str(text))
     except ValueError as exc:
         raise typer.BadParameter(str(exc)) from None
+
+
+def mounts_of(pairs: list[str] | None) -> dict[str, str]:
+    """Where each folder is in the sandbox, by itself under its own name. A local name with a colon
+    in it is a folder that is there."""
+    found = {}
+    for pair in pairs or ():
+        folder, colon, path = pair.rpartition(":")
+        if not colon or Path(pair).is_dir():
+            folder, path = pair, ""
+        found[folder] = path or Path(folder).resolve().name
+    return found
 
 
 def env_of(pairs: list[str] | None) -> dict[str, str]:

@@ -21,12 +21,14 @@ from sandbox_sdk.cli.options import (
     EnvPairs,
     Json,
     MemoryLimit,
+    MountPairs,
     PidsLimit,
     Provider,
     Url,
     duration,
     env_of,
     limits_of,
+    mounts_of,
 )
 from sandbox_sdk.cli.terminal import refuse_waiting
 from sandbox_sdk.client import AsyncSandboxClient
@@ -59,6 +61,7 @@ def run(
     no_stdin: Annotated[
         bool, typer.Option("--no-stdin", "-n", help="Do not pass on what is piped in.")
     ] = False,
+    mount: MountPairs = None,
     environment: Environment = None,
     provider: Provider = None,
     memory: MemoryLimit = None,
@@ -92,7 +95,13 @@ def run(
     caller = Caller(url=url, api_key=api_key, json=as_json)
     limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
     try:
-        sandbox = caller.client(thread, environment=environment, provider=provider, limits=limits)
+        sandbox = caller.client(
+            thread,
+            environment=environment,
+            provider=provider,
+            limits=limits,
+            mounts=mounts_of(mount),
+        )
     except SandboxError as exc:
         caller.fail(exc)
     caller.run(_run(caller, sandbox, command, files, None if no_stdin else _stdin(), options))

@@ -23,11 +23,13 @@ from sandbox_sdk.cli.options import (
     DiskLimit,
     Json,
     MemoryLimit,
+    MountPairs,
     PidsLimit,
     Provider,
     Url,
     duration,
     limits_of,
+    mounts_of,
 )
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
@@ -59,6 +61,7 @@ def shell(
             metavar="ID", help="Use a terminal of the thread that runs: its id, or `last`."
         ),
     ] = None,
+    mount: MountPairs = None,
     provider: Provider = None,
     memory: MemoryLimit = None,
     cpus: CpuLimit = None,
@@ -77,9 +80,12 @@ def shell(
     line. Provider and limits are those of a new sandbox.
     """
     caller = Caller(url=url, api_key=api_key, json=as_json)
-    if is_terminal() and not as_json:
+    try:
         limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
-        sandbox = caller.client(thread, provider=provider, limits=limits)
+        sandbox = caller.client(thread, provider=provider, limits=limits, mounts=mounts_of(mount))
+    except SandboxError as exc:
+        caller.fail(exc)
+    if is_terminal() and not as_json:
         caller.run(_use_terminal(sandbox, thread, attach))
         return
     if attach is not None:
@@ -87,8 +93,6 @@ def shell(
             InvalidRequest("--attach needs a terminal here; see `sandbox logs` without one")
         )
     try:
-        limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
-        sandbox = caller.client(thread, provider=provider, limits=limits)
         background().run(sandbox.__aenter__)
         try:
             code = Shell(caller, sandbox, name=thread or "sandbox", timeout=timeout).converse()

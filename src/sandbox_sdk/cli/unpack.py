@@ -16,16 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandbox_sdk.inside import FOLDER, NEW_FILE, Steps, leads_inside, stays_inside, steps_of
 from sandbox_sdk.protocol.errors import InvalidPath
-
-Steps = tuple[str, ...]
-"""A path below the folder that is filled."""
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_NAME = 4096
-_MAX_LINKS = 40
-"""As many links as the kernel follows for one path."""
 
 
 def unpack(archive: Path, folder: Path) -> list[str]:
@@ -64,12 +56,12 @@ def _plan(tar: tarfile.TarFile) -> _Plan:
                 f"the folder was not copied: {member.name[:200]!r} has a size of {member.size};"
                 " copy it again"
             )
-        steps = _steps(member.name)
+        steps = steps_of(member.name)
         if member.isdir():
             plan.folders.add(steps)
         elif member.isreg() and not member.issparse():
             plan.files[steps] = member
-        elif member.issym() and _stays_inside(steps, member.linkname):
+        elif member.issym() and stays_inside(steps, member.linkname):
             plan.links[steps] = member.linkname
         else:
             plan.left_out.append(member.name)
@@ -80,28 +72,6 @@ def _plan(tar: tarfile.TarFile) -> _Plan:
         if steps in plan.folders or (steps in plan.files and steps in plan.links):
             raise InvalidPath(f"the folder was not copied: {'/'.join(steps)!r} is there twice")
     return plan
-
-
-def _steps(name: str) -> Steps:
-    """Raises InvalidPath for a name that is no path below a folder."""
-    try:
-        known = b"\0" not in os.fsencode(name) and len(os.fsencode(name)) <= _MAX_NAME
-    except UnicodeEncodeError:
-        known = False
-    steps = tuple(step for step in name.split("/") if step not in ("", "."))
-    if not known or not name or name.startswith("/") or ".." in steps:
-        raise InvalidPath(f"the folder was not copied: {name[:200]!r} in it leads out of it")
-    return steps
-
-
-def _stays_inside(place: Steps, target: str) -> bool:
-    """Whether a link stays below the folder whatever becomes of the links around it: it may go up
-    first and then down, never up again, where another link may have led it elsewhere."""
-    if not target or target.startswith("/") or "\0" in target or len(target) > _MAX_NAME:
-        return False
-    steps = [step for step in target.split("/") if step not in ("", ".")]
-    up = next((count for count, step in enumerate(steps) if step != ".."), len(steps))
-    return up < len(place) and ".." not in steps[up:]
 
 
 @contextlib.contextmanager
@@ -126,7 +96,7 @@ def _enter(above: int, name: str) -> int:
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=above)
     try:
-        return os.open(name, _FOLDER, dir_fd=above)
+        return os.open(name, FOLDER, dir_fd=above)
     except NotADirectoryError:
         raise _in_the_way(name, "a file here and a folder in the sandbox") from None
 
@@ -165,7 +135,7 @@ def _write(above: int, name: str, tar: tarfile.TarFile, member: tarfile.TarInfo)
     source = tar.extractfile(member)
     assert source is not None
     with _replacing(above, name) as part:
-        fd = os.open(part, _NEW_FILE, _mode(member), dir_fd=above)
+        fd = os.open(part, NEW_FILE, _mode(member), dir_fd=above)
         with source, open(fd, "wb") as file:
             shutil.copyfileobj(source, file)
             file.flush()
@@ -196,34 +166,8 @@ def _mode(member: tarfile.TarInfo) -> int:
 def _remove_links_out(folder: Path, top: int, plan: _Plan) -> list[str]:
     """A link may lead out by way of other links, also those that were here before: that can only be
     told when all are in place."""
-    out = [steps for steps in plan.links if not _leads_inside(folder, steps)]
+    out = [steps for steps in plan.links if not leads_inside(folder, steps)]
     for steps in out:
         with _descended(top, steps[:-1]) as above:
             os.unlink(steps[-1], dir_fd=above)
     return ["/".join(steps) for steps in out]
-
-
-def _leads_inside(folder: Path, steps: Steps) -> bool:
-    """Follows a link as the kernel would, as long as that stays below the folder."""
-    todo, links = list(reversed(steps)), 0
-    reached: list[str] = []
-    while todo:
-        step = todo.pop()
-        if step in ("", "."):
-            continue
-        if step == "..":
-            if not reached:
-                return False
-            reached.pop()
-            continue
-        reached.append(step)
-        try:
-            target = os.readlink(folder.joinpath(*reached))
-        except OSError:
-            continue  # No link, or nothing at all.
-        links += 1
-        if target.startswith("/") or links > _MAX_LINKS:
-            return False
-        reached.pop()
-        todo.extend(reversed(target.split("/")))
-    return True

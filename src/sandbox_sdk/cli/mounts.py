@@ -1,0 +1,114 @@
+"""`sandbox diff` and `sandbox apply`: what a sandbox has made of folders of this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.escape import escaped
+from sandbox_sdk.cli.options import ApiKey, Json, Thread, Url
+from sandbox_sdk.mounts.changes import MountChange, MountChanges
+
+_CONFLICTS = 1
+_LETTERS = {"added": "A", "changed": "M", "removed": "D"}
+
+
+def diff(
+    thread: Thread,
+    stat: Annotated[bool, typer.Option("--stat", help="Names alone, a line each.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a sandbox has changed in its mounts.
+
+    A mount is a folder of this machine, of which the sandbox has a copy: see `--mount` of
+    `sandbox run`. Prints a patch from that folder as it is now, which `git apply` takes.
+    """
+    caller = Caller(url=url, api_key=api_key, json=as_json)
+    caller.run(_diff(caller, thread, stat=stat))
+
+
+async def _diff(caller: Caller, thread: str, *, stat: bool) -> None:
+    async with caller.client(thread) as sandbox:
+        found = await sandbox.diff()
+    if caller.json:
+        caller.tell(_document(found))
+        return
+    if stat:
+        _list(found)
+    else:
+        _print(str(found))
+    _complain(caller, found)
+
+
+def apply(
+    thread: Thread,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; list what would be done.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace also what was changed here since the copy.")
+    ] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: Json = False,
+) -> None:
+    """Bring what a sandbox has changed in its mounts to the folders of this machine.
+
+    Lists the files. One that was changed here too since it was copied is left alone, and the exit
+    code is 1 then.
+    """
+    caller = Caller(url=url, api_key=api_key, json=as_json)
+    caller.run(_apply(caller, thread, force=force, dry_run=dry_run))
+
+
+async def _apply(caller: Caller, thread: str, *, force: bool, dry_run: bool) -> int:
+    async with caller.client(thread) as sandbox:
+        done = await sandbox.apply(force=force, dry_run=dry_run)
+    if caller.json:
+        caller.tell(_document(done))
+    else:
+        _list(done)
+        _complain(caller, done)
+    return _CONFLICTS if done.conflicts else 0
+
+
+def _document(found: MountChanges) -> dict[str, Any]:
+    changes = [{**asdict(each), "folder": str(each.folder)} for each in found.changes]
+    return {"changes": changes, "left_out": found.left_out}
+
+
+def _list(found: MountChanges) -> None:
+    for each in found.changes:
+        if each.conflict is None:
+            print(_LETTERS[each.change], escaped(_shown(each)))
+
+
+def _complain(caller: Caller, found: MountChanges) -> None:
+    for each in found.conflicts:
+        caller.complain(f"conflict: {_shown(each)}: {each.conflict}")
+    for line in found.left_out:
+        caller.complain(f"left out: {line}")
+
+
+def _shown(change: MountChange) -> str:
+    """From here, where that is shorter."""
+    path = Path(change.folder, change.path)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _print(text: str) -> None:
+    """As it is for a program that reads it; on a terminal without codes that would move it."""
+    if sys.stdout.isatty():
+        print("\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.split("\n")))
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(os.fsencode(text))
+    sys.stdout.buffer.flush()
