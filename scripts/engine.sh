@@ -211,7 +211,7 @@ lock() { if have flock; then flock "$@"; fi; }
 
 up() {
     local host pair
-    for pair in redis-server=redis-server chromium=chromium npm=npm hey=hey less=less vi=vim-tiny; do
+    for pair in redis-server=redis-server chromium=chromium npm=npm hey=hey less=less vi=vim-tiny mkfs.xfs=xfsprogs; do
         need "$pair" || true
     done
     have_compose || need docker-compose=docker-compose || true

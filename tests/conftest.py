@@ -83,4 +83,5 @@ def _lacking(terminalreporter: pytest.TerminalReporter) -> set[str]:
     reports = terminalreporter.stats.get("skipped", [])
     reasons = (report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple))
     told = (reason.removeprefix("Skipped: ") for reason in reasons)
-    return {reason for reason in told if reason.startswith(("GPUs: ", "the console's sources: "))}
+    lacks = ("GPUs: ", "the console's sources: ", "copies of disks: ")
+    return {reason for reason in told if reason.startswith(lacks)}

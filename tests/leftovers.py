@@ -64,7 +64,7 @@ class Leftovers:
                 making = ("ps", "--all", "--filter", f"name={prefix}", "--format", "{{.Names}}")
                 yield from (f"container {name}" for name in docker(*making))
         yield from _empty_cgroups()
-        yield from _unused_loop_devices()
+        yield from _unused_loop_devices(self._folder)
         for path in Path(tempfile.gettempdir()).glob("sandbox-*"):
             yield f"temporary {path}"
 
@@ -117,7 +117,7 @@ def _members(group: Path) -> str:
         return "gone meanwhile"
 
 
-def _unused_loop_devices() -> Iterator[str]:
+def _unused_loop_devices(folder: str) -> Iterator[str]:
     attached = {}
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
@@ -133,4 +133,6 @@ def _unused_loop_devices() -> Iterator[str]:
             for device in used & attached.keys():
                 del attached[device]
     for device, backing_file in attached.items():
+        if backing_file.endswith("/pool.xfs") and not backing_file.startswith(folder):
+            continue  # A server of somebody else's has it open, mounted nowhere.
         yield f"loop device {device} on {backing_file}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import InvalidRequest
@@ -13,6 +14,7 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.server import resolved
 from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.registry.live import LiveRegistry
+from sandbox_server.runtime.disk_pool import DiskPool
 from sandbox_server.runtime.registry import AUTO, ChosenRuntime, choose
 from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate
@@ -45,13 +47,21 @@ async def check_settings(settings: Settings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_runtimes(settings: Settings) -> AsyncIterator[list[ChosenRuntime]]:
-    """The runtimes of these settings, the default one first. Raises InvalidRequest if the settings
-    cannot be used with them, RuntimeUnavailable if one does not work here."""
+async def open_runtimes(
+    settings: Settings, pool: DiskPool | None = None
+) -> AsyncIterator[list[ChosenRuntime]]:
+    """The runtimes of these settings, the default one first. pool: for the disks of boxes.
+
+    Raises InvalidRequest if the settings cannot be used with them, RuntimeUnavailable if one does
+    not work here.
+    """
     async with contextlib.AsyncExitStack() as stack:
         opened = []
+        options = settings.runtime_options()
+        if pool is not None and not pool.no_copies:
+            options = replace(options, disk_folder=pool.folder)
         for name in settings.provider_names():
-            made, why = await choose(name, settings.runtime_options())
+            made, why = await choose(name, options)
             runtime = await stack.enter_async_context(made)
             named = runtime.name if name == AUTO else name
             opened.append(ChosenRuntime(named, runtime, why, await runtime.enforcement()))

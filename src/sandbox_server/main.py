@@ -32,6 +32,7 @@ from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
 from sandbox_server.providers import facts_of, providers_of, rules_of
 from sandbox_server.registry.live import LiveRegistry
+from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
 from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate
@@ -215,7 +216,10 @@ async def _open_service(
     stop: asyncio.Event | None,
 ) -> AsyncIterator[SandboxService]:
     state = settings.state_folder()
-    async with open_runtimes(settings) as opened:
+    async with contextlib.AsyncExitStack() as stack:
+        pool = stack.enter_context(open_pool(state, wanted=settings.disk_pool))
+        log.info("disks.chosen", folder=str(pool.folder), no_copies=pool.no_copies)
+        opened = await stack.enter_async_context(open_runtimes(settings, pool))
         for each in opened:
             log.info("runtime.chosen", runtime=each.name, why=each.why)
             for limit, lack in each.enforcement.missing().items():
@@ -232,57 +236,61 @@ async def _open_service(
         else:
             standing = _alone(share, state)
         capacity = Occupancy(settings.max_sessions, memory=settings.total_memory)
-        async with contextlib.AsyncExitStack() as stack:
-            builds = {
-                each.name: await stack.enter_async_context(open_builds(each.runtime, state))
-                for each in opened
-            }
-            default, *others = providers_of(
-                settings,
-                opened,
-                share.owner,
-                rules=rules,
-                environments=environments,
-                builds=builds,
+        builds = {
+            each.name: await stack.enter_async_context(open_builds(each.runtime, state))
+            for each in opened
+        }
+        default, *others = providers_of(
+            settings,
+            opened,
+            share.owner,
+            rules=rules,
+            environments=environments,
+            builds=builds,
+        )
+        registry, lease = await stack.enter_async_context(standing)
+        storage = await stack.enter_async_context(
+            open_storage(state, share.name, settings.stored(), history=registry.history)
+        )
+        checkpoints = await stack.enter_async_context(
+            open_checkpoints(
+                settings.checkpoint_store(),
+                state / f"{share.name}.checkpoints",
+                images=None if pool.no_copies else pool.images / share.name,
+                no_images=pool.no_copies,
             )
-            registry, lease = await stack.enter_async_context(standing)
-            storage = await stack.enter_async_context(
-                open_storage(state, share.name, settings.stored(), history=registry.history)
+        )
+        worker = Worker(
+            default.runtime,
+            default.spec,
+            registry,
+            lease,
+            role=settings.role,
+            pool=settings.pool(),
+            environments=default.environments,
+            idle_timeout_s=settings.idle_timeout,
+            capacity=occupancy or capacity,
+            destroy_on_exit=settings.destroy_on_exit,
+            owners=registry.owners(),
+            name=default.name,
+            others=others,
+            rules=rules,
+            journal=storage.journal,
+            checkpoints=checkpoints,
+        )
+        async with worker:
+            await lease.serve(load=worker.load, on_gap=worker.table.vouch)
+            facts = facts_of(settings, opened, share.owner)
+            yield SandboxService(
+                worker.table,
+                facts,
+                health=worker.health,
+                gate=gate,
+                name_of=environments.name_of,
+                kernels_of=environments.kernels_of,
+                registry=declared,
+                storage=storage,
             )
-            checkpoints = await stack.enter_async_context(
-                open_checkpoints(settings.checkpoint_store(), state / f"{share.name}.checkpoints")
-            )
-            worker = Worker(
-                default.runtime,
-                default.spec,
-                registry,
-                lease,
-                role=settings.role,
-                pool=settings.pool(),
-                environments=default.environments,
-                idle_timeout_s=settings.idle_timeout,
-                capacity=occupancy or capacity,
-                destroy_on_exit=settings.destroy_on_exit,
-                owners=registry.owners(),
-                name=default.name,
-                others=others,
-                rules=rules,
-                journal=storage.journal,
-                checkpoints=checkpoints,
-            )
-            async with worker:
-                await lease.serve(load=worker.load, on_gap=worker.table.vouch)
-                facts = facts_of(settings, opened, share.owner)
-                yield SandboxService(
-                    worker.table,
-                    facts,
-                    health=worker.health,
-                    gate=gate,
-                    name_of=environments.name_of,
-                    kernels_of=environments.kernels_of,
-                    registry=declared,
-                    storage=storage,
-                )
 
 
 def log_unused(settings: Settings) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-_OURS = ("boxes", "uids", "shared", "layers", "history", "lost+found",
+_OURS = ("boxes", "uids", "shared", "layers", "history", "mounts", "lost+found",
+         "images", "pool.xfs", "pool.xfs.new",
          "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints",
          "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal",
          "*.history", "*.history-wal", "*.history-shm", "*.history-journal")  # fmt: skip

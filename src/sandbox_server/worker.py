@@ -72,6 +72,7 @@ class Worker:
         that they can ask for. rules: without, sessions have what the spec says. journal: remembers
         the sessions. checkpoints: keep them; without, there are none."""
         name = name or runtime.name
+        self._checkpoints = "off" if checkpoints is None else checkpoints.about
         self._role = role
         self._owner = spec.owner
         self._runtime_name = name
@@ -164,6 +165,7 @@ class Worker:
             uptime_s=round(time.monotonic() - self._began, 3),
             checks=checks,
             providers=list(self._boxes.sources),
+            checkpoints=self._checkpoints,
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional
 
 from .errors import internal_error
 from .frames import REPLY, Decoder, FrameError, TooLong, encode_error, encode_json
-from .loop import READ, WRITE, Loop
+from .loop import READ, WRITE, Loop, Timer
 from .reporting import report
 
 READ_SIZE = 256 * 1024
@@ -117,6 +117,10 @@ class Connection:
         if not self._pump_due:
             self._pump_due = True
             self._loop.after(0, self._pump_now)
+
+    def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        """Call once, after `delay_s` seconds."""
+        return self._loop.after(delay_s, call)
 
     def _pump_now(self) -> None:
         self._pump_due = False

@@ -137,11 +137,11 @@ class Upload:
         self._name = found.name
         self._part = ".upload-" + os.urandom(8).hex()
         self._folder = found.folder
-        BEING_RECEIVED.add(self._part)
+        BEING_RECEIVED[self._part] = os.path.join(os.path.dirname(found.path), self._part)
         try:
             self._fd = self._create()
         except BaseException:
-            BEING_RECEIVED.discard(self._part)
+            BEING_RECEIVED.pop(self._part, None)
             os.close(self._folder)
             raise
 
@@ -181,7 +181,7 @@ class Upload:
             os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as exc:
             raise refusal_at(self.path, self._folder, exc) from None
-        BEING_RECEIVED.discard(self._part)
+        BEING_RECEIVED.pop(self._part, None)
         self._part = ""
         self.close()
 
@@ -194,7 +194,7 @@ class Upload:
                 os.unlink(self._part, dir_fd=self._folder)
             except OSError:
                 pass
-            BEING_RECEIVED.discard(self._part)
+            BEING_RECEIVED.pop(self._part, None)
         os.close(self._fd)
         os.close(self._folder)
         self._fd = -1

@@ -7,13 +7,14 @@ still.
 import os
 import signal
 import time
-from typing import Callable, Collection, Dict, List, Tuple
+from typing import Callable, Collection, Dict, List
 
 from . import processes
 from .processes import Process, Table
 
-_ROUNDS = 50
-_PAUSE_S = 0.001
+_WITHIN_S = 2.0
+"""On a busy machine a process may take a while until it gets the CPU, to stop."""
+_SHORTEST_S, _LONGEST_S = 0.001, 0.02
 
 Keep = Callable[[], Collection[int]]
 
@@ -32,18 +33,21 @@ class Pause:
         """Whether everything stands still now. If not, something forks too fast, or is stuck in the
         kernel."""
         known: Dict[int, Process] = {}
-        for number in range(_ROUNDS):
+        deadline, wait_s = time.monotonic() + _WITHIN_S, 0.0
+        while time.monotonic() < deadline:
+            time.sleep(wait_s)
+            wait_s = min(max(2 * wait_s, _SHORTEST_S), _LONGEST_S)
             table, whole = processes.scan()
-            running, waiting = self._others(table)
-            fresh = [process for process in running if process.pid not in known]
-            for process in fresh:
-                processes.kill(process.pid, signal.SIGSTOP)
-                known[process.pid] = process
+            running = self._running(table)
+            moving = {process.pid for process in running}
+            for process in running:
+                # A parent that still moves could see its child stop.
+                if process.pid not in known and process.parent not in moving:
+                    processes.kill(process.pid, signal.SIGSTOP)
+                    known[process.pid] = process
             self._stopped = list(known.values())
-            if whole and not fresh and not waiting:
+            if whole and not running:
                 return True
-            if number:
-                time.sleep(_PAUSE_S)
         return False
 
     def end(self) -> None:
@@ -52,22 +56,14 @@ class Pause:
             processes.kill(process.pid, signal.SIGCONT)
         self.took_s = time.monotonic() - self._since
 
-    def _others(self, table: Table) -> Tuple[List[Process], bool]:
-        """Those that run and were not stopped before, parents first, and whether some have not
-        stopped yet."""
-        mine = {process.pid for process in self._stopped}
+    def _running(self, table: Table) -> List[Process]:
+        """Those that are not stopped, parents first."""
         keep = self._keep()
-        running, waiting = [], False
-        for process in _parents_first(table):
-            if process.pid in keep or not process.alive:
-                continue
-            if processes.is_stopped(process.pid):
-                continue
-            if process.pid in mine:
-                waiting = True
-            else:
-                running.append(process)
-        return running, waiting
+        return [
+            process
+            for process in _parents_first(table)
+            if process.pid not in keep and process.alive and not processes.is_stopped(process.pid)
+        ]
 
 
 def _parents_first(table: Table) -> List[Process]:

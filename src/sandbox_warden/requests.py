@@ -19,6 +19,7 @@ from .paths import PLACES
 from .records import KEY_LENGTH
 from .state import WORKSPACE
 from .terminals import Size
+from .walk import BEING_RECEIVED
 
 if TYPE_CHECKING:
     from .tree_channels import Hold
@@ -270,14 +271,17 @@ class Requests:
 
     def _pack(self, connection: Connection, channel: int, body: Body) -> None:
         """All files below `roots`, while nothing in the box runs: what does is paused, for at most
-        `pause_s` seconds."""
+        `pause_s` seconds. With `still`, its disk is copied meanwhile, and what is on it and not
+        whole is told."""
         from .tree_channels import Packing  # Imported late to save memory.
 
         roots = [_root(root) for root in body["roots"]]
         pause_s = min(max(float(body["pause_s"]), 0.0), MAX_PAUSE_S)
+        still = body.get("still") is True
         packing = Packing(
             channel, roots, self._commands.state, self._hold(),
-            pause_s=pause_s, again=connection.pump_soon,
+            pause_s=pause_s, connection=connection,
+            receiving=list(BEING_RECEIVED.values()) if still else None,
         )  # fmt: skip
         connection.add(channel, packing)
 

@@ -29,6 +29,8 @@ LARGE = b"B"
 """A file whose body is its size; its bytes follow, without the holes."""
 PART = b"X"
 """Bytes of the last large file: the body is their offset, and they."""
+GONE = b"N"
+"""No file, if there is one: on a copied disk, one that was being received."""
 
 PIECE = 256 * 1024
 SEGMENT = 4 << 20
@@ -74,8 +76,10 @@ class Packer:
             for path, mode in reversed(self._opened):
                 os.chmod(path, mode)
 
-    def state(self, cwd: str, text: bytes) -> Iterator[bytes]:
-        """A segment with the state of the shell."""
+    def state(self, cwd: str, text: bytes, *, gone: Sequence[str] = ()) -> Iterator[bytes]:
+        """A segment with the state of the shell, and the paths of files that are to be removed."""
+        for path in gone:
+            self._record(GONE, os.fsencode(path), 0, 0)
         self._record(STATE, b"", 0, 0, os.fsencode(cwd) + b"\0" + text)
         return self._cut()
 

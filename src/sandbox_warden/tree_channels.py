@@ -1,9 +1,8 @@
 """Channels with all files of the box: packing them, and unpacking them."""
 
-import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from .connection import Source
+from .connection import Connection, Source
 from .errors import Refused
 from .frames import (
     DATA,
@@ -15,6 +14,7 @@ from .frames import (
     encode_error,
     encode_json,
 )
+from .loop import Timer
 from .pause import Pause, named, others
 from .state import ShellState
 from .tree import END, Packer
@@ -63,22 +63,29 @@ class Packing(Source):
 
     def __init__(
         self, channel: int, roots: List[str], state: ShellState, hold: Hold, *, pause_s: float,
-        again: Callable[[], None],
+        connection: Connection, receiving: Optional[List[str]],
     ) -> None:  # fmt: skip
+        """receiving: if the disk of the box is copied besides, the files on it that are not whole
+        yet. The first segment is then sent after an EOF of the server, which has that copy."""
         self._channel = channel
-        self._again = again
+        self._again = connection.pump_soon
         self._credit = WINDOW
         self._hold = hold
         self._pause_s = pause_s
-        self._deadline = time.monotonic() + pause_s
+        self._expired = False
+        self._waits = receiving is not None
+        self._timer: Optional[Timer] = None
+        if hold.pauses or self._waits:
+            self._timer = connection.after(pause_s, self._expire)
         self._left_out: List[Dict[str, str]] = []
         self._not_told = 0
         self._packer = Packer(roots, self._leave_out)
+        self._receiving = receiving or []
         self._pieces = self._all(state)
         self._begun = False
 
     def _all(self, state: ShellState) -> Iterator[Optional[bytes]]:
-        yield from self._packer.state(state.cwd, state.load())
+        yield from self._packer.state(state.cwd, state.load(), gone=self._receiving)
         yield from self._packer
 
     def _leave_out(self, path: str, why: str) -> None:
@@ -97,21 +104,31 @@ class Packing(Source):
         except OSError as exc:
             return self._failed(Refused("failed", "the files of the box cannot be read: %s" % exc))
 
+    def eof(self) -> None:
+        self._waits = False
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._hold.end()
+        self._again()
+
     def _next(self) -> Optional[bytes]:
         if not self._begun:
             self._begun = True
             return encode_json(STARTED, self._channel, {"running": self._hold.running})
-        piece = next(self._pieces, self)
-        if piece is self:
-            self.done = True
-            self._hold.end()
-            return encode_json(REPLY, self._channel, self._about())
-        if self._hold.pauses and time.monotonic() > self._deadline:
+        if self._expired:
             message = (
                 "the files of the box could not be read within %g s, for which its processes may be"
                 " paused; try again when they have ended"
             )
             raise Refused("conflict", message % self._pause_s)
+        if self._waits:
+            return None
+        piece = next(self._pieces, self)
+        if piece is self:
+            self.done = True
+            self._hold.end()
+            return encode_json(REPLY, self._channel, self._about())
         if piece is None:
             self._again()
             return None
@@ -137,6 +154,8 @@ class Packing(Source):
         self._credit += count
 
     def closed(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._pieces.close()  # type: ignore[attr-defined]
         self._hold.end()
 

@@ -3,6 +3,7 @@
 They come from a store, and once from a box: every path is checked, and no link is followed.
 """
 
+import contextlib
 import errno
 import os
 import stat
@@ -15,6 +16,7 @@ from .state import STATE_LIMIT, ShellState
 from .tree import (
     DIRECTORY,
     FIFO,
+    GONE,
     LARGE,
     PART,
     RECORD,
@@ -120,6 +122,9 @@ class Unpacker:
         if kind == ROOT:
             _clear(folder)
             self._folders.append((path, mode, time_ns))
+        elif kind == GONE and name:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
         elif not name:
             raise _damaged("%s is a place of the box" % shown(os.fsdecode(path)))
         elif kind == DIRECTORY:

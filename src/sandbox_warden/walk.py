@@ -8,7 +8,7 @@ import heapq
 import os
 import stat
 from itertools import islice
-from typing import Callable, Generator, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple
 
 from .errors import Refused
 
@@ -22,7 +22,7 @@ FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Not O_DIRECTORY, with which gVisor follows links: what is no folder fails where it is used."""
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
-BEING_RECEIVED: Set[str] = set()
+BEING_RECEIVED: Dict[str, str] = {}
 """Names of files that are being uploaded: random ones, which nobody is to see."""
 
 LeftOut = Callable[[str, str], None]

@@ -44,7 +44,7 @@ FURTHER = [
     ("post", "/checkpoints", "checkpoints"),
     ("get", "/checkpoints", "checkpoints"),
     ("get", "/checkpoints/{checkpoint_id}", "checkpoints"),
-    ("post", "/checkpoints/delete", "checkpoints"),
+    ("post", "/checkpoint/delete", "checkpoints"),
     ("post", "/restore", "checkpoints"),
     ("post", "/fork", "checkpoints"),
     ("get", "/api/sessions", "platform"),

@@ -24,7 +24,7 @@ from sandbox_sdk.protocol.models import (
 from tests.contract.conftest import RUNTIMES, make_runtime
 from tests.server_process import ServerProcess, running
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "9"))
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "6"))
 IDLE_S = 1.0
 MAKE = "echo {n} > n; x={n}; head -c 6M /dev/urandom > data; sha256sum data > sum"
 CHECK = "cat n; echo $x; sha256sum --quiet -c sum && echo whole"
@@ -49,10 +49,14 @@ class Thread:
         self.number = 0
         self.at: dict[str, int] = {}
         """Numbers by checkpoint."""
+        self.told: list[object] = []
+        """How each command found the thread."""
 
     async def run(self, command: str, *, key: str) -> str:
         request = ExecuteRequest(thread_id="t", command=command, idempotency_key=key)
-        return (await insist(lambda: self._client.execute(request))).output
+        result = await insist(lambda: self._client.execute(request))
+        self.told.append((key, result.session_state, result.generation, result.resumed))
+        return result.output
 
     async def go_on(self) -> None:
         self.number += 1
@@ -73,7 +77,7 @@ class Thread:
     async def check(self, allowed: set[int], round_: int) -> int:
         number, variable, whole = (await self.run(CHECK, key=f"check {round_}")).split()
         assert (whole, variable) == ("whole", number)
-        assert int(number) in allowed
+        assert int(number) in allowed, (self.told, self.at)
         return int(number)
 
     async def check_checkpoints(self, round_: int) -> None:
@@ -104,10 +108,12 @@ async def killed_in(
 
 
 @pytest.mark.timeout(120 + 30 * ROUNDS)
+@pytest.mark.parametrize("copies", ["disks", "files"])
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
-async def test_checkpoints_and_kills(runtime: str, state_dir: Path) -> None:
+async def test_checkpoints_and_kills(runtime: str, copies: str, state_dir: Path) -> None:
     chance = random.Random(16)
-    settings = {"SANDBOX_CHECKPOINT_QUOTA": "100m"}
+    pool = "true" if copies == "disks" else "false"
+    settings = {"SANDBOX_CHECKPOINT_QUOTA": "100m", "SANDBOX_DISK_POOL": pool}
     async with (
         running(runtime, state_dir, **settings) as server,
         RemoteBackend(server.url, retry_for_s=1) as client,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sandbox_sdk.protocol.errors import CheckpointDamaged, CheckpointNotFound, DiskFull
-from sandbox_server.checkpoints.checkpoints import AUTOMATIC, Checkpoints, Subject
+from sandbox_server.checkpoints.checkpoints import AUTOMATIC, Checkpoints, Source, Subject
 from sandbox_server.checkpoints.manifest import Manifest, folder_of
-from sandbox_server.runtime.agent import BoxAgent, TreeAbout
+from sandbox_server.runtime.agent import TreeAbout
 from sandbox_server.storage.objects import ObjectStore
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -51,8 +51,14 @@ class Agent:
         yield self._tree
 
 
-def box(*segments: bytes, fails: Exception | None = None) -> BoxAgent:
-    return Agent(*segments, fails=fails)  # type: ignore[return-value]
+class Disk:
+    disk_owner = None
+
+
+def box(*segments: bytes, fails: Exception | None = None) -> Source:
+    agent: Any = Agent(*segments, fails=fails)
+    has: Any = Disk()
+    return Source(box=has, agent=agent, provider="fake", disk_bytes=0)
 
 
 def noise(name: str, size: int = 10_000) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_server.runtime.base import BoxSpec, Runtime
+from sandbox_server.runtime.disk_pool import DiskPool, open_pool
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.contract.processes_server import ProcessesServer
 from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways, with_checkpoints
@@ -54,6 +55,15 @@ def processes_server(state_dir: Path) -> Iterator[ProcessesServer]:
     """Started once: that takes longer than most tests."""
     with ProcessesServer(state_dir, count=2) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def disk_pool(state_dir: Path) -> Iterator[DiskPool]:
+    """For disks that can be copied at no cost."""
+    with open_pool(state_dir) as pool:
+        if pool.no_copies:
+            pytest.skip(f"copies of disks: {pool.no_copies}")
+        yield pool
 
 
 @pytest.fixture(params=RUNTIMES)

@@ -40,6 +40,7 @@ from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.setup import Setup
+from sandbox_server.runtime.disk_pool import DiskPool
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.rules import SessionRules
@@ -117,11 +118,14 @@ def ways(runtimes: list[str], *, wire: bool, bash: bool, inside: bool) -> list[W
 
 
 def with_checkpoints(runtimes: list[str], found: list[Way]) -> list[Way]:
-    """Files are read and written inside a box, so gVisor matters, and there are two stores."""
+    """Files are read and written inside a box, so gVisor matters, there are two stores, and disks
+    that can be copied."""
     inside = [Way("gvisor", "http")] if "gvisor" in runtimes else []
     servers = [way for way in found if way.name in ("service", "http", "routed")]
     fastest = next((name for name in _FASTEST_FIRST if name in runtimes), "")
-    return found + inside + [replace(w, store="s3") for w in servers if w.runtime == fastest]
+    with_s3 = [replace(way, store="s3") for way in servers if way.runtime == fastest]
+    with_disks = [replace(way, store="disks") for way in servers]
+    return found + inside + with_s3 + with_disks
 
 
 class Place(Protocol):
@@ -157,6 +161,7 @@ async def open_stand(
     declared: LiveRegistry | None = None,
     spec: BoxSpec | None = None,
     checkpoints_in: str = "folder",
+    images: Path | None = None,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
     store = replace(CHECKPOINTS, where=checkpoints_in)
@@ -164,7 +169,7 @@ async def open_stand(
     with tempfile.TemporaryDirectory() as folder:
         async with (
             open_storage(Path(folder), lease.worker, STORED, history=registry.history) as storage,
-            open_checkpoints(store, Path(folder) / "checkpoints") as checkpoints,
+            open_checkpoints(store, Path(folder) / "checkpoints", images=images) as checkpoints,
             _open_stand(runtime, standing, storage, limits, declared, spec, checkpoints) as stand,
         ):
             yield stand
@@ -258,6 +263,7 @@ async def routed_stand(
     patience_s: float = 10,
     spec: BoxSpec | None = None,
     checkpoints_in: str = "folder",
+    images: Path | None = None,
 ) -> AsyncIterator[RoutedStand]:
     """client → coordinator → worker, with a real Redis between them. `settled`: as if that had been
     up for long; a new one is not believed at once."""
@@ -282,7 +288,7 @@ async def routed_stand(
         history = RedisHistory(store, STORED.history)
         standing = RedisRegistry(index, lease, history=history), lease
         stand = await stack.enter_async_context(
-            open_stand(runtime, standing, spec=spec, checkpoints_in=checkpoints_in)
+            open_stand(runtime, standing, spec=spec, checkpoints_in=checkpoints_in, images=images)
         )
         keys = ApiKeys([], fleet_key="fleet", of_worker=True)
         await stack.enter_async_context(served(stand.service, listener, keys=keys))
@@ -371,7 +377,11 @@ async def stand(way: Way, state_dir: Path, request: pytest.FixtureRequest) -> As
         server: S3Server = request.getfixturevalue("s3")
         request.getfixturevalue("s3_credentials")
         where = server.url_of(uuid.uuid4().hex[:8])
-    async with make_runtime(way.runtime, state_dir) as runtime:
+    disks = images = None
+    if where == "disks":
+        pool: DiskPool = request.getfixturevalue("disk_pool")
+        where, disks, images = "folder", pool.folder, pool.images / uuid.uuid4().hex[:8]
+    async with make_runtime(way.runtime, state_dir, disks=disks) as runtime:
         if way.name.endswith("local"):
             async with local_stand(runtime, state_dir / uuid.uuid4().hex[:8]) as made:
                 yield made
@@ -380,12 +390,14 @@ async def stand(way: Way, state_dir: Path, request: pytest.FixtureRequest) -> As
             async with processes_stand(processes, runtime) as several:
                 yield several
         elif way.name == "routed":
-            async with routed_stand(runtime, state_dir, checkpoints_in=where) as routed:
+            async with routed_stand(
+                runtime, state_dir, checkpoints_in=where, images=images
+            ) as routed:
                 yield routed
         else:
             async with (
                 lone_standing() as standing,
-                open_stand(runtime, standing, checkpoints_in=where) as opened,
+                open_stand(runtime, standing, checkpoints_in=where, images=images) as opened,
             ):
                 yield opened
 
@@ -452,9 +464,12 @@ class KnownMachine(BubblewrapRuntime):
         return self._known[folder]
 
 
-def make_runtime(name: str, state_dir: Path) -> Runtime:
+def make_runtime(name: str, state_dir: Path, *, disks: Path | None = None) -> Runtime:
+    """disks: for the files behind the disks of boxes."""
     if name == "bubblewrap":
-        return KnownMachine(state_dir=state_dir)
-    from sandbox_server.runtime.docker import DockerRuntime
+        return KnownMachine(state_dir=state_dir, disks=disks)
+    from sandbox_server.runtime.docker import DISK_FOLDER, DockerRuntime
 
-    return DockerRuntime(engine_runtime="runsc" if name == "gvisor" else None)
+    return DockerRuntime(
+        engine_runtime="runsc" if name == "gvisor" else None, disk_folder=disks or DISK_FOLDER
+    )

@@ -17,6 +17,8 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks
+from sandbox_server.checkpoints.manifest import Manifest
+from sandbox_server.sessions.live import LiveSession
 
 from .stand import CHECKPOINTS, Place, Stand
 
@@ -258,6 +260,27 @@ async def test_a_thread_that_persists_goes_on(sandboxes: Sandboxes) -> None:
         await read(sandboxes, "on", "a.txt")
 
 
+async def test_a_thread_that_began_with_a_checkpoint_goes_on_unused(sandboxes: Sandboxes) -> None:
+    """What another thread has, or somebody may delete, is not what it goes on from."""
+    await put(sandboxes, "first", "a.txt", "kept")
+    made = await sandboxes.checkpoint(CheckpointRequest(thread_id="first", name="n"))
+    await sandboxes.cleanup(Target(thread_id="first"))
+    await sandboxes.create_session(
+        CreateSessionRequest(
+            thread_id="unused", checkpoint_id=made.checkpoint_id, persist=True, idle_timeout_s=0.3
+        )
+    )
+    await idle(sandboxes, "unused")
+    await sandboxes.delete_checkpoint(made.checkpoint_id)
+    assert (await run(sandboxes, "unused", "true")).session_state == "resumed"
+    assert await read(sandboxes, "unused", "a.txt") == "kept"
+    named = await sandboxes.checkpoint(CheckpointRequest(thread_id="unused", name="n"))
+    await idle(sandboxes, "unused")
+    await sandboxes.delete_checkpoint(named.checkpoint_id)
+    assert (await run(sandboxes, "unused", "true")).session_state == "resumed"
+    assert await read(sandboxes, "unused", "a.txt") == "kept"
+
+
 @pytest.mark.bash
 @pytest.mark.inside
 async def test_a_lost_box_goes_on_from_the_last_checkpoint(
@@ -284,6 +307,72 @@ async def test_a_lost_box_goes_on_from_the_last_checkpoint(
         False,
         found[0].checkpoint_id,
     )
+
+
+@pytest.mark.bash
+@pytest.mark.inside
+async def test_a_lost_box_goes_on_from_where_its_thread_went_back_to(
+    sandboxes: Sandboxes, stand: Place
+) -> None:
+    await sandboxes.create_session(CreateSessionRequest(thread_id="back", persist=True))
+    await run(sandboxes, "back", "echo 1 > a")
+    first = await sandboxes.checkpoint(CheckpointRequest(thread_id="back"))
+    await run(sandboxes, "back", "echo 2 > a")
+    await sandboxes.checkpoint(CheckpointRequest(thread_id="back"))
+    await sandboxes.restore(RestoreRequest(thread_id="back", checkpoint_id=first.checkpoint_id))
+    await stand.lose_box("back")
+    try:
+        result = await run(sandboxes, "back", "cat a")
+    except errors.SessionLost:  # It had begun before the loss was known.
+        result = await run(sandboxes, "back", "cat a")
+    assert (result.output, result.session_state) == ("1\n", "resumed")
+
+
+@pytest.mark.bash
+@pytest.mark.inside
+@pytest.mark.one_way
+async def test_a_command_while_its_idle_thread_is_kept(
+    sandboxes: Sandboxes, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it did is not lost."""
+    keeper = stand.worker.table.keeper
+    take = keeper.take
+    taken = asyncio.Event()
+
+    async def with_a_command(session: LiveSession, **options: Any) -> Manifest:
+        manifest = await take(session, **options)
+        if not taken.is_set():
+            taken.set()
+            await sandboxes.execute(
+                ExecuteRequest(session_id=session.record.session_id, command="echo 2 > n")
+            )
+        return manifest
+
+    monkeypatch.setattr(keeper, "take", with_a_command)
+    await sandboxes.create_session(
+        CreateSessionRequest(thread_id="late", persist=True, idle_timeout_s=0.3)
+    )
+    await run(sandboxes, "late", "echo 1 > n")
+    await taken.wait()
+    for _ in range(2):
+        assert (await run(sandboxes, "late", "cat n")).output == "2\n"
+        await idle(sandboxes, "late")
+
+
+@pytest.mark.bash
+@pytest.mark.inside
+@pytest.mark.one_way
+async def test_what_a_running_command_does_after_a_checkpoint_is_kept(sandboxes: Sandboxes) -> None:
+    await sandboxes.create_session(
+        CreateSessionRequest(
+            thread_id="long", persist=True, idle_timeout_s=1.0, checkpoint_every="1s"
+        )
+    )
+    await run(sandboxes, "long", "echo 1 > n; sleep 1.8; echo 2 > n")
+    assert (await sandboxes.checkpoints(thread_id="long")).checkpoints
+    await idle(sandboxes, "long")
+    result = await run(sandboxes, "long", "cat n")
+    assert (result.output, result.session_state) == ("2\n", "resumed")
 
 
 @pytest.mark.bash

@@ -9,6 +9,7 @@ import pytest
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import TreeAbout
+from sandbox_server.runtime.base import Limits
 from sandbox_server.runtime.warden.client import WardenClient
 from sandbox_warden.tree import RECORD, REGULAR, ROOT, SYMLINK
 
@@ -159,6 +160,21 @@ async def test_fifty_thousand_files(warden: WardenClient, another: Another) -> N
     copy = await copied(another, segments)
     count = "find . -type f | wc -l; cat d499/99"
     assert (await copy.run(count)).output == "50000\n499 99"
+
+
+@pytest.mark.parametrize("runtime_name", [name for name in RUNTIMES if name != "gvisor"])
+async def test_a_file_of_a_gigabyte(make_box: MakeBox) -> None:
+    limits = Limits(disk_bytes=2 << 30, cpus=2.0)
+    async with (
+        WardenClient(await make_box(limits=limits)) as warden,
+        WardenClient(await make_box(limits=limits)) as copy,
+    ):
+        made = await warden.run("seq 112000000 | head -c 1000000000 > big", timeout_s=110)
+        assert made.exit_code == 0
+        async with warden.pack(["/workspace"], pause_s=60) as tree:
+            await copy.unpack(aiter(tree))
+        digests = [await each.run("sha256sum big", timeout_s=60) for each in (warden, copy)]
+        assert digests[0].stdout == digests[1].stdout != ""
 
 
 # While something runs.

@@ -6,7 +6,7 @@ from typing import Any
 
 from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
-from sandbox_server.runtime.base import Box, Enforcement, Limits
+from sandbox_server.runtime.base import Box, DiskImage, Enforcement, Limits
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.client import WardenBox
@@ -45,6 +45,7 @@ class NoSource:
         environment: str | None,
         limits: LimitValues,
         state: Mapping[str, Any],
+        disk: DiskImage | None = None,
     ) -> tuple[Box, WardenClient]:
         raise AssertionError("no session begins here")
 

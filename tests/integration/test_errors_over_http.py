@@ -15,6 +15,7 @@ from sandbox_sdk.protocol.models import ErrorAnswer
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.environments.builds import Builds
 from sandbox_server.environments.catalogue import Catalogue
 from sandbox_server.environments.layers import LayerStore
@@ -25,6 +26,7 @@ from sandbox_server.runtime.base import BoxSpec, Limits, Runtime
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.sqlite import SqliteRegistry
+from sandbox_server.storage.objects import FolderObjects
 from sandbox_server.worker import Worker
 from tests.contract.conftest import server_runtime, state_dir
 from tests.contract.stand import LIMITS
@@ -54,7 +56,10 @@ NOT_FROM_A_BOX = {
 class Place:
     """A server, and what only its operator can do to it."""
 
-    def __init__(self, http: httpx.AsyncClient, worker: Worker, state_dir: Path) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, worker: Worker, state_dir: Path, checkpoints: Path
+    ) -> None:
+        self.checkpoints = checkpoints
         self.http = http
         self.worker = worker
         self.state_dir = state_dir
@@ -85,6 +90,7 @@ async def without_image(spec: BoxSpec) -> BoxSpec:
 @pytest.fixture
 async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place]:
     owner = run_owner(f"errors-{uuid.uuid4().hex[:8]}")
+    folder = state_dir / f"{owner}.checkpoints"
     builds = Builds(server_runtime, LayerStore(state_dir, "any"), wait_s=0.1)
     worker = Worker(
         server_runtime,
@@ -99,6 +105,7 @@ async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place
         idle_timeout_s=600,
         capacity=CAPACITY,
         destroy_on_exit=True,
+        checkpoints=Checkpoints(FolderObjects(folder), quota=MIB, retention_s=600),
     )
     limits = LIMITS.model_copy(update={"upload_limit_bytes": 32 * MIB, "disk_bytes": 16 * MIB})
     facts = ServiceFacts(worker_id=owner, runtime=server_runtime.name, limits=limits)
@@ -112,7 +119,7 @@ async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place
         async with served(app) as url:
             headers = {"X-API-Key": "key"}
             async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
-                yield Place(http, worker, state_dir)
+                yield Place(http, worker, state_dir, folder)
 
 
 async def _lost(place: Place) -> httpx.Response:
@@ -180,6 +187,25 @@ async def _slow(place: Place) -> httpx.Response:
     )
 
 
+async def _restored(place: Place, checkpoint_id: str) -> httpx.Response:
+    wanted = {"thread_id": "t", "checkpoint_id": checkpoint_id}
+    return await place.http.post("/restore", json=wanted)
+
+
+async def _damaged(place: Place) -> httpx.Response:
+    await place.execute()
+    made = await place.http.post("/checkpoints", json={"thread_id": "t"})
+    for path in place.checkpoints.rglob("segments/*/*"):
+        path.unlink()
+    return await _restored(place, made.json()["checkpoint_id"])
+
+
+async def _conflict(place: Place) -> httpx.Response:
+    for thread_id in ("t", "other"):
+        await place.execute(thread_id=thread_id)
+    return await place.http.post("/fork", json={"thread_id": "t", "into": ["other"]})
+
+
 PROVOKED: dict[str, Callable[[Place], Awaitable[httpx.Response]]] = {
     "invalid_request": lambda place: place.execute(timeout=-1),
     "invalid_thread_id": lambda place: place.execute(thread_id="../x"),
@@ -202,6 +228,9 @@ PROVOKED: dict[str, Callable[[Place], Awaitable[httpx.Response]]] = {
     "environment_failed": lambda place: _in_environment(place, "failing"),
     "no_kernel": lambda place: place.http.post("/run_code", json={"thread_id": "t", "code": "1"}),
     "context_not_found": _no_context,
+    "checkpoint_not_found": lambda place: _restored(place, "cp-never-was"),
+    "checkpoint_damaged": _damaged,
+    "conflict": _conflict,
 }
 
 
@@ -215,6 +244,9 @@ def test_no_code_is_forgotten() -> None:
 
 
 NAMED = {
+    "checkpoint_not_found": ["'cp-never-was'"],
+    "checkpoint_damaged": ["a part of it is missing"],
+    "conflict": ["'other' has a session"],
     "invalid_request": ["timeout"],
     "invalid_thread_id": ["'../x'", "'/'", "A-Z"],
     "unauthorized": ["api_key=", "SANDBOX_API_KEY"],

@@ -52,6 +52,7 @@ class LocalSettings(TypedDict, total=False):
     checkpoints: str
     checkpoint_quota: int | str
     checkpoint_retention: float | str
+    disk_pool: bool
     history_retention: float | str
     history_sessions: int
     history_commands: int

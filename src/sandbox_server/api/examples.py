@@ -306,6 +306,7 @@ HEALTH: dict[str, Any] = {
     "uptime_s": 61.5,
     "checks": {"runtime": "ok"},
     "providers": ["docker"],
+    "checkpoints": "in the state folder, as copies of whole disks",
     "workers": [],
 }
 

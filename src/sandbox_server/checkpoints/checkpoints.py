@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from sandbox_sdk.protocol.errors import DiskFull, SandboxError, size_text
-from sandbox_sdk.protocol.models import LeftOutFile
+from sandbox_sdk.protocol.models import WORKSPACE, LeftOutFile
 from sandbox_server.checkpoints.catalogue import Catalogue
-from sandbox_server.checkpoints.manifest import Manifest, new_id
+from sandbox_server.checkpoints.images import Images
+from sandbox_server.checkpoints.manifest import Manifest, damaged, new_id
 from sandbox_server.checkpoints.segments import Segments, segment_name
 from sandbox_server.runtime.agent import BoxAgent
+from sandbox_server.runtime.base import Box, DiskImage
 from sandbox_server.storage.objects import ObjectStore
 
 log = structlog.get_logger()
 
-PLACES = ("/workspace", "/home/sandboxuser", "/tmp")
+PLACES = (WORKSPACE, "/home/sandboxuser", "/tmp")
 PAUSE_S = 60.0
 """How long the processes of a box may be paused."""
 AUTOMATIC = 10
@@ -40,14 +42,35 @@ class Subject:
     cwd: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where its files come from."""
+
+    box: Box
+    agent: BoxAgent
+    provider: str
+    disk_bytes: int
+
+
 class Checkpoints:
     """Every method may raise RuntimeUnavailable."""
 
-    def __init__(self, store: ObjectStore, *, quota: int, retention_s: float) -> None:
-        """quota: bytes of one tenant. retention_s: of automatic ones."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        quota: int,
+        retention_s: float,
+        images: Images | None = None,
+        about: str = "",
+    ) -> None:
+        """quota: bytes of one tenant. retention_s: of automatic ones. images: where the disks of
+        boxes can be copied at no cost. about: all of that, for people."""
+        self.about = about
         self._store = store
         self._catalogue = Catalogue(store)
         self._segments = Segments(store)
+        self._images = images
         self._quota = quota
         self.retention_s = retention_s
 
@@ -56,7 +79,7 @@ class Checkpoints:
 
     async def take(
         self,
-        agent: BoxAgent,
+        source: Source,
         of: Subject,
         *,
         name: str | None = None,
@@ -67,35 +90,57 @@ class Checkpoints:
     ) -> Manifest:
         """Copy the files of a box. Raises Conflict, DiskFull if the quota is used up, SessionLost.
         If it raises, there is no checkpoint."""
-        roots = PLACES if tmp else PLACES[:-1]
-        agent.require("tree", "a checkpoint")
-        async with agent.pack(roots, pause_s=PAUSE_S) as tree:
+        checkpoint_id = checkpoint_id or new_id()
+        try:
+            manifest = await self._copy(
+                source, of, checkpoint_id, PLACES if tmp else PLACES[:-1], name=name,
+                metadata=dict(metadata or {}), automatic=automatic,
+            )  # fmt: skip
+            await self._make_room(manifest)
+            await self._catalogue.add(manifest)
+        except BaseException:
+            await self._drop_image(of.tenant, checkpoint_id)
+            raise
+        log.info("checkpoint.taken", thread=of.thread_id, checkpoint=manifest.checkpoint_id,
+                 size=manifest.size, added=manifest.added, paused_ms=manifest.paused_ms,
+                 automatic=automatic)  # fmt: skip
+        return manifest
+
+    async def _copy(
+        self, source: Source, of: Subject, checkpoint_id: str, places: Sequence[str], **fields: Any
+    ) -> Manifest:
+        source.agent.require("tree", "a checkpoint")
+        images = self._images if source.box.disk_owner is not None else None
+        roots = [place for place in places if images is None or place != WORKSPACE]
+        disk = None
+        async with source.agent.pack(roots, pause_s=PAUSE_S, still=images is not None) as tree:
+            if images is not None:
+                disk = await images.take(
+                    source.box,
+                    of.tenant,
+                    checkpoint_id,
+                    provider=source.provider,
+                    size=source.disk_bytes,
+                )
             kept = await self._segments.keep(of.tenant, tree, most=self._quota)
         assert tree.about is not None
         about = tree.about
-        manifest = Manifest(
-            checkpoint_id=checkpoint_id or new_id(),
+        return Manifest(
+            checkpoint_id=checkpoint_id,
             **vars(of),
-            name=name,
-            metadata=dict(metadata or {}),
-            automatic=automatic,
+            **fields,
             created_at=time.time(),
-            files=about.files,
+            files=about.files + (0 if disk is None else disk.inodes),
             folders=about.folders,
-            size=about.size,
+            size=about.size + (0 if disk is None else disk.used),
             added=kept.added,
             running=list(tree.running),
             left_out=[LeftOutFile(path=each.path, why=each.why) for each in about.left_out],
             left_out_more=about.left_out_more,
             paused_ms=about.paused_ms,
             segments=kept.segments,
+            disk=disk,
         )
-        await self._make_room(manifest)
-        await self._catalogue.add(manifest)
-        log.info("checkpoint.taken", thread=of.thread_id, checkpoint=manifest.checkpoint_id,
-                 size=manifest.size, added=manifest.added, paused_ms=manifest.paused_ms,
-                 automatic=automatic)  # fmt: skip
-        return manifest
 
     async def get(self, tenant: str, checkpoint_id: str) -> Manifest:
         """Raises CheckpointNotFound, CheckpointDamaged."""
@@ -104,11 +149,6 @@ class Checkpoints:
     async def of(self, tenant: str) -> list[Manifest]:
         """All of a tenant, newest first."""
         return await self._catalogue.of(tenant)
-
-    async def newest(self, tenant: str, thread_id: str) -> Manifest | None:
-        """The last checkpoint of a thread."""
-        every = await self._catalogue.of(tenant)
-        return next((each for each in every if each.thread_id == thread_id), None)
 
     def read(self, manifest: Manifest) -> AsyncIterator[bytes]:
         """Its segments. Raises CheckpointDamaged."""
@@ -119,6 +159,22 @@ class Checkpoints:
     async def delete(self, tenant: str, checkpoint_id: str) -> None:
         """Raises CheckpointNotFound."""
         await self._catalogue.delete(tenant, checkpoint_id)
+        await self._drop_image(tenant, checkpoint_id)
+
+    def image(self, manifest: Manifest) -> DiskImage | None:
+        """The disk that a box begins with; None if all files are in the segments. Raises
+        CheckpointDamaged."""
+        if manifest.disk is None:
+            return None
+        if self._images is None:
+            raise damaged(
+                manifest.checkpoint_id, "it has a copy of a disk, and this server has no disk pool"
+            )
+        return self._images.image(manifest)
+
+    async def _drop_image(self, tenant: str, checkpoint_id: str) -> None:
+        if self._images is not None:
+            await self._images.delete(tenant, checkpoint_id)
 
     async def forget(self, tenant: str, thread_id: str) -> None:
         """Delete the automatic checkpoints of a thread that was ended on purpose."""
@@ -154,7 +210,7 @@ class Checkpoints:
         log.info("checkpoint.deleted", thread=manifest.thread_id,
                  checkpoint=manifest.checkpoint_id)  # fmt: skip
         try:
-            await self._catalogue.delete(manifest.tenant, manifest.checkpoint_id)
+            await self.delete(manifest.tenant, manifest.checkpoint_id)
         except SandboxError as exc:
             log.warning("checkpoint.not_deleted", checkpoint=manifest.checkpoint_id,
                         why=exc.message)  # fmt: skip
@@ -187,6 +243,11 @@ class Checkpoints:
             for name, age_s in found:
                 if name not in used and age_s > 2 * self._store.refresh_s:
                     await self._store.delete(name)
+        if self._images is not None:
+            for folder in self._images.folders():
+                if folder not in self._catalogue.unreadable:
+                    there = await self._catalogue.of(tenants[folder]) if folder in tenants else []
+                    await self._images.tidy(folder, (each.checkpoint_id for each in there))
 
 
 def _dispensable(there: Iterable[Manifest], new: Manifest) -> list[Manifest]:
@@ -203,6 +264,8 @@ def _dispensable(there: Iterable[Manifest], new: Manifest) -> list[Manifest]:
 
 
 def _stored(manifests: Iterable[Manifest]) -> int:
-    """Bytes in the store: what several have is there once."""
-    unique = {segment.digest: segment.stored for each in manifests for segment in each.segments}
-    return sum(unique.values())
+    """Bytes in the store: what several have is there once. Copies of disks count in full, though
+    they share what has not changed."""
+    every = [*manifests]
+    unique = {segment.digest: segment.stored for each in every for segment in each.segments}
+    return sum(unique.values()) + sum(each.disk.used for each in every if each.disk is not None)

@@ -25,6 +25,19 @@ class Segment(NamedTuple):
     """Bytes that it takes in the store."""
 
 
+class DiskCopy(BaseModel):
+    """/workspace, as a copy of its disk on the machine of the worker."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    provider: str
+    size: int
+    used: int
+    inodes: int
+    owner: int
+    """The uid that its files have."""
+
+
 class Manifest(BaseModel):
     """A later version may add fields: they are passed over."""
 
@@ -57,6 +70,8 @@ class Manifest(BaseModel):
     left_out_more: int = 0
     paused_ms: float = 0.0
     segments: Annotated[list[Segment], Field(min_length=1)]
+    disk: DiskCopy | None = None
+    """Else /workspace is in the segments."""
 
     def answer(self) -> Checkpoint:
         fields = {name: getattr(self, name) for name in Checkpoint.model_fields}

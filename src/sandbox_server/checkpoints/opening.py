@@ -13,6 +13,7 @@ import structlog
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_server.checkpoints.checkpoints import Checkpoints
+from sandbox_server.checkpoints.images import Images
 from sandbox_server.storage.objects import FolderObjects, ObjectStore
 from sandbox_server.tasks import stop
 
@@ -31,19 +32,36 @@ class StoreSettings:
 
 @contextlib.asynccontextmanager
 async def open_checkpoints(
-    settings: StoreSettings, folder: Path
+    settings: StoreSettings, folder: Path, *, images: Path | None = None, no_images: str = ""
 ) -> AsyncIterator[Checkpoints | None]:
-    """None if they are off. Raises InvalidRequest, RuntimeUnavailable."""
+    """None if they are off. images: a folder for copies of disks, where those cost nothing; not
+    used with a bucket, whose checkpoints every worker can restore. no_images: why there is none.
+
+    Raises InvalidRequest, RuntimeUnavailable.
+    """
     store = open_store(settings.where, folder)
     if store is None:
         yield None
         return
-    checkpoints = Checkpoints(store, quota=settings.quota, retention_s=settings.retention_s)
+    if settings.where != "folder":
+        images, no_images = None, "every worker can restore them"
+    checkpoints = Checkpoints(
+        store,
+        quota=settings.quota,
+        retention_s=settings.retention_s,
+        images=None if images is None else Images(images),
+        about=_about(settings.where, no_images),
+    )
     tidying = asyncio.create_task(_tidy(checkpoints))
     try:
         yield checkpoints
     finally:
         await stop(tidying)
+
+
+def _about(where: str, no_images: str) -> str:
+    place = "in the state folder" if where == "folder" else f"in {where.partition('?')[0]}"
+    return f"{place}, {f'file by file: {no_images}' if no_images else 'as copies of whole disks'}"
 
 
 def open_store(where: str, folder: Path) -> ObjectStore | None:

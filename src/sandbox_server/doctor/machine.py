@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.doctor.findings import Finding, State
+from sandbox_server.runtime import disk_pool
 from sandbox_server.runtime.bubblewrap import cgroups, host
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.state import StateFolder
@@ -38,6 +39,8 @@ async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Fi
     yield await asyncio.to_thread(_namespaces)
     yield await asyncio.to_thread(_groups)
     yield _disk(settings.state_folder())
+    if makes_boxes and settings.checkpoints == "folder":
+        yield await asyncio.to_thread(_copies, settings)
     answers = False
     async for finding in _docker(settings, wants):
         answers = answers or finding.state is State.OK
@@ -91,6 +94,17 @@ def _disk(folder: Path) -> Finding:
         return Finding(name="disk", state=State.OK, told=told)
     fix = f"make {there} writable, with 2 GiB free, or set SANDBOX_STATE_DIR to such a place"
     return Finding(name="disk", state=State.MISSING, told=told, fix=fix)
+
+
+def _copies(settings: Settings) -> Finding:
+    name = "disk copies"
+    why = disk_pool.outlook(settings.state_folder(), wanted=settings.disk_pool)
+    if not why:
+        told = "a checkpoint or fork copies the disk of a box at no cost"
+        return Finding(name=name, state=State.OK, told=told)
+    told = f"checkpoints are taken file by file: {why}"
+    fix = "run the server as root, with xfsprogs installed"
+    return Finding(name=name, state=State.OPTIONAL, told=told, fix=fix)
 
 
 async def _docker(settings: Settings, wants: Collection[str]) -> AsyncGenerator[Finding]:

@@ -25,7 +25,7 @@ from sandbox_server.pool.backoff import Health
 from sandbox_server.pool.plan import PoolSettings, plan
 from sandbox_server.pool.warm import Ready, WarmBox, let_go, make
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, DiskImage, Limits, Runtime
 from sandbox_server.tasks import TaskSet, stop
 
 CLOSE_ANSWER_S = 1.0
@@ -138,12 +138,18 @@ class Pool:
         self._keep(WarmBox(box, agent), check_in_s=0)
         self._wake.set()
 
-    async def claim(self, state: Mapping[str, Any], *, limits: Limits | None = None) -> WarmBox:
+    async def claim(
+        self,
+        state: Mapping[str, Any],
+        *,
+        limits: Limits | None = None,
+        disk: DiskImage | None = None,
+    ) -> WarmBox:
         """An unused box that has stored `state`; the caller owns it from now on.
 
         Takes the oldest warm box, or waits for a new one if there is none. A box with other limits
-        than the pool's is made now. Raises Capacity if the machine is full and RuntimeUnavailable
-        if no box can be started.
+        than the pool's, or with a disk to begin with, is made now. Raises Capacity if the machine
+        is full and RuntimeUnavailable if no box can be started.
         """
         self._require_open()
         room, after_s = self._room(), self._settings.retry_after_s
@@ -157,8 +163,9 @@ class Pool:
         self._idle_since = self._clock()
         self._claims.append(self._idle_since)
         try:
-            if limits is not None and limits != self._spec.limits:
-                warm = await self._claim_special(replace(self._spec, limits=limits), state)
+            special = replace(self._spec, limits=limits or self._spec.limits, disk=disk)
+            if special != self._spec:
+                warm = await self._claim_special(special, state)
             else:
                 warm = await self._claim_warm(state) or await self._claim_cold(state)
         finally:

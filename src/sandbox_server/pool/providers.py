@@ -10,7 +10,7 @@ from typing import Any, Self
 from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.pool.source import Environments, PooledBoxes
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, DiskImage, Runtime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,9 @@ class ProviderBoxes:
         environment: str | None,
         limits: LimitValues,
         state: Mapping[str, Any],
+        disk: DiskImage | None = None,
     ) -> tuple[Box, BoxAgent]:
-        return await self.sources[provider].claim(environment, limits, state)
+        return await self.sources[provider].claim(environment, limits, state, disk)
 
     def checks(self) -> dict[str, str]:
         """By what is looked at, `ok` or why boxes cannot be started now: the default provider as

@@ -14,7 +14,7 @@ from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import BoxNotes, Pool
 from sandbox_server.pool.warm import Ready
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, DiskImage, Limits, Runtime
 from sandbox_server.tasks import stop
 
 _FOLLOW_S = 1.0
@@ -151,16 +151,21 @@ class PooledBoxes:
         self._pool.adopt(box, agent)
 
     async def claim(
-        self, environment: str | None, limits: LimitValues, state: Mapping[str, Any]
+        self,
+        environment: str | None,
+        limits: LimitValues,
+        state: Mapping[str, Any],
+        disk: DiskImage | None = None,
     ) -> tuple[Box, BoxAgent]:
-        """A box for a new session: a warm one, or a new one for another environment or limits."""
+        """A box for a new session: a warm one, or a new one for another environment or limits, or
+        that begins with a disk."""
         pool = self._pool
         if environment is not None:
             await self._follow()
             if environment not in self._pools:
                 raise self._unknown(environment)
             _, pool = self._pools[environment]
-        made = await pool.claim(state, limits=_box_limits(self._spec.limits, limits))
+        made = await pool.claim(state, limits=_box_limits(self._spec.limits, limits), disk=disk)
         return made.box, made.agent
 
     def _unknown(self, environment: str | None) -> InvalidRequest:

@@ -102,7 +102,8 @@ async def make(
         runtime, spec, slots=slots, connect=connect, discard=discard, within_s=within_s
     )
     try:
-        await prepare(warm.agent, spec)
+        if spec.disk is None:  # Else its files are those of a box that was prepared once.
+            await prepare(warm.agent, spec)
         await _warm_kernels(warm, spec, within_s=within_s)
     except BaseException:
         discard(warm)

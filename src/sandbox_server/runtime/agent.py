@@ -508,9 +508,13 @@ class BoxAgent(ABC):
         roots: Sequence[str],  # noqa: ARG002
         *,
         pause_s: float,  # noqa: ARG002
+        still: bool = False,  # noqa: ARG002
     ) -> AbstractAsyncContextManager[PackedTree]:
         """All files below some of the writable places, and the state of the shell. The processes
-        of the box are paused meanwhile, for at most pause_s: else Conflict is raised."""
+        of the box are paused meanwhile, for at most pause_s: else Conflict is raised.
+
+        still: nothing is written to its disk until the tree is iterated over, not even by uploads.
+        """
         raise _no_tree()
 
     async def unpack(self, segments: AsyncIterable[bytes]) -> TreeCounts:  # noqa: ARG002

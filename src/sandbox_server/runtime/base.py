@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.models import USER
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.runtime.agent import BoxAgent
+from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.layers import FILES, Interpreter
 
 Network = Literal["none", "bridge"]
@@ -71,6 +72,15 @@ class GpuRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DiskImage:
+    """A copy of the disk of a box, which another can begin with."""
+
+    path: Path
+    owner: int
+    """The uid that its files have."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BoxSpec:
     """What to create. `owner` is the worker that the box belongs to; boxes() finds it by that."""
 
@@ -88,6 +98,8 @@ class BoxSpec:
     """Commands that the box runs before it is handed out."""
     gpus: GpuRequest | None = None
     kernels: Kernels = field(default_factory=Kernels)
+    disk: DiskImage | None = None
+    """What /workspace begins as, where a runtime copies disks. It has the image's size."""
     deadman_s: float = 2100.0
     """The box ends itself if its owner has not contacted the warden for this long."""
 
@@ -146,6 +158,16 @@ class Box(ABC):
     @abstractmethod
     async def is_alive(self) -> bool:
         """Whether the box still runs. Raises RuntimeUnavailable if that cannot be determined."""
+
+    @property
+    def disk_owner(self) -> int | None:
+        """The uid of the files on its disk; None if that cannot be copied at no cost."""
+        return None
+
+    async def copy_disk(self, _target: Path) -> DiskUse:
+        """Copy the disk of /workspace, to which nothing is written meanwhile, into a new file, on
+        which a box can begin. Raises RuntimeUnavailable, SessionLost."""
+        raise RuntimeUnavailable(f"the disk of box {self.id} cannot be copied")
 
     @abstractmethod
     async def destroy(self) -> None:

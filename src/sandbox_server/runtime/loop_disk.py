@@ -19,8 +19,12 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
+from sandbox_server.runtime import disk_copies
+
 _CONTROL = "/dev/loop-control"
 _LOOP_CONFIGURE = 0x4C0A
+_LOOP_GET_STATUS64 = 0x4C05
+_INFO_BYTES = 232
 _LOOP_CTL_GET_FREE = 0x4C82
 _FLAG_AUTOCLEAR = 4
 _CONFIG = struct.Struct("=II 5Q 4I 64s 64s 32s 2Q 8Q")
@@ -28,7 +32,7 @@ _CONFIG = struct.Struct("=II 5Q 4I 64s 64s 32s 2Q 8Q")
 _FREE_S = 10.0
 """How long to look for a free device: the kernel offers the same one to all concurrent callers, and
 one that is being released is still busy."""
-_SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
 
 MOUNT_OPTIONS = "nosuid,nodev,noatime,nobarrier,discard,noinit_itable"
 """A box does not survive a crash of its machine, so writes need not reach the real disk (nobarrier)
@@ -42,6 +46,8 @@ class LoopDisk:
 
     def __init__(self, device: str, fd: int) -> None:
         self.device = device
+        self.handle = ""
+        """Finds the file behind it again: see disk_copies.py. Empty where it has none."""
         self._fd = fd
 
     def __repr__(self) -> str:
@@ -66,7 +72,7 @@ def obstacle(folder: Path) -> str:
         return "only root may attach loop devices"
     if not os.access(_CONTROL, os.R_OK | os.W_OK):
         return f"{_CONTROL} is missing: load the kernel's loop module"
-    if shutil.which("mkfs.ext4", path=_SEARCH_PATH) is None:
+    if shutil.which("mkfs.ext4", path=SEARCH_PATH) is None:
         return "mkfs.ext4 is missing: install e2fsprogs"
     try:
         new_disk(folder, size=4 << 20, inodes=64, label="sandbox-probe").close()
@@ -75,22 +81,69 @@ def obstacle(folder: Path) -> str:
     return ""
 
 
-def new_disk(folder: Path, *, size: int, inodes: int, label: str) -> LoopDisk:
+def new_disk(
+    folder: Path, *, size: int, inodes: int, label: str, image: Path | None = None
+) -> LoopDisk:
     """A new file system owned by uid 1000, on its own loop device. It has at most one inode per
-    block. Blocks for about 1 ms, the first of its size for 10 ms. Raises OSError."""
+    block. Blocks for about 1 ms, the first of its size for 10 ms. Raises OSError.
+
+    image: a copy of a disk, on the file system of the folder, that it begins as.
+    """
     inodes = min(inodes, size // _BLOCK)
-    backing = _nameless_file(folder)
+    with disk_copies.nameless(folder) as backing:
+        if image is None:
+            os.ftruncate(backing, size)
+            for offset, data in _template(folder, size, inodes):
+                os.pwrite(backing, data, offset)
+        else:
+            with image.open("rb") as source:
+                disk_copies.clone(source.fileno(), backing)
+        disk = _attach(backing, label)
+        with contextlib.suppress(OSError):
+            disk.handle = disk_copies.handle_of(backing)
+        return disk
+
+
+def attached(file: Path) -> LoopDisk:
+    """The loop device of a file: the one that it has, or a new one. Raises OSError."""
+    backing = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.ftruncate(backing, size)
-        for offset, data in _template(folder, size, inodes):
-            os.pwrite(backing, data, offset)
-        return _attach(backing, label)
+        wanted = os.fstat(backing)
+        for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+            device = _device_node(int(path.parts[3].removeprefix("loop")))
+            if _backs(device, wanted) and (fd := _opened(device, wanted)) is not None:
+                return LoopDisk(device, fd)
+        return _attach(backing, "sandbox-pool")
     finally:
         os.close(backing)
 
 
-def _nameless_file(folder: Path) -> int:
-    return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+def _opened(device: str, wanted: os.stat_result) -> int | None:
+    """Open a device that must not change meanwhile."""
+    fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    if _backs(fd, wanted):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _backs(device: str | int, wanted: os.stat_result) -> bool:
+    """Whether a file is behind a loop device."""
+    fd = device if isinstance(device, int) else os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        info = fcntl.ioctl(fd, _LOOP_GET_STATUS64, bytes(_INFO_BYTES))
+        return struct.unpack_from("=QQ", info)[:2] == (_encoded(wanted.st_dev), wanted.st_ino)
+    except OSError:
+        return False
+    finally:
+        if isinstance(device, str):
+            os.close(fd)
+
+
+def _encoded(device: int) -> int:
+    """A device number as the kernel has it in struct loop_info64 (huge_encode_dev)."""
+    major, minor = os.major(device), os.minor(device)
+    return (minor & 0xFF) | (major << 8) | ((minor & ~0xFF) << 12)
 
 
 @lru_cache(maxsize=8)
@@ -99,22 +152,19 @@ def _template(folder: Path, size: int, inodes: int) -> tuple[tuple[int, bytes], 
 
     Cached: writing these is thirty times faster than running mkfs for every box.
     """
-    file = _nameless_file(folder)
-    try:
+    with disk_copies.nameless(folder) as file:
         os.ftruncate(file, size)
         features = "^has_journal,^resize_inode"
         extended = "root_owner=1000:1000,lazy_itable_init=1,nodiscard"
         options = ["-q", "-F", "-O", features, "-m", "0", "-N", str(inodes), "-E", extended]
         _run(["mkfs.ext4", *options, f"/dev/fd/{file}"], file)
-        if shutil.which("debugfs", path=_SEARCH_PATH) is not None:
+        if shutil.which("debugfs", path=SEARCH_PATH) is not None:
             _run(["debugfs", "-w", "-R", "rmdir lost+found", f"/dev/fd/{file}"], file)
         return tuple(_extents(file))
-    finally:
-        os.close(file)
 
 
 def _run(command: list[str], file: int) -> None:
-    environ = {**os.environ, "PATH": _SEARCH_PATH}
+    environ = {**os.environ, "PATH": SEARCH_PATH}
     done = subprocess.run(
         command, pass_fds=[file], env=environ, capture_output=True, text=True, check=False
     )

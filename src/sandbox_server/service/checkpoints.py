@@ -40,6 +40,8 @@ from sandbox_server.sessions.registry import Status
 
 _KEPT = ("persist", "checkpoint_every")
 """What a thread keeps when it goes back."""
+_NOT_COPIED = (*_KEPT, "checkpoint_id")
+"""Of what a checkpoint's session was made with: not what one from here has."""
 
 
 class CheckpointHandlers:
@@ -75,7 +77,7 @@ class CheckpointHandlers:
         self, manifest: Manifest, request: CreateSessionRequest, tenant: str
     ) -> SessionOptions:
         given = request.model_dump(exclude_defaults=True, exclude={"thread_id", "checkpoint_id"})
-        before = {name: value for name, value in manifest.asked.items() if name not in _KEPT}
+        before = {name: value for name, value in manifest.asked.items() if name not in _NOT_COPIED}
         if "limits" in before:
             given["limits"] = {**before["limits"], **given.get("limits", {})}
         merged = checked(CreateSessionRequest, **{**before, **given})

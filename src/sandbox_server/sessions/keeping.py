@@ -11,8 +11,9 @@ import structlog
 
 from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, SessionLost
 from sandbox_sdk.protocol.models import Resumed, SessionState, every_of
-from sandbox_server.checkpoints.checkpoints import Checkpoints, Subject
-from sandbox_server.checkpoints.manifest import Manifest
+from sandbox_server.checkpoints.checkpoints import Checkpoints, Source, Subject
+from sandbox_server.checkpoints.manifest import DiskCopy, Manifest
+from sandbox_server.runtime.base import DiskImage
 from sandbox_server.sessions.live import KeepRules, LiveSession
 from sandbox_server.sessions.registry import Record, Status
 
@@ -32,6 +33,14 @@ class Origin:
     """How the session is told to have begun."""
     resumed: Resumed | None = None
     cwd: str | None = None
+    image: DiskImage | None = None
+    """Of /workspace; without, it is in the segments."""
+    disk: DiskCopy | None = None
+
+    def image_for(self, provider: str, size: int) -> DiskImage | None:
+        """The disk that a box of a provider can begin with."""
+        fits = self.disk is not None and (self.disk.provider, self.disk.size) == (provider, size)
+        return self.image if fits else None
 
 
 def rules_from(asked: Mapping[str, Any]) -> KeepRules:
@@ -55,14 +64,22 @@ class Keeper:
             raise InvalidRequest("this server keeps no checkpoints: SANDBOX_CHECKPOINTS is off")
         return self._checkpoints
 
-    async def take(self, session: LiveSession, **options: Any) -> Manifest:
+    async def take(
+        self, session: LiveSession, *, automatic: bool = False, **options: Any
+    ) -> Manifest:
         """A checkpoint of a session; options as of Checkpoints.take. Raises SessionLost."""
         of = session.record
-        session.changed = False
-        commands, session.commands = session.commands, 0
+        changed, commands = session.changed, session.commands
+        if automatic:
+            session.changed, session.commands = False, 0
         try:
             manifest = await self.checkpoints.take(
-                session.agent,
+                Source(
+                    box=session.box,
+                    agent=session.agent,
+                    provider=session.provider,
+                    disk_bytes=0 if session.limits is None else session.limits["disk"],
+                ),
                 Subject(
                     tenant=of.tenant,
                     thread_id=of.thread_id,
@@ -73,12 +90,16 @@ class Keeper:
                     parent=session.checkpoint_id,
                     cwd=session.cwd,
                 ),
+                automatic=automatic,
                 **options,
             )
         except BaseException:
-            session.changed = True
-            session.commands += commands
+            if automatic:
+                session.changed = session.changed or changed
+                session.commands += commands
             raise
+        if manifest.running:
+            session.changed = True  # It goes on changing.
         session.checkpoint_id = manifest.checkpoint_id
         session.kept_at = time.monotonic()
         session.problem = None
@@ -87,7 +108,7 @@ class Keeper:
     async def keep(self, session: LiveSession) -> bool:
         """An automatic checkpoint, unless nothing has changed since the last. Whether the session
         is kept as it is; if not, the reason is told with it. Raises SessionLost."""
-        if session.checkpoint_id is not None and not session.changed and not session.busy:
+        if not session.changed and not session.busy:
             return True
         try:
             await self.take(session, automatic=True)
@@ -107,15 +128,18 @@ class Keeper:
             segments=lambda: checkpoints.read(manifest),
             state=state,
             cwd=manifest.cwd,
+            image=checkpoints.image(manifest),
+            disk=manifest.disk,
         )
 
     async def resume(self, before: Record) -> Origin | None:
-        """The last checkpoint of a thread that is to go on after its session has ended."""
+        """The last checkpoint of a thread that is to go on after its session has ended. Raises
+        CheckpointDamaged."""
         if self._checkpoints is None or not rules_from(before.asked).persist:
             return None
         if before.status == Status.CLEANED:
             return None
-        found = await self._checkpoints.newest(before.tenant, before.thread_id)
+        found = await self._last(self._checkpoints, before)
         if found is None:
             return None
         whole = before.status == Status.EXPIRED and found.session_id == before.session_id
@@ -123,6 +147,19 @@ class Keeper:
         resumed = Resumed(checkpoint_id=found.checkpoint_id, age_s=age_s, complete=whole)
         origin = self.origin(found, "resumed")
         return Origin(**{**vars(origin), "resumed": resumed})
+
+    async def _last(self, checkpoints: Checkpoints, before: Record) -> Manifest | None:
+        """The last one of a session, or else the one that it began with: others of its thread may
+        be newer, of a time that it went back from."""
+        every = await checkpoints.of(before.tenant)
+        for each in every:
+            if each.session_id == before.session_id:
+                return each
+        began_with = before.asked.get("checkpoint_id")
+        for each in every:
+            if each.checkpoint_id == began_with:
+                return each
+        return next((each for each in every if each.thread_id == before.thread_id), None)
 
     async def forget(self, session: LiveSession) -> None:
         """Delete what was kept of a thread that is ended on purpose."""

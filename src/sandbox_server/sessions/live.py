@@ -86,9 +86,9 @@ class LiveSession:
     problem: str | None = None
     """Why it cannot be kept."""
     changed: bool = True
-    """Whether it was used since."""
+    """Whether it was used since its last automatic checkpoint."""
     commands: int = 0
-    """That have ended since."""
+    """That have ended since that."""
     began_with: str | None = None
     """The checkpoint it began with."""
     resumed: Resumed | None = None
@@ -130,6 +130,7 @@ class LiveSession:
             raise
         finally:
             self.busy -= 1
+            self.changed = True  # Also if a checkpoint was taken meanwhile.
             self.last_used = time.monotonic()
 
     def used_at(self, idle_s: float, *, now: float) -> float:

@@ -13,9 +13,11 @@ from typing import Any, Protocol, cast
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.models import WORKSPACE, LimitValues
+from sandbox_server.checkpoints.checkpoints import PAUSE_S
+from sandbox_server.checkpoints.manifest import DiskCopy
 from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.base import Box, DiskImage
 from sandbox_server.sessions.keeping import Origin, rules_from
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
@@ -33,8 +35,10 @@ class BoxSource(Protocol):
         environment: str | None,
         limits: LimitValues,
         state: Mapping[str, Any],
+        disk: DiskImage | None = None,
     ) -> tuple[Box, BoxAgent]:
-        """An unused box whose warden has stored this state. Raises Capacity."""
+        """An unused box whose warden has stored this state. disk: what its /workspace begins as.
+        Raises Capacity."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +57,12 @@ class SessionOptions:
     """The request that they come from, without what may be secret."""
     origin: Origin | None = None
     cwd: str = WORKSPACE
+
+    def recorded(self) -> Mapping[str, Any]:
+        """What is remembered of them: also the checkpoint that a session began with."""
+        if self.origin is None:
+            return self.asked
+        return {**self.asked, "checkpoint_id": self.origin.checkpoint_id}
 
     def not_applied(self, session: LiveSession) -> list[str]:
         """The options that a live session does not have."""
@@ -110,7 +120,7 @@ class SessionMaker:
             created_at=time.time(),
             worker=self._lease.worker,
             epoch=self._lease.epoch,
-            asked=options.asked,
+            asked=options.recorded(),
         )
         env_digest = digest(options.env)
         state = state_of(
@@ -120,16 +130,19 @@ class SessionMaker:
             env_digest=env_digest,
             limits=terms.limits,
         )
+        origin = options.origin
+        image = None if origin is None else origin.image_for(terms.provider, terms.limits["disk"])
         box, agent = await self._source.claim(
-            terms.provider, options.environment, terms.limits, state
+            terms.provider, options.environment, terms.limits, state, image
         )
         try:
-            origin = options.origin
             checkpoint_id = None if origin is None else origin.checkpoint_id
             if kept := kept_of(options.made_for, options.policy, checkpoint_id):
                 self._ledger.keep(box.id, kept)
             if origin is not None:
                 agent.require("tree", "a session from a checkpoint")
+                if image is None and origin.disk is not None:
+                    await self._copy_workspace(origin, origin.disk, terms, agent)
                 await agent.unpack(origin.segments())
             if options.env:
                 exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
@@ -154,9 +167,22 @@ class SessionMaker:
             keep=rules_from(options.asked),
             checkpoint_id=checkpoint_id,
             began_with=checkpoint_id,
-            changed=origin is None,
+            changed=origin is None or origin.resumed is None,
             resumed=None if origin is None else origin.resumed,
         )
+
+    async def _copy_workspace(
+        self, origin: Origin, disk: DiskCopy, terms: SessionTerms, agent: BoxAgent
+    ) -> None:
+        """Copy the files of a disk on which the box could not begin, through another box."""
+        limits = LimitValues(**{**terms.limits, "disk": disk.size})
+        state: dict[str, Any] = {}
+        other, source = await self._source.claim(disk.provider, None, limits, state, origin.image)
+        try:
+            async with source.pack([WORKSPACE], pause_s=PAUSE_S) as tree:
+                await agent.unpack(aiter(tree))
+        finally:
+            await asyncio.shield(self.discard(other, source))
 
     async def discard(self, box: Box, agent: BoxAgent) -> None:
         """Destroy a box. An unreachable one ends by its dead-man's switch."""

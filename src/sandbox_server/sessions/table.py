@@ -171,6 +171,8 @@ class SessionTable:
                 return
             if session.keep.persist and not await self._kept(session):
                 return
+            if session.busy or not session.is_idle(time.monotonic()):
+                return  # Used while it was kept.
             await self._end(session, Status.EXPIRED)
 
     async def _kept(self, session: LiveSession) -> bool:

@@ -225,6 +225,11 @@ class DeclaredSettings(BaseSettings):
     checkpoint_retention: Seconds = _stored(
         30 * 86400.0, "How long an automatic checkpoint is kept.", unit="duration", gt=0
     )
+    disk_pool: bool = _stored(
+        True,
+        "Whether the server may make a file with XFS in the state folder, for disks of boxes that"
+        " can be copied at no cost; only as root, and where the folder itself has no reflinks.",
+    )
     history_retention: Seconds = _stored(
         7 * 86400.0, "How long an ended session is remembered.", unit="duration", roles=ALL, gt=0
     )

@@ -240,6 +240,9 @@ class Health(Model):
         default_factory=list,
         description="What a session can ask for as `provider`; the first is the default.",
     )
+    checkpoints: str = Field(
+        default="", description="Where checkpoints are kept, and in which way; empty if unknown."
+    )
     workers: list[WorkerHealth] = Field(
         default_factory=list,
         description="Of a coordinator its workers, of a server with several processes those.",

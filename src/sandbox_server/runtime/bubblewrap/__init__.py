@@ -8,4 +8,4 @@ __all__ = ["BubblewrapBox", "BubblewrapRuntime", "make"]
 
 def make(options: RuntimeOptions) -> BubblewrapRuntime:
     """Entry point in the group agent_sandbox.runtimes."""
-    return BubblewrapRuntime(state_dir=options.state_dir)
+    return BubblewrapRuntime(state_dir=options.state_dir, disks=options.disk_folder)

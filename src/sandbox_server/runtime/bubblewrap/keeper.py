@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.private import private_listener
 from sandbox_server.runtime import gpus, loop_disk
 from sandbox_server.runtime.base import BoxSpec
@@ -47,7 +48,7 @@ exec 3<&0 </dev/null
   set -f
   for group in $BOX_GROUPS; do
     tries=0
-    while [ -d "$group" ] && ! rmdir "$group" && [ $tries -lt 100 ]; do
+    while [ -d "$group" ] && ! rmdir "$group" && [ $tries -lt 600 ]; do
       sleep 0.05
       tries=$((tries + 1))
     done
@@ -64,6 +65,8 @@ class PreparedBox:
     folder: Path
     plan: Plan
     claim: Path | None
+    disk: str = ""
+    """Its handle."""
 
     def write_plan(self) -> str:
         return write_plan(self.folder, self.plan)
@@ -95,17 +98,23 @@ def prepare(
         uid, claim = state.claim(folder.name, setup.uids)
         if not setup.namespace:  # bubblewrap then opens what it binds as that user.
             state.allow_traversal()
-    device = ""
+    device = handle = ""
+    if spec.disk is not None and not setup.has_disk:
+        raise RuntimeUnavailable(f"no box can begin with the copy of a disk: {setup.no_disk}")
     if setup.has_disk:
-        limits = spec.limits
         disk = loop_disk.new_disk(
-            state.path, size=limits.disk_bytes, inodes=limits.inodes, label=folder.name
+            state.disks,
+            size=spec.limits.disk_bytes,
+            inodes=spec.limits.inodes,
+            label=folder.name,
+            image=None if spec.disk is None else spec.disk.path,
         )
         held.callback(disk.close)
-        device = disk.device
+        device, handle = disk.device, disk.handle
     has = _box_gpus(use)
     plan = setup.plan(spec, box_id=folder.name, uid=uid, disk=device, gpus=has)
-    return PreparedBox(folder, {**plan, "folder": str(folder), "claim": str(claim or "")}, claim)
+    plan = {**plan, "folder": str(folder), "claim": str(claim or "")}
+    return PreparedBox(folder, plan, claim, handle)
 
 
 def start(
@@ -193,8 +202,17 @@ def _record(spec: BoxSpec, box: PreparedBox, use: GpuUse | None) -> str:
             "claim": str(box.claim or ""),
             "layers": sorted(set(spec.layers.values())),
             "gpus": str(use or ""),
+            "disk": box.disk,
+            "disk_owner": _disk_owner(spec, box),
         }
     )
+
+
+def _disk_owner(spec: BoxSpec, box: PreparedBox) -> int:
+    if spec.disk is not None:
+        return spec.disk.owner
+    uid = box.plan["uid"]
+    return os.getuid() if uid is None else uid
 
 
 def read_startup_errors(fd: int) -> str:

@@ -29,6 +29,24 @@ _SIG_DFL = None
 _LAST_SIGNAL = 64
 _libc = ctypes.CDLL(None, use_errno=True)
 
+# Numbers and flags of system calls that libc may be too old for; the same on every architecture.
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_AT_FDCWD, _AT_EMPTY_PATH, _MNT_DETACH = -100, 0x1000, 2
+_TREE_FLAGS = 1 | os.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOUNT_ATTR_IDMAP = 0x00100000
+
+
+class _MountAttributes(ctypes.Structure):
+    """struct mount_attr."""
+
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
 
 def main(path: str) -> NoReturn:
     try:
@@ -186,8 +204,64 @@ def stage(plan: Plan) -> None:
         mount(plan["disk"], target, "ext4", flags, plan["disk_options"])
         if os.path.exists(target + "/lost+found"):
             os.rmdir(target + "/lost+found")
-        if plan["uid"] is not None:
-            os.chown(target, plan["uid"], plan["uid"])
+        uid, owner = plan["uid"], plan["disk_owner"]
+        if owner is not None and owner != uid:
+            _show_as(target, owner, os.getuid() if uid is None else uid)
+        elif uid is not None:
+            os.chown(target, uid, uid)
+
+
+def _show_as(target: str, owner: int, uid: int) -> None:
+    """Show the files of one uid on a mounted file system as another's (Linux 5.12)."""
+    users = _user_namespace(f"{owner} {uid} 1")
+    try:
+        tree = check(
+            _libc.syscall(_OPEN_TREE, _AT_FDCWD, target.encode(), _TREE_FLAGS), "open_tree"
+        )
+        attributes = _MountAttributes(attr_set=_MOUNT_ATTR_IDMAP, userns_fd=users)
+        size = ctypes.sizeof(attributes)
+        reference = ctypes.byref(attributes)
+        changed = _libc.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, reference, size)
+        check(changed, "mount_setattr")
+        check(_libc.umount2(target.encode(), _MNT_DETACH), f"umount of {target}")
+        flags = _MOVE_MOUNT_F_EMPTY_PATH
+        moved = _libc.syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, target.encode(), flags)
+        check(moved, "move_mount")
+        os.close(tree)
+    finally:
+        os.close(users)
+
+
+def _user_namespace(uids: str) -> int:
+    """A new user namespace with a map of uids and gids: it lives as long as it is open."""
+    ready, done = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        if _libc.unshare(_CLONE_NEWUSER) == 0:
+            # Its pid as /proc has it: this may be in a pid namespace with numbers of its own.
+            os.write(ready[1], os.readlink("/proc/self").encode())
+            os.close(done[1])
+            os.read(done[0], 1)
+        os._exit(0)
+    try:
+        os.close(ready[1])
+        child = os.read(ready[0], 16).decode()
+        if not child:
+            raise OSError(1, "a user namespace cannot be made")
+        _write(f"/proc/{child}/uid_map", uids)
+        _write(f"/proc/{child}/gid_map", uids)
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY)
+    finally:
+        for fd in (ready[0], *done):
+            os.close(fd)
+        _reap(pid)
+
+
+def _reap(pid: int) -> None:
+    try:  # noqa: SIM105 (contextlib is not imported here)
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        pass  # The kernel does, where its signal is ignored.
 
 
 def _mount_point(top: str, name: str, *, like: str) -> str:
@@ -210,10 +284,11 @@ def mount(source: str, target: str, kind: str, flags: int, options: str) -> None
     check(done, f"mount of {source} on {target}")
 
 
-def check(result: int, what: str) -> None:
-    if result != 0:
+def check(result: int, what: str) -> int:
+    if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
 
 
 # Exec

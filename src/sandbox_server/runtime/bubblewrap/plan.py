@@ -34,6 +34,8 @@ class Plan(BarePlan):
     tmpfs: dict[str, str]
     disk: str
     disk_options: str
+    disk_owner: int | None
+    """The uid that its files have, if not the box's own."""
 
     bwrap: str
     options: list[str]

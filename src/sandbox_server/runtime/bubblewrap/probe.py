@@ -87,7 +87,7 @@ def _candidates(facts: Setup, state: StateFolder) -> list[Setup]:
     """Setups to try, the strictest first."""
     sources = [facts.bwrap.path, facts.shared, facts.python.prefix or "/usr", str(state.path)]
     stage = host.stage_folder(sources)
-    no_disk = loop_disk.obstacle(state.path)
+    no_disk = loop_disk.obstacle(state.disks)
     if not stage:
         why = "no folder is free to mount it on"
         return [replace(facts, no_disk=no_disk or why, no_namespace=why)]

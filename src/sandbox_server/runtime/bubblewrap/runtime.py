@@ -18,8 +18,9 @@ from typing import TypeVar
 import structlog
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
+from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.private import state_folder
-from sandbox_server.runtime import gpus
+from sandbox_server.runtime import disk_copies, gpus
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Network, Runtime, Tell
 from sandbox_server.runtime.bubblewrap import host, keeper
 from sandbox_server.runtime.bubblewrap.bare import BareBox
@@ -29,6 +30,7 @@ from sandbox_server.runtime.bubblewrap.setup import Setup
 from sandbox_server.runtime.bubblewrap.spare import Spare
 from sandbox_server.runtime.bubblewrap.state import DEAD, Record, StateFolder, clear, kill
 from sandbox_server.runtime.bubblewrap.zygote import Zygote
+from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.layers import Interpreter
 from sandbox_server.runtime.streams import ByteStream, SocketStream
 from sandbox_server.runtime.warden.client import WardenBox
@@ -39,8 +41,9 @@ log = structlog.get_logger(__name__)
 
 START_S = 20.0
 """How long a new box may take until its warden answers; twenty may be starting at once."""
-END_S = 5.0
-"""How long a keeper may take to clean up before we do it ourselves."""
+END_S = 30.0
+"""How long a keeper may take to clean up before we do it ourselves: what a box has written and not
+yet sent to its disk can hold it up."""
 
 _Result = TypeVar("_Result")
 
@@ -48,10 +51,11 @@ _Result = TypeVar("_Result")
 class BubblewrapBox(WardenBox):
     """A box, described by its record."""
 
-    def __init__(self, record: Record, folder: Path) -> None:
+    def __init__(self, record: Record, folder: Path, disks: Path) -> None:
         super().__init__(record.id)
         self._record = record
         self._folder = folder
+        self._disks = disks
 
     async def open_stream(self) -> ByteStream:
         try:
@@ -67,6 +71,24 @@ class BubblewrapBox(WardenBox):
     async def destroy(self) -> None:
         await _end(self._record, self._folder)
 
+    @property
+    def disk_owner(self) -> int | None:
+        return self._record.disk_owner if self._record.disk else None
+
+    async def copy_disk(self, target: Path) -> DiskUse:
+        record = self._record
+        try:
+            pid = await asyncio.to_thread(_first_process, record)
+            return await _uninterrupted(
+                lambda: disk_copies.copy_disk(
+                    self._disks, record.disk, f"/proc/{pid}/root{WORKSPACE}", target
+                )
+            )
+        except OSError as exc:
+            if not record.alive():
+                raise SessionLost(f"box {self.id} has ended") from None
+            raise RuntimeUnavailable(f"the disk of box {self.id} cannot be copied: {exc}") from exc
+
 
 class BubblewrapRuntime(Runtime):
     """Makes boxes with bubblewrap."""
@@ -74,8 +96,9 @@ class BubblewrapRuntime(Runtime):
     name = "bubblewrap"
     has_images = False
 
-    def __init__(self, *, state_dir: Path | None = None) -> None:
-        self._state = StateFolder(state_dir or state_folder())
+    def __init__(self, *, state_dir: Path | None = None, disks: Path | None = None) -> None:
+        """disks: for the files behind the disks of boxes; without, the state folder."""
+        self._state = StateFolder(state_dir or state_folder(), disks)
         self._setup: Setup | None = None
         self._finding = asyncio.Lock()
         self._python: Interpreter | None = None
@@ -216,7 +239,7 @@ class BubblewrapRuntime(Runtime):
             await asyncio.to_thread(self._zygote.close)
 
     def _box(self, record: Record) -> BubblewrapBox:
-        return BubblewrapBox(record, self._state.folder(record.id))
+        return BubblewrapBox(record, self._state.folder(record.id), self._state.disks)
 
     async def _get_setup(self) -> Setup:
         async with self._finding:
@@ -257,6 +280,13 @@ class BubblewrapRuntime(Runtime):
             self._state.sweep_claims()
         else:
             await _end(record, grave)
+
+
+def _first_process(record: Record) -> int:
+    """Of the box. Raises OSError."""
+    for child in record.monitor.children():
+        return child.pid
+    raise ProcessLookupError
 
 
 async def _uninterrupted(work: Callable[[], _Result]) -> _Result:

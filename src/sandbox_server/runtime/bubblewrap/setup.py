@@ -120,6 +120,7 @@ class Setup:
             "binds": {**self._binds(), **self._layer_binds(spec, gpus)},
             "tmpfs": self._tmpfs(spec.limits, self.uid if uid is None else uid, disk),
             "disk": disk,
+            "disk_owner": None if spec.disk is None else spec.disk.owner,
             "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in _FLAGS),
             "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
             "options": mounts.options(layout, {**gpus.env, **spec.env}),

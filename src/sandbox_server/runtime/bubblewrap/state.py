@@ -59,6 +59,10 @@ class Record:
     """Host paths of its read-only layers."""
     gpus: str = ""
     """A GpuUse; empty if it has none."""
+    disk: str = ""
+    """The handle of its disk: see disk_copies.py."""
+    disk_owner: int = 0
+    """The uid of the files on it."""
 
     @classmethod
     def read(cls, folder: Path) -> Record | None:
@@ -81,8 +85,10 @@ def boot_id() -> str:
 
 
 class StateFolder:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, disks: Path | None = None) -> None:
         self.path = path.absolute()
+        self.disks = self.path if disks is None else disks
+        """For the files behind the disks of boxes."""
         self._boxes = self.path / "boxes"
         self._uids = self.path / "uids"
 

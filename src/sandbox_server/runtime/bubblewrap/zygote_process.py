@@ -46,7 +46,7 @@ IFS='
 set -f
 for group in $BOX_GROUPS; do
   tries=0
-  while [ -d "$group" ] && ! rmdir "$group" && [ $tries -lt 100 ]; do
+  while [ -d "$group" ] && ! rmdir "$group" && [ $tries -lt 600 ]; do
     sleep 0.05
     tries=$((tries + 1))
   done

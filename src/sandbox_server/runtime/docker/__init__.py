@@ -3,7 +3,7 @@
 from sandbox_server.runtime.docker.runtime import DISK_FOLDER, DockerBox, DockerRuntime
 from sandbox_server.runtime.registry import RuntimeOptions
 
-__all__ = ["DockerBox", "DockerRuntime", "make"]
+__all__ = ["DISK_FOLDER", "DockerBox", "DockerRuntime", "make"]
 
 
 def make(options: RuntimeOptions) -> DockerRuntime:

@@ -22,7 +22,8 @@ PYTHON = f"{FOLDER}/python3"
 may start with folders that its user can write to."""
 READABLE_PYTHON = f"{FOLDER}/python3-readable"
 """For gVisor, which cannot execute unreadable files."""
-USER = "1000:1000"
+UID = 1000
+USER = f"{UID}:{UID}"
 
 LABEL_MARK = "sandbox"
 LABEL_OWNER = "sandbox.owner"
@@ -30,6 +31,7 @@ LABEL_BOX = "sandbox.box"
 LABEL_CREATED = "sandbox.created"
 LABEL_PYTHON = "sandbox.python"
 LABEL_GPUS = "sandbox.gpus"
+LABEL_DISK = "sandbox.disk"
 
 _HOST_TASKS = 32
 """Host threads per process of a box, for OCI runtimes such as gVisor: it keeps several for each
@@ -67,6 +69,7 @@ def container_config(
     created_at: float,
     image: BoxImage,
     device: str | None = None,
+    disk: str = "",
     engine_runtime: str | None = None,
     python: str = PYTHON,
     gpus: GpuUse | None = None,
@@ -74,6 +77,7 @@ def container_config(
     """The body of the engine's create call.
 
     device: a block device with the file system of /workspace; None for a plain volume.
+    disk: its handle.
     """
     return {
         "Image": image.name,
@@ -90,6 +94,7 @@ def container_config(
         "Labels": {
             **_labels(spec, box_id, created_at),
             LABEL_PYTHON: python,
+            **({LABEL_DISK: disk} if disk else {}),
             **({LABEL_GPUS: str(gpus)} if gpus else {}),
         },
         "Healthcheck": {"Test": ["NONE"]},
@@ -201,6 +206,7 @@ def _workspace(spec: BoxSpec, device: str | None) -> dict[str, Any]:
     if device is not None:
         options = {"type": "ext4", "device": device, "o": MOUNT_OPTIONS}
         volume["DriverConfig"] = {"Name": "local", "Options": options}
+        volume["NoCopy"] = spec.disk is not None
     return {"Type": "volume", "Target": WORKSPACE, "VolumeOptions": volume}
 
 

@@ -17,18 +17,19 @@ import structlog
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
+from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.private import state_folder
-from sandbox_server.runtime import cpu_burst, gpus, loop_disk
+from sandbox_server.runtime import cpu_burst, disk_copies, gpus, loop_disk
 from sandbox_server.runtime.base import (
     Box,
     BoxSpec,
     Enforcement,
     Layer,
-    Limits,
     Network,
     Runtime,
     Tell,
 )
+from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
 from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_disks
@@ -65,9 +66,12 @@ class DockerBox(WardenBox):
         python: str,
         same_machine: bool,
         direct: bool,
+        disk: str = "",
+        disks: Path = DISK_FOLDER,
     ) -> None:
         """same_machine: whether we may be root on the engine's machine.
-        direct: whether to try a direct stream before an exec there."""
+        direct: whether to try a direct stream before an exec there.
+        disk: its handle, on the file system of the folder `disks`."""
         super().__init__(box_id)
         self._engine = engine
         self._relay = config.relay_command(python)
@@ -75,6 +79,22 @@ class DockerBox(WardenBox):
         self._name = config.container_name(box_id)
         self._same_machine = same_machine
         self._direct = direct
+        self._disk, self._disks = disk, disks
+
+    @property
+    def disk_owner(self) -> int | None:
+        return config.UID if self._disk else None
+
+    async def copy_disk(self, target: Path) -> DiskUse:
+        mounts = {each["Destination"]: each["Source"] for each in (await self._show())["Mounts"]}
+        try:
+            return await asyncio.to_thread(
+                disk_copies.copy_disk, self._disks, self._disk, mounts[WORKSPACE], target
+            )
+        except OSError as exc:
+            if not await self.is_alive():
+                raise SessionLost(self._gone) from exc
+            raise RuntimeUnavailable(f"the disk of box {self.id} cannot be copied: {exc}") from exc
 
     async def open_stream(self) -> ByteStream:
         if self._same_machine:
@@ -220,19 +240,22 @@ class DockerRuntime(Runtime):
         box_id = uuid.uuid4().hex[:16]
         created_at = time.time()
         python = config.READABLE_PYTHON if self.gvisor else config.PYTHON
-        with await self._new_disk(spec.limits, box_id) or contextlib.nullcontext() as disk:
+        with await self._new_disk(spec, box_id) or contextlib.nullcontext() as disk:
+            # gVisor writes to it late, so that a copy would lack what was written last.
+            handle = disk.handle if disk and not self.gvisor else ""
             made = config.container_config(
                 spec,
                 box_id=box_id,
                 created_at=created_at,
                 image=image,
                 device=disk.device if disk else None,
+                disk=handle,
                 engine_runtime=self._engine_runtime,
                 python=python,
                 gpus=use,
             )
             await self._start(box_id, made)
-        return self._box(box_id, python=python)
+        return self._box(box_id, python=python, disk=handle)
 
     async def _start(self, box_id: str, made: dict[str, Any]) -> None:
         name = config.container_name(box_id)
@@ -248,8 +271,11 @@ class DockerRuntime(Runtime):
         finally:
             self._making.discard(box_id)
 
-    async def _new_disk(self, limits: Limits, box_id: str) -> LoopDisk | None:
-        if await self._disk_obstacle():
+    async def _new_disk(self, spec: BoxSpec, box_id: str) -> LoopDisk | None:
+        limits, image = spec.limits, None if spec.disk is None else spec.disk.path
+        if obstacle := await self._disk_obstacle():
+            if image is not None:
+                raise RuntimeUnavailable(f"no box can begin with the copy of a disk: {obstacle}")
             return None
         try:
             return await asyncio.to_thread(
@@ -258,6 +284,7 @@ class DockerRuntime(Runtime):
                 size=limits.disk_bytes,
                 inodes=limits.inodes,
                 label=config.container_name(box_id),
+                image=image,
             )
         except OSError as exc:
             message = f"cannot make a disk of {limits.disk_bytes} bytes for a box: {exc}"
@@ -280,13 +307,14 @@ class DockerRuntime(Runtime):
             mine = labels.get(config.LABEL_OWNER) == owner
             if mine and state in ("running", "paused"):
                 python = labels.get(config.LABEL_PYTHON, config.PYTHON)
-                found.append(self._box(box_id, python=python))
+                disk = labels.get(config.LABEL_DISK, "")
+                found.append(self._box(box_id, python=python, disk=disk))
             elif box_id not in self._making and (mine or _is_stale(state, about["Created"])):
                 with contextlib.suppress(SandboxError):
                     await remove_container(self._engine, about["Id"])
         return found
 
-    def _box(self, box_id: str, *, python: str) -> DockerBox:
+    def _box(self, box_id: str, *, python: str, disk: str) -> DockerBox:
         same_machine = bool(self._engine.endpoint.path) and os.geteuid() == 0
         return DockerBox(
             self._engine,
@@ -294,6 +322,8 @@ class DockerRuntime(Runtime):
             python=python,
             same_machine=same_machine,
             direct=not self.gvisor,
+            disk=disk,
+            disks=self._disk_folder,
         )
 
     async def _remove_volumes(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from sandbox_sdk.backoff import Backoff
@@ -73,6 +74,11 @@ class ReconnectingLink:
         self._link: Link | None = None
         self.about: BoxAbout | None = None
         self._connecting = asyncio.Lock()
+        self._uploads, self._at_once = asyncio.Event(), asyncio.Event()
+        """Set while what uploads, and others, send may go to the box."""
+        self._uploads.set()
+        self._at_once.set()
+        self._holding = 0
 
     @property
     def box_id(self) -> str:
@@ -108,16 +114,20 @@ class ReconnectingLink:
     ) -> _T:
         """The answer to a request with bytes, which is not sent again."""
         link = await self.get_link()
+        may_go = self._uploads if kind == frames.PUT else self._at_once
         try:
+            await may_go.wait()
             async with link.request(kind, body) as channel:
                 answer = asyncio.ensure_future(self._answer(link, channel))
                 try:
                     async for chunk in chunks:
                         for start in range(0, len(chunk), frames.CHUNK):
+                            await may_go.wait()
                             await channel.send(frames.DATA, chunk[start : start + frames.CHUNK])
                         if answer.done():
                             break
                     else:
+                        await may_go.wait()
                         await channel.send(frames.EOF)
                     async with asyncio.timeout(ANSWER_S):
                         return checked(expected, await answer)
@@ -125,6 +135,18 @@ class ReconnectingLink:
                     answer.cancel()
         except (LinkLost, TimeoutError) as exc:
             raise self._unanswered(exc) from exc
+
+    @contextlib.contextmanager
+    def uploads_wait(self) -> Iterator[None]:
+        """Hold up what uploads send."""
+        self._holding += 1
+        self._uploads.clear()
+        try:
+            yield
+        finally:
+            self._holding -= 1
+            if not self._holding:
+                self._uploads.set()
 
     async def _attempt(
         self,

@@ -17,14 +17,19 @@ MAX_SEGMENT = 8 << 20
 
 
 class _WardenTree(PackedTree):
-    def __init__(self, owner: TreeCalls, link: Link, channel: Channel, running: list[str]) -> None:
+    def __init__(
+        self, owner: TreeCalls, link: Link, channel: Channel, running: list[str], *, still: bool
+    ) -> None:
         self.running = running
+        self._still = still
         self.about: TreeAbout | None = None
         self._owner = owner
         self._link = link
         self._channel = channel
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._still:  # The warden waits for this, so that nothing is written until now.
+            await self._channel.send(frames.EOF)
         pieces: list[bytes] = []
         size = 0
         while True:
@@ -51,14 +56,19 @@ class TreeCalls(ReconnectingLink):
     """The methods of BoxAgent about all files."""
 
     @contextlib.asynccontextmanager
-    async def pack(self, roots: Sequence[str], *, pause_s: float) -> AsyncIterator[PackedTree]:
+    async def pack(
+        self, roots: Sequence[str], *, pause_s: float, still: bool = False
+    ) -> AsyncIterator[PackedTree]:
         link = await self.get_link()
-        body = {"roots": list(roots), "pause_s": pause_s}
+        body = {"roots": list(roots), "pause_s": pause_s, "still": still}
+        uploads = self.uploads_wait() if still else contextlib.nullcontext()
         try:
-            async with link.request(frames.PACK, body) as channel:
-                started = await self._answer(link, channel)
-                running = checked(TreeStarted, started, kind=frames.STARTED).running
-                yield _WardenTree(self, link, channel, running)
+            # What was uploaded before is written by the time the warden reads this request.
+            with uploads:
+                async with link.request(frames.PACK, body) as channel:
+                    started = await self._answer(link, channel)
+                    running = checked(TreeStarted, started, kind=frames.STARTED).running
+                    yield _WardenTree(self, link, channel, running, still=still)
         except (LinkLost, TimeoutError) as exc:
             raise self._unanswered(exc) from exc
 

@@ -1,0 +1,161 @@
+"""Where the disks of boxes lie: a folder whose files can be cloned, if there is one.
+
+Where the state folder cannot do that, a sparse file with an XFS in it can: <state>/pool.xfs. It is
+mounted, but nowhere: a server has it open, and the disks of boxes are files in it. When the last of
+those has ended, in whatever way, the kernel lets go of it. A server that starts while boxes of an
+earlier one run finds their loop device, and so the same file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from sandbox_server.private import private_folder
+from sandbox_server.runtime import disk_copies, loop_disk
+
+log = structlog.get_logger(__name__)
+
+_SMALLEST = 512 << 20
+"""mkfs.xfs makes nothing smaller than 300 MB."""
+_LEFT = 0.95
+"""Of the room in the state folder: what the pool may take."""
+_TOOL_S = 60.0
+
+# Numbers and flags of system calls that libc may be too old for; the same on every architecture.
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_CLOEXEC = 1
+_SET_STRING, _CREATE = 1, 6
+_NOSUID, _NODEV, _NOATIME = 0x2, 0x4, 0x10
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskPool:
+    folder: Path
+    no_copies: str = ""
+    """Why disks cannot be copied at no cost; empty if they can."""
+
+    @property
+    def images(self) -> Path:
+        """For copies of disks that outlive their boxes."""
+        return self.folder / "images"
+
+
+@contextlib.contextmanager
+def open_pool(state: Path, *, wanted: bool = True) -> Iterator[DiskPool]:
+    """The pool of a state folder. wanted: whether a file with XFS may be made for it."""
+    private_folder(state)
+    why = loop_disk.obstacle(state) or disk_copies.obstacle(state)
+    if not why:
+        yield DiskPool(folder=state)
+    elif os.geteuid() != 0 or not wanted:
+        yield DiskPool(folder=state, no_copies=why if wanted else "SANDBOX_DISK_POOL is off")
+    else:
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(_mounted(state / "pool.xfs"))
+            except (OSError, subprocess.SubprocessError) as exc:
+                yield DiskPool(folder=state, no_copies=f"{why}, and no pool can be made: {exc}")
+            else:
+                yield DiskPool(folder=folder, no_copies=disk_copies.obstacle(folder))
+
+
+def outlook(state: Path, *, wanted: bool) -> str:
+    """Why open_pool() will not give a folder whose files can be cloned; empty if it will. Makes
+    nothing."""
+    there = next(each for each in (state, *state.parents) if each.exists())
+    why = loop_disk.obstacle(there)
+    if why or not (without := disk_copies.obstacle(there)):
+        return why
+    return (_lacks_tools() or _lacks_xfs()) if wanted else without
+
+
+def _lacks_tools() -> str:
+    found = shutil.which("mkfs.xfs", path=loop_disk.SEARCH_PATH)
+    return "" if found else "mkfs.xfs is missing: install xfsprogs"
+
+
+def _lacks_xfs() -> str:
+    known = Path("/proc/filesystems").read_text().split()
+    return "" if "xfs" in known else "the kernel has not loaded XFS: modprobe xfs"
+
+
+@contextlib.contextmanager
+def _mounted(file: Path) -> Iterator[Path]:
+    """Raises OSError."""
+    with _one_at_a_time(file.with_suffix(".lock")):
+        if not file.exists():
+            _make(file)
+        with loop_disk.attached(file) as disk:
+            mount = _mount(disk.device)
+    try:
+        yield Path(f"/proc/{os.getpid()}/fd/{mount}")
+    finally:
+        os.close(mount)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _mount(device: str) -> int:
+    """A descriptor of the file system of a device, which is mounted as long as somebody uses it."""
+    context = _check(_libc.syscall(_FSOPEN, b"xfs", _CLOEXEC), "fsopen")
+    try:
+        source = _libc.syscall(_FSCONFIG, context, _SET_STRING, b"source", device.encode(), 0)
+        _check(source, "fsconfig")
+        _check(_libc.syscall(_FSCONFIG, context, _CREATE, None, None, 0), f"mount of {device}")
+        flags = _NOSUID | _NODEV | _NOATIME
+        return _check(_libc.syscall(_FSMOUNT, context, _CLOEXEC, flags), "fsmount")
+    finally:
+        os.close(context)
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def _make(file: Path) -> None:
+    if why := _lacks_tools():
+        raise OSError(errno.ENOENT, why)
+    room = os.statvfs(file.parent)
+    size = int(room.f_bavail * room.f_frsize * _LEFT)
+    if size < _SMALLEST:
+        raise OSError(errno.ENOSPC, f"{file.parent} has less than {_SMALLEST >> 20} MB left")
+    new = file.with_name(file.name + ".new")
+    with contextlib.suppress(FileNotFoundError):
+        new.unlink()
+    with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as opened:
+        opened.truncate(size)
+    _run("mkfs.xfs", "-q", "-m", "reflink=1", str(new))
+    new.rename(file)
+    log.info("disk_pool.made", file=str(file), bytes=size)
+
+
+def _run(*command: str) -> None:
+    environ = {**os.environ, "PATH": loop_disk.SEARCH_PATH}
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=_TOOL_S, check=False
+    )
+    if done.returncode != 0:
+        raise OSError(errno.EIO, f"{command[0]} failed: {done.stderr.strip()[:300]}")
