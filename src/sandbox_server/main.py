@@ -218,8 +218,8 @@ async def _open_service(
     state = settings.state_folder()
     async with contextlib.AsyncExitStack() as stack:
         pool = stack.enter_context(open_pool(state, wanted=settings.disk_pool))
-        log.info("disks.chosen", folder=str(pool.folder), no_copies=pool.no_copies)
         opened = await stack.enter_async_context(open_runtimes(settings, pool))
+        log.info("disks.chosen", copies=not pool.no_copies, why=pool.no_copies)
         for each in opened:
             log.info("runtime.chosen", runtime=each.name, why=each.why)
             for limit, lack in each.enforcement.missing().items():

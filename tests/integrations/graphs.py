@@ -1,6 +1,7 @@
 """Graphs with our tools whose model is a script, for tests of their checkpoints."""
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -56,7 +57,8 @@ def tools(backend: LocalBackend) -> Iterator[SandboxTools]:
 @pytest.fixture
 def own_state(state_dir: Path, request: pytest.FixtureRequest) -> Path:
     """For a server with other settings than the one that the other tests share."""
-    path: Path = state_dir / str(request.node.name)[:30]
+    name = hashlib.sha256(request.node.name.encode()).hexdigest()[:16]
+    path: Path = state_dir / name
     path.mkdir(mode=0o711)
     return path
 

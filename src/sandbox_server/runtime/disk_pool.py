@@ -19,12 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from sandbox_server.private import private_folder
 from sandbox_server.runtime import disk_copies, loop_disk
-
-log = structlog.get_logger(__name__)
 
 _SMALLEST = 512 << 20
 """mkfs.xfs makes nothing smaller than 300 MB."""
@@ -149,7 +145,6 @@ def _make(file: Path) -> None:
         opened.truncate(size)
     _run("mkfs.xfs", "-q", "-m", "reflink=1", str(new))
     new.rename(file)
-    log.info("disk_pool.made", file=str(file), bytes=size)
 
 
 def _run(*command: str) -> None:
