@@ -127,7 +127,7 @@ async def test_an_upload_meanwhile_is_not_in_it(stand: Stand) -> None:
 async def test_a_copy_that_is_gone(stand: Stand, disk_pool: DiskPool) -> None:
     await run(stand.sandboxes, "t", "echo 1 > a")
     made = await stand.sandboxes.checkpoint(CheckpointRequest(thread_id="t"))
-    (image,) = (disk_pool.images / "test").rglob(f"{made.checkpoint_id}.img")
+    (image,) = (disk_pool.images / "test").rglob(f"{made.checkpoint_id}*.img")
     image.unlink()
     session = await stand.sandboxes.session(Target(thread_id="t"))
     with pytest.raises(errors.CheckpointDamaged, match="the copy of its disk is gone"):
@@ -180,3 +180,15 @@ def _backing_files() -> str:
         with contextlib.suppress(OSError):
             found.append(path.read_text())
     return "".join(found)
+
+
+async def test_the_same_call_several_times_at_once(stand: Stand) -> None:
+    await run(stand.sandboxes, "t", "echo 1 > a")
+    wanted = CheckpointRequest(thread_id="t", idempotency_key="one")
+    results = await asyncio.gather(
+        *(stand.sandboxes.checkpoint(wanted) for _ in range(4)), return_exceptions=True
+    )
+    assert [result for result in results if isinstance(result, BaseException)] == []
+    (made,) = (await stand.sandboxes.checkpoints(thread_id="t")).checkpoints
+    await begin(stand.sandboxes, "copy", made.checkpoint_id)
+    assert await run(stand.sandboxes, "copy", "cat a") == "1\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ from typing import Any
 
 import structlog
 
-from sandbox_sdk.protocol.errors import DiskFull, SandboxError, size_text
+from sandbox_sdk.protocol.errors import CheckpointDamaged, DiskFull, SandboxError, size_text
 from sandbox_sdk.protocol.models import WORKSPACE, LeftOutFile
 from sandbox_server.checkpoints.catalogue import Catalogue
 from sandbox_server.checkpoints.images import Images
-from sandbox_server.checkpoints.manifest import Manifest, damaged, new_id
+from sandbox_server.checkpoints.manifest import DiskCopy, Manifest, damaged, new_id
 from sandbox_server.checkpoints.segments import Segments, segment_name
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, DiskImage
@@ -90,16 +91,15 @@ class Checkpoints:
     ) -> Manifest:
         """Copy the files of a box. Raises Conflict, DiskFull if the quota is used up, SessionLost.
         If it raises, there is no checkpoint."""
-        checkpoint_id = checkpoint_id or new_id()
+        manifest = await self._copy(
+            source, of, checkpoint_id or new_id(), PLACES if tmp else PLACES[:-1], name=name,
+            metadata=dict(metadata or {}), automatic=automatic,
+        )  # fmt: skip
         try:
-            manifest = await self._copy(
-                source, of, checkpoint_id, PLACES if tmp else PLACES[:-1], name=name,
-                metadata=dict(metadata or {}), automatic=automatic,
-            )  # fmt: skip
             await self._make_room(manifest)
             await self._catalogue.add(manifest)
         except BaseException:
-            await self._drop_image(of.tenant, checkpoint_id)
+            await self._drop_image(of.tenant, manifest.disk)
             raise
         log.info("checkpoint.taken", thread=of.thread_id, checkpoint=manifest.checkpoint_id,
                  size=manifest.size, added=manifest.added, paused_ms=manifest.paused_ms,
@@ -113,16 +113,20 @@ class Checkpoints:
         images = self._images if source.box.disk_owner is not None else None
         roots = [place for place in places if images is None or place != WORKSPACE]
         disk = None
-        async with source.agent.pack(roots, pause_s=PAUSE_S, still=images is not None) as tree:
-            if images is not None:
-                disk = await images.take(
-                    source.box,
-                    of.tenant,
-                    checkpoint_id,
-                    provider=source.provider,
-                    size=source.disk_bytes,
-                )
-            kept = await self._segments.keep(of.tenant, tree, most=self._quota)
+        try:
+            async with source.agent.pack(roots, pause_s=PAUSE_S, still=images is not None) as tree:
+                if images is not None:
+                    disk = await images.take(
+                        source.box,
+                        of.tenant,
+                        checkpoint_id,
+                        provider=source.provider,
+                        size=source.disk_bytes,
+                    )
+                kept = await self._segments.keep(of.tenant, tree, most=self._quota)
+        except BaseException:
+            await self._drop_image(of.tenant, disk)
+            raise
         assert tree.about is not None
         about = tree.about
         return Manifest(
@@ -158,8 +162,11 @@ class Checkpoints:
 
     async def delete(self, tenant: str, checkpoint_id: str) -> None:
         """Raises CheckpointNotFound."""
+        disk = None
+        with contextlib.suppress(CheckpointDamaged):
+            disk = (await self._catalogue.get(tenant, checkpoint_id)).disk
         await self._catalogue.delete(tenant, checkpoint_id)
-        await self._drop_image(tenant, checkpoint_id)
+        await self._drop_image(tenant, disk)
 
     def image(self, manifest: Manifest) -> DiskImage | None:
         """The disk that a box begins with; None if all files are in the segments. Raises
@@ -172,9 +179,9 @@ class Checkpoints:
             )
         return self._images.image(manifest)
 
-    async def _drop_image(self, tenant: str, checkpoint_id: str) -> None:
-        if self._images is not None:
-            await self._images.delete(tenant, checkpoint_id)
+    async def _drop_image(self, tenant: str, disk: DiskCopy | None) -> None:
+        if self._images is not None and disk is not None:
+            await self._images.delete(tenant, disk)
 
     async def forget(self, tenant: str, thread_id: str) -> None:
         """Delete the automatic checkpoints of a thread that was ended on purpose."""
@@ -247,7 +254,8 @@ class Checkpoints:
             for folder in self._images.folders():
                 if folder not in self._catalogue.unreadable:
                     there = await self._catalogue.of(tenants[folder]) if folder in tenants else []
-                    await self._images.tidy(folder, (each.checkpoint_id for each in there))
+                    known = (each.disk.file for each in there if each.disk is not None)
+                    await self._images.tidy(folder, known)
 
 
 def _dispensable(there: Iterable[Manifest], new: Manifest) -> list[Manifest]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,29 +36,35 @@ class Images:
         """Copy the disk of a box that stands still. size: of the disk."""
         owner = box.disk_owner
         assert owner is not None
-        path = self._path(tenant, checkpoint_id)
+        file = f"{checkpoint_id}-{os.urandom(4).hex()}{_SUFFIX}"
+        path = self._path(tenant, file)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         use = await box.copy_disk(path)
         return DiskCopy(
-            provider=provider, size=size, used=use.bytes, inodes=use.inodes, owner=owner
+            file=file,
+            provider=provider,
+            size=size,
+            used=use.bytes,
+            inodes=use.inodes,
+            owner=owner,
         )
 
     def image(self, manifest: Manifest) -> DiskImage | None:
         """What a box can begin with. Raises CheckpointDamaged if it is gone."""
         if manifest.disk is None:
             return None
-        path = self._path(manifest.tenant, manifest.checkpoint_id)
+        path = self._path(manifest.tenant, manifest.disk.file)
         if not path.exists():
             raise damaged(manifest.checkpoint_id, "the copy of its disk is gone")
         return DiskImage(path=path, owner=manifest.disk.owner)
 
-    async def delete(self, tenant: str, checkpoint_id: str) -> None:
-        path = self._path(tenant, checkpoint_id)
+    async def delete(self, tenant: str, copy: DiskCopy) -> None:
+        path = self._path(tenant, copy.file)
         with contextlib.suppress(OSError):
             await asyncio.to_thread(path.unlink, missing_ok=True)
 
     async def tidy(self, folder: str, known: Iterable[str]) -> None:
-        """Delete the copies of a tenant without a checkpoint. folder: of the tenant."""
+        """Delete the copies of a tenant but those known. folder: of the tenant."""
         await asyncio.to_thread(self._tidy, self._folder / folder, set(known))
 
     def folders(self) -> list[str]:
@@ -68,8 +75,8 @@ class Images:
         for path in folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(OSError):
                 age_s = time.time() - path.stat().st_ctime
-                if path.stem not in known and age_s > _GRACE_S:
+                if path.name not in known and age_s > _GRACE_S:
                     path.unlink()
 
-    def _path(self, tenant: str, checkpoint_id: str) -> Path:
-        return self._folder / folder_of(tenant) / f"{checkpoint_id}{_SUFFIX}"
+    def _path(self, tenant: str, file: str) -> Path:
+        return self._folder / folder_of(tenant) / file

@@ -30,6 +30,8 @@ class DiskCopy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    file: str
+    """Its own, also of a call that is repeated while the first one goes on."""
     provider: str
     size: int
     used: int
