@@ -26,17 +26,20 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
-from sandbox_sdk import AsyncSandboxClient, RemoteBackend
+from sandbox_sdk import AsyncSandboxClient, InvalidRequest, RemoteBackend
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "checkpoints.md"
 SIZES = (1, 100, 1000)
 WAYS = {"disks": "true", "files": "false"}
 FORKS = 10
 IDLE_S = 1.0
-STEPS = ("first checkpoint", "checkpoint", "restore", f"fork into {FORKS}", "fork", "resume")
+STEPS = ("first checkpoint", "checkpoint", "restore", f"fork into {FORKS}", "fork", "resume",
+         "command", "command with a point", "undo")  # fmt: skip
+COMMANDS = 100
 IMAGE = "debian:bookworm-slim"
 
 Times = dict[str, list[float]]
+Timed = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 async def main(sizes: tuple[int, ...]) -> None:
@@ -99,14 +102,30 @@ async def _measured(backend: RemoteBackend, megabytes: int) -> Times:
                     await each.close()
         await sandbox.cleanup()
     await _resumed(backend, f"{name}-idle", made.checkpoint_id, timed, rounds)
+    with contextlib.suppress(InvalidRequest):  # Not to be had file by file.
+        await _undone(backend, f"{name}-undo", made.checkpoint_id, timed, rounds)
     return times
+
+
+async def _undone(
+    backend: RemoteBackend, name: str, checkpoint_id: str, timed: Timed, rounds: int
+) -> None:
+    """The same commands in a session without a history and in one with."""
+    for history, step in ((True, "command with a point"), (False, "command")):
+        async with AsyncSandboxClient(name, backend=backend) as sandbox:
+            await sandbox.create_session(checkpoint_id=checkpoint_id, history=history)
+            for number in range(COMMANDS):
+                await timed(step, partial(sandbox.execute, f"echo {number} > small"))
+            for _ in range(rounds if history else 0):
+                await timed("undo", sandbox.undo)
+            await sandbox.cleanup()
 
 
 async def _resumed(
     backend: RemoteBackend,
     name: str,
     checkpoint_id: str,
-    timed: Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]],
+    timed: Timed,
     rounds: int,
 ) -> None:
     async with AsyncSandboxClient(name, backend=backend) as sandbox:
@@ -194,7 +213,10 @@ def _page(found: dict[str, dict[int, Times]], sizes: tuple[int, ...], about: dic
 
 
 def _shown(times: list[float] | None) -> str:
-    return f"{statistics.median(times):.0f}" if times else ""
+    if not times:
+        return ""
+    median = statistics.median(times)
+    return f"{median:.1f}" if median < 10 else f"{median:.0f}"
 
 
 if __name__ == "__main__":

@@ -10,13 +10,18 @@ from sandbox_sdk.connection import Connection
 from sandbox_sdk.protocol.models import (
     Checkpoint,
     CheckpointRequest,
+    CommandChanges,
     ForkRequest,
+    HistoryEntry,
     RestoreRequest,
     Session,
+    Undone,
+    UndoRequest,
     checked,
 )
 
-METHODS = ("checkpoint", "checkpoints", "delete_checkpoint", "rewind", "fork")
+METHODS = ("checkpoint", "checkpoints", "delete_checkpoint", "rewind", "fork", "history", "changes",
+           "undo")  # fmt: skip
 
 
 class CheckpointMethods:
@@ -82,6 +87,29 @@ class CheckpointMethods:
         )
         result = await sandboxes.fork(checked(ForkRequest, **begins, into=list(into)))
         return [self._of_thread(session.thread_id) for session in result.sessions]
+
+    async def history(self, *, limit: int = 20) -> list[HistoryEntry]:
+        """What was done in a sandbox that was made with `history`, newest first: each command with
+        its exit code, and the files it made, changed and removed in /workspace."""
+        sandboxes, thread_id = await self._connection.thread()
+        return (await sandboxes.history(thread_id, limit=limit)).entries
+
+    async def changes(self, number: int) -> CommandChanges:
+        """What one entry of the history did to the files in /workspace; `diff` is a patch."""
+        sandboxes, thread_id = await self._connection.thread()
+        return await sandboxes.changes(thread_id, number)
+
+    async def undo(self, to: int | None = None) -> Undone:
+        """Go back to before a command, files and shell state together. What runs now ends. If it
+        fails, nothing has changed; and an undo can be undone: it is an entry of the history too.
+
+        to: the number of an entry of the history, also of one that was undone; by default the last
+            one that was not.
+        """
+        sandboxes, thread_id = await self._connection.thread()
+        session = await sandboxes.undo(checked(UndoRequest, thread_id=thread_id, to=to))
+        self._connection.has_moved(session)
+        return session
 
     def _of_thread(self, thread_id: str) -> Self:
         return type(self)(thread_id, backend=self._connection.backend)  # type: ignore[call-arg]

@@ -107,9 +107,9 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
     has the same, now and later; closing the client leaves the sandbox alone. A client without one
     has a sandbox of its own, which ends when the client is closed.
 
-    `environment`, `provider` and `limits` are those of create_session(), for the sandbox that the
-    first use makes. One that was there before keeps its own, and a warning names what differs. A
-    new one after a loss or an expiry has the same.
+    `environment`, `provider`, `limits` and `history` are those of create_session(), for the sandbox
+    that the first use makes. One that was there before keeps its own, and a warning names what
+    differs. A new one after a loss or an expiry has the same.
 
     `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
     use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
@@ -130,6 +130,7 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
         provider: str | None = None,
         limits: LimitOptions | None = None,
         mounts: MountOptions | None = None,
+        history: bool = False,
     ) -> None:
         if thread_id is not None and "://" in thread_id:
             if server_url is not None:
@@ -141,7 +142,12 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
             raise ValueError(
                 "backend has a server_url and api_key of its own: give one or the other"
             )
-        options = {"environment": environment, "provider": provider, "limits": limits}
+        options = {
+            "environment": environment,
+            "provider": provider,
+            "limits": limits,
+            "history": history,
+        }
         self._connection = Connection(
             backend, thread_id=thread_id, session_id=session_id, options=options, mounts=mounts
         )
@@ -186,6 +192,7 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
         checkpoint_id: str | None = None,
         persist: bool = False,
         checkpoint_every: str | float | None = None,
+        history: bool = False,
     ) -> Session:
         """Make the sandbox now, with settings of its own: the first use makes one without them.
 
@@ -207,6 +214,8 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
             goes on from there; so it does after its box is lost, from the last checkpoint.
         checkpoint_every: take a checkpoint besides: every so many seconds (300 or "5m"), or every
             so many commands ("20 commands"), if something happened since.
+        history: keep a point before every command, for history() and undo(). Only where the disk
+            of a box can be copied in a moment: else InvalidRequest says why not.
 
         `status` says whether it existed before, and `not_applied` which of these settings such a
         sandbox does not have: to have them, cleanup() first.
@@ -221,6 +230,7 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
             checkpoint_id=checkpoint_id,
             persist=persist or None,
             checkpoint_every=checkpoint_every,
+            history=history or None,
         )
 
     async def session(self) -> SessionInfo:

@@ -22,11 +22,13 @@ from sandbox_sdk.protocol.models import (
     Checkpoint,
     CleanupResult,
     CodeResult,
+    CommandChanges,
     CommandList,
     Context,
     ExecuteResult,
     FileEntry,
     Health,
+    HistoryEntry,
     LimitOptions,
     ListResult,
     RegistryList,
@@ -34,6 +36,7 @@ from sandbox_sdk.protocol.models import (
     SessionInfo,
     SessionList,
     ToolAnswer,
+    Undone,
     UploadResult,
     Verdict,
 )
@@ -60,9 +63,9 @@ class SandboxClient:
     has the same, now and later; closing the client leaves the sandbox alone. A client without one
     has a sandbox of its own, which ends when the client is closed.
 
-    `environment`, `provider` and `limits` are those of create_session(), for the sandbox that the
-    first use makes. One that was there before keeps its own, and a warning names what differs. A
-    new one after a loss or an expiry has the same.
+    `environment`, `provider`, `limits` and `history` are those of create_session(), for the sandbox
+    that the first use makes. One that was there before keeps its own, and a warning names what
+    differs. A new one after a loss or an expiry has the same.
 
     `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
     use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
@@ -90,6 +93,7 @@ class SandboxClient:
         provider: str | None = None,
         limits: LimitOptions | None = None,
         mounts: MountOptions | None = None,
+        history: bool = False,
     ) -> None:
         self._background = background()
         self._client = self._kind(
@@ -102,6 +106,7 @@ class SandboxClient:
             provider=provider,
             limits=limits,
             mounts=mounts,
+            history=history,
         )
         self._background.close_when_unheld(self, self._client)
 
@@ -136,6 +141,7 @@ class SandboxClient:
         checkpoint_id: str | None = None,
         persist: bool = False,
         checkpoint_every: str | float | None = None,
+        history: bool = False,
     ) -> Session:
         return self._run(
             lambda: self._client.create_session(
@@ -148,6 +154,7 @@ class SandboxClient:
                 checkpoint_id=checkpoint_id,
                 persist=persist,
                 checkpoint_every=checkpoint_every,
+                history=history,
             )
         )
 
@@ -187,6 +194,15 @@ class SandboxClient:
         made = self._run(lambda: self._client.fork(into, checkpoint=checkpoint))
         backend = self._client._connection.backend
         return [type(self)(each.thread_id, backend=backend) for each in made]
+
+    def history(self, *, limit: int = 20) -> list[HistoryEntry]:
+        return self._run(lambda: self._client.history(limit=limit))
+
+    def changes(self, number: int) -> CommandChanges:
+        return self._run(lambda: self._client.changes(number))
+
+    def undo(self, to: int | None = None) -> Undone:
+        return self._run(lambda: self._client.undo(to))
 
     def diff(self) -> MountChanges:
         return self._run(self._client.diff)

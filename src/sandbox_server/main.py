@@ -26,7 +26,7 @@ from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of
-from sandbox_server.checkpoints.opening import open_checkpoints
+from sandbox_server.checkpoints.opening import open_checkpoints, open_points
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
@@ -260,6 +260,14 @@ async def _open_service(
                 no_images=pool.no_copies,
             )
         )
+        points = await stack.enter_async_context(
+            open_points(
+                None if pool.no_copies else pool.images / f"{share.name}.points",
+                why_not=pool.no_copies,
+                most_bytes=settings.undo_quota,
+                retention_s=settings.checkpoint_retention,
+            )
+        )
         worker = Worker(
             default.runtime,
             default.spec,
@@ -277,6 +285,7 @@ async def _open_service(
             rules=rules,
             journal=storage.journal,
             checkpoints=checkpoints,
+            points=points,
         )
         async with worker:
             await lease.serve(load=worker.load, on_gap=worker.table.vouch)

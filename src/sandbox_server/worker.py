@@ -17,6 +17,7 @@ from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, Health
 from sandbox_server import __version__
 from sandbox_server.checkpoints.checkpoints import Checkpoints
+from sandbox_server.checkpoints.points import Points
 from sandbox_server.pool import (
     Environments,
     PooledBoxes,
@@ -66,11 +67,13 @@ class Worker:
         rules: SessionRules | None = None,
         journal: Journal | None = None,
         checkpoints: Checkpoints | None = None,
+        points: Points | None = None,
     ) -> None:
         """capacity: an Occupancy where several processes share it. owners: see PooledBoxes.
         name: by which sessions ask for the runtime, unless it is its own. others: further runtimes
         that they can ask for. rules: without, sessions have what the spec says. journal: remembers
-        the sessions. checkpoints: keep them; without, there are none."""
+        the sessions. checkpoints: keep them; without, there are none. points: those of
+        sessions with history."""
         name = name or runtime.name
         self._checkpoints = "off" if checkpoints is None else checkpoints.about
         self._role = role
@@ -104,7 +107,12 @@ class Worker:
         )
         maker = SessionMaker(self._boxes, lease, registry.ledger, rules)
         self.table = SessionTable(
-            registry, lease, maker, self._occupancy, SessionNotes(journal), Keeper(checkpoints)
+            registry,
+            lease,
+            maker,
+            self._occupancy,
+            SessionNotes(journal),
+            Keeper(checkpoints, points),
         )
         self._adoption = Adoption(
             self.table,

@@ -36,6 +36,7 @@ from sandbox_sdk.protocol.models import (
     ArtifactsRequest,
     ArtifactTarget,
     CallToolRequest,
+    ChangesRequest,
     Checkpoint,
     CheckpointDeleted,
     CheckpointList,
@@ -46,6 +47,7 @@ from sandbox_sdk.protocol.models import (
     CleanupResult,
     CodeFacts,
     CodeResult,
+    CommandChanges,
     CommandInfo,
     CommandList,
     CommandTarget,
@@ -65,6 +67,7 @@ from sandbox_sdk.protocol.models import (
     ForkRequest,
     ForkResult,
     Health,
+    HistoryRequest,
     Limits,
     ListRequest,
     ListResult,
@@ -88,7 +91,10 @@ from sandbox_sdk.protocol.models import (
     StoredSessionsRequest,
     StoredSessionTarget,
     Target,
+    ThreadHistory,
     ToolAnswer,
+    Undone,
+    UndoRequest,
     UploadRequest,
     UploadResult,
     Verdict,
@@ -470,6 +476,16 @@ class FakeTenants(Tenants):
     async def restore(self, tenant: str, request: RestoreRequest) -> Session:
         self.find_checkpoint(tenant, request.checkpoint_id)
         return await self.create_session(tenant, CreateSessionRequest(thread_id=request.thread_id))
+
+    async def history(self, tenant: str, request: HistoryRequest) -> ThreadHistory:
+        return ThreadHistory(entries=[])
+
+    async def changes(self, tenant: str, request: ChangesRequest) -> CommandChanges:
+        raise NotFound("nothing is kept")
+
+    async def undo(self, tenant: str, request: UndoRequest) -> Undone:
+        made = await self.create_session(tenant, CreateSessionRequest(thread_id=request.thread_id))
+        return Undone(**dict(made), to=request.to or 1, command="true")
 
     async def fork(self, tenant: str, request: ForkRequest) -> ForkResult:
         if request.checkpoint_id is None:

@@ -20,7 +20,9 @@ from sandbox_sdk.protocol.models import (
     ForkRequest,
     RestoreRequest,
     Target,
+    UndoRequest,
 )
+from sandbox_server.runtime import disk_pool
 from tests.contract.conftest import RUNTIMES, make_runtime
 from tests.server_process import ServerProcess, running
 
@@ -73,6 +75,26 @@ class Thread:
 
     async def hibernate(self) -> None:
         await asyncio.sleep(IDLE_S + 2)
+
+    async def begin(self) -> None:
+        """To go on, but nobody waits."""
+        made, key = MAKE.format(n=self.number + 1), f"make {self.number + 1}"
+        request = ExecuteRequest(thread_id="t", command=made, idempotency_key=key)
+        await self._client.execute(request)
+
+    async def undo(self) -> None:
+        await self._client.undo(UndoRequest(thread_id="t"))
+
+    async def check_points(self, numbers: list[int], round_: int) -> None:
+        """Every point can be gone back to, and back from."""
+        for number in numbers:
+            now = (await insist(lambda: self._client.history("t", limit=1))).entries[0].number
+            wanted = UndoRequest(thread_id="t", to=number)
+            await insist(lambda wanted=wanted: self._client.undo(wanted))  # type: ignore[misc]
+            output = await self.run(CHECK, key=f"point {round_} {number}")
+            assert output.split()[2:] == ["whole"] or number == 1
+            back = UndoRequest(thread_id="t", to=now + 1)
+            await insist(lambda back=back: self._client.undo(back))  # type: ignore[misc]
 
     async def check(self, allowed: set[int], round_: int) -> int:
         number, variable, whole = (await self.run(CHECK, key=f"check {round_}")).split()
@@ -138,3 +160,35 @@ async def test_checkpoints_and_kills(runtime: str, copies: str, state_dir: Path)
         async with make_runtime(runtime, state_dir) as boxes:
             left = await boxes.boxes(server.name)
         assert len(left) <= health.pool_size + 2, "boxes that belong to nobody"
+
+
+@pytest.mark.timeout(120 + 30 * ROUNDS)
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
+async def test_undo_and_kills(runtime: str, state_dir: Path) -> None:
+    """kill -9 in commands that keep a point, and in undos: a command is undone as a whole or not,
+    and no entry of the history is half."""
+    if why := disk_pool.outlook(state_dir, wanted=True):
+        pytest.skip(f"undo: {why}")
+    chance = random.Random(17)
+    async with (
+        running(runtime, state_dir) as server,
+        RemoteBackend(server.url, retry_for_s=1) as client,
+    ):
+        await insist(client.health)
+        wanted = CreateSessionRequest(thread_id="t", history=True)
+        await insist(lambda: client.create_session(wanted))
+        thread = Thread(client)
+        for round_ in range(ROUNDS):
+            await thread.go_on()
+            work = (thread.begin, thread.undo)[round_ % 2]
+            await killed_in(server, work, chance.uniform(0, 0.3))
+            allowed = {thread.number, thread.number - 1}
+            if work == thread.begin:
+                await thread.go_on()  # Under the key of the one that was begun.
+                allowed = {thread.number}
+            thread.number = await thread.check(allowed, round_)
+            history = await insist(lambda: client.history("t", limit=250))
+            assert all(each.files is not None for each in history.entries if each.what != "undo")
+            await thread.check_points([each.number for each in history.entries][:3], round_)
+        await insist(lambda: client.cleanup(Target(thread_id="t")))
+        assert (await client.history("t")).entries == []

@@ -17,6 +17,7 @@ from sandbox_sdk.protocol.models import (
     ArtifactsRequest,
     ArtifactTarget,
     CallToolRequest,
+    ChangesRequest,
     Checkpoint,
     CheckpointDeleted,
     CheckpointList,
@@ -26,6 +27,7 @@ from sandbox_sdk.protocol.models import (
     CheckRequest,
     CleanupResult,
     CodeResult,
+    CommandChanges,
     CommandInfo,
     CommandList,
     CommandTarget,
@@ -43,6 +45,7 @@ from sandbox_sdk.protocol.models import (
     ForkRequest,
     ForkResult,
     Health,
+    HistoryRequest,
     ListRequest,
     ListResult,
     RegistryList,
@@ -60,7 +63,10 @@ from sandbox_sdk.protocol.models import (
     StoredSessionsRequest,
     StoredSessionTarget,
     Target,
+    ThreadHistory,
     ToolAnswer,
+    Undone,
+    UndoRequest,
     UploadRequest,
     UploadResult,
     Verdict,
@@ -75,6 +81,7 @@ from sandbox_sdk.protocol.operations import (
     RESTORE,
     STORED_SESSION,
     STORED_SESSIONS,
+    UNDO,
     Ans,
     Operation,
     Req,
@@ -242,6 +249,20 @@ class ThroughClient(Sandboxes):
     async def _delete_checkpoint(self, request: CheckpointTarget) -> CheckpointDeleted:
         await self.client().delete_checkpoint(request.checkpoint_id)
         return CheckpointDeleted(checkpoint_id=request.checkpoint_id)
+
+    async def _history(self, request: HistoryRequest) -> ThreadHistory:
+        client = self.client(Target(thread_id=request.thread_id))
+        return ThreadHistory(entries=await client.history(limit=request.limit))
+
+    async def _changes(self, request: ChangesRequest) -> CommandChanges:
+        client = self.client(Target(thread_id=request.thread_id))
+        return await client.changes(request.number)  # type: ignore[no-any-return]
+
+    async def _undo(self, request: UndoRequest) -> Undone:
+        if request.idempotency_key is not None:
+            return await self._backend.call(UNDO, request)
+        client = self.client(Target(thread_id=request.thread_id))
+        return await client.undo(request.to)  # type: ignore[no-any-return]
 
     async def _restore(self, request: RestoreRequest) -> Session:
         if request.idempotency_key is not None:

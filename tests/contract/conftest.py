@@ -12,7 +12,15 @@ from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.disk_pool import DiskPool, open_pool
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.contract.processes_server import ProcessesServer
-from tests.contract.stand import fleet_way, make_runtime, sandboxes, stand, ways, with_checkpoints
+from tests.contract.stand import (
+    fleet_way,
+    make_runtime,
+    sandboxes,
+    stand,
+    ways,
+    with_checkpoints,
+    with_disks,
+)
 from tests.run import run_owner
 
 __all__ = ["make_runtime", "sandboxes", "stand"]
@@ -37,6 +45,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
         if "checkpoints" in marks and "one_way" not in marks:
             found = with_checkpoints(RUNTIMES, found)
+        if "history" in marks:
+            found = with_disks(found)
         metafunc.parametrize("way", found, ids=str)
 
 

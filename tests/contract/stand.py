@@ -23,7 +23,8 @@ from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
 from sandbox_server.api.server import bound, url_of
 from sandbox_server.checkpoints.checkpoints import Checkpoints
-from sandbox_server.checkpoints.opening import StoreSettings, open_checkpoints
+from sandbox_server.checkpoints.opening import StoreSettings, open_checkpoints, open_points
+from sandbox_server.checkpoints.points import Points
 from sandbox_server.fleet import (
     Directory,
     RedisLease,
@@ -128,6 +129,13 @@ def with_checkpoints(runtimes: list[str], found: list[Way]) -> list[Way]:
     return found + inside + with_s3 + with_disks
 
 
+def with_disks(found: list[Way]) -> list[Way]:
+    """On disks that can be copied; servers that are started as users do have them anyhow."""
+    real = [way for way in found if way.name != "fake"]
+    own = ("processes", "async-local", "sync-local")
+    return [way if way.name in own else replace(way, store="disks") for way in real]
+
+
 class Place(Protocol):
     """Where the sandboxes of a test are: what callers cannot do to it, the test can."""
 
@@ -170,9 +178,21 @@ async def open_stand(
         async with (
             open_storage(Path(folder), lease.worker, STORED, history=registry.history) as storage,
             open_checkpoints(store, Path(folder) / "checkpoints", images=images) as checkpoints,
-            _open_stand(runtime, standing, storage, limits, declared, spec, checkpoints) as stand,
+            _open_points(images) as points,
+            _open_stand(
+                runtime, standing, storage, limits, declared, spec, checkpoints, points
+            ) as stand,
         ):
             yield stand
+
+
+def _open_points(images: Path | None) -> contextlib.AbstractAsyncContextManager[Points]:
+    return open_points(
+        None if images is None else images.with_name(f"{images.name}.points"),
+        why_not="disks cannot be copied",
+        most_bytes=64 << 20,
+        retention_s=3600,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -184,6 +204,7 @@ async def _open_stand(
     declared: LiveRegistry | None,
     spec: BoxSpec,
     checkpoints: Checkpoints | None,
+    points: Points,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
     rules = SessionRules(
@@ -206,6 +227,7 @@ async def _open_stand(
         rules=rules,
         journal=storage.journal,
         checkpoints=checkpoints,
+        points=points,
     )
     async with worker:
         await lease.serve(load=worker.load, on_gap=worker.table.vouch)

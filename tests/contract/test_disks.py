@@ -192,3 +192,29 @@ async def test_the_same_call_several_times_at_once(stand: Stand) -> None:
     (made,) = (await stand.sandboxes.checkpoints(thread_id="t")).checkpoints
     await begin(stand.sandboxes, "copy", made.checkpoint_id)
     assert await run(stand.sandboxes, "copy", "cat a") == "1\n"
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+async def test_no_history_where_disks_cannot_be_copied(name: str, state_dir: Path) -> None:
+    async with (
+        make_runtime(name, state_dir) as runtime,
+        lone_standing() as standing,
+        open_stand(runtime, standing) as opened,
+    ):
+        request = CreateSessionRequest(thread_id="h", history=True)
+        with pytest.raises(errors.InvalidRequest, match="history is not to be had here: disks"):
+            await opened.sandboxes.create_session(request)
+        assert (await opened.sandboxes.sessions()).sessions == []
+
+
+@pytest.mark.parametrize("name", [name for name in RUNTIMES if name == "gvisor"])
+async def test_no_history_on_gvisor(name: str, state_dir: Path, disk_pool: DiskPool) -> None:
+    async with (
+        make_runtime(name, state_dir, disks=disk_pool.folder) as runtime,
+        lone_standing() as standing,
+        open_stand(runtime, standing, images=disk_pool.images / "test") as opened,
+    ):
+        request = CreateSessionRequest(thread_id="h", history=True)
+        with pytest.raises(errors.InvalidRequest, match="disk of a box of docker cannot be copied"):
+            await opened.sandboxes.create_session(request)
+        assert (await opened.sandboxes.sessions()).sessions == []

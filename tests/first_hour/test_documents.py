@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk import SandboxClient
+from sandbox_server.runtime import disk_pool
 from tests.first_hour.newcomer import ROOT, Newcomer
 from tests.first_hour.reader import blocks
 
@@ -44,6 +45,12 @@ def test_the_sdk(local: Newcomer) -> None:
     assert local.reads(ROOT / "docs" / "sdk.md") >= 4
     assert local.reads(ROOT / "docs" / "registry.md") == 1
     assert local.reads(ROOT / "docs" / "mounts.md") == 1
+
+
+def test_durable_threads(local: Newcomer) -> None:
+    if why := disk_pool.outlook(local.folder, wanted=True):
+        pytest.skip(f"undo: {why}")
+    assert local.reads(ROOT / "docs" / "durability.md") == 2
 
 
 def test_boxes(remote: Newcomer) -> None:

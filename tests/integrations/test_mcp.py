@@ -191,7 +191,7 @@ async def test_ten_calls_at_once(url: str) -> None:
 async def test_every_tool(url: str) -> None:
     async with over_http(url, "a") as client:
         offered = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert list(offered) == list(ALL)
+        assert list(offered) == [name for name in ALL if name != "undo"]
         assert offered["bash"].description
         assert offered["read_file"].input_schema["required"] == ["path"]
         pixel, data = b"\x89PNG\r\n\x1a\n\0", bytes(range(256))

@@ -33,11 +33,12 @@ EVENTS = [
     "OutputEvent", "ResultEvent", "StartEvent",
 ]  # fmt: skip
 RESULTS = [
-    "AgentEntry", "AgentInfo", "Artifact", "ArtifactProblem", "Checkpoint", "CheckpointList",
-    "CleanupResult", "CodeError", "CodeResult", "CommandInfo", "CommandList", "Context",
-    "EnvironmentEntry", "ExecuteResult", "FileEntry", "ForkResult", "Health", "Limits",
-    "ListResult", "RegistryList", "Result", "Resumed", "RunningCommand", "Session", "SessionInfo",
-    "SessionList", "SessionSummary", "SessionUsage", "StdinReceipt", "ToolAnswer", "ToolInfo",
+    "AgentEntry", "AgentInfo", "Artifact", "ArtifactProblem", "ChangedPaths", "Checkpoint",
+    "CheckpointList", "CleanupResult", "CodeError", "CodeResult", "CommandChanges", "CommandInfo",
+    "CommandList", "Context", "EnvironmentEntry", "ExecuteResult", "FileEntry", "ForkResult",
+    "Health", "HistoryEntry", "Limits", "ListResult", "PathChanged", "RegistryList", "Result",
+    "Resumed", "RunningCommand", "Session", "SessionInfo", "SessionList", "SessionSummary",
+    "SessionUsage", "StdinReceipt", "ThreadHistory", "ToolAnswer", "ToolInfo", "Undone",
     "UploadResult", "Verdict",
 ]  # fmt: skip
 ERRORS = [

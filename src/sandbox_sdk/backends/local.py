@@ -51,6 +51,7 @@ class LocalSettings(TypedDict, total=False):
     artifact_retention: float | str
     checkpoints: str
     checkpoint_quota: int | str
+    undo_quota: int | str
     checkpoint_retention: float | str
     disk_pool: bool
     history_retention: float | str

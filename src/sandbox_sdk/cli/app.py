@@ -14,6 +14,7 @@ from sandbox_sdk.cli import (
     code,
     commands,
     copy,
+    history,
     mcp,
     mounts,
     run,
@@ -51,6 +52,8 @@ _COMMANDS: list[Callable[..., None]] = [
     checkpoints.checkpoints,
     checkpoints.rewind,
     checkpoints.fork,
+    history.history,
+    history.undo,
     sessions.health,
     mcp.mcp,
 ]

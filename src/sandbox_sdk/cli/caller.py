@@ -43,6 +43,7 @@ class Caller:
         provider: str | None = None,
         limits: LimitOptions | None = None,
         mounts: MountOptions | None = None,
+        history: bool = False,
     ) -> AsyncSandboxClient:
         """A client for a thread; without one, for a session that ends with the client."""
         _Warnings.attach(self)
@@ -53,6 +54,7 @@ class Caller:
             provider=provider,
             limits=limits,
             mounts=mounts,
+            history=history,
         )
 
     def sandboxes(self) -> RemoteBackend | LocalBackend:

@@ -12,6 +12,7 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
+from sandbox_sdk.cli.history import show_changes
 from sandbox_sdk.cli.options import ApiKey, Json, Thread, Url
 from sandbox_sdk.mounts.changes import MountChange, MountChanges
 
@@ -21,17 +22,24 @@ _LETTERS = {"added": "A", "changed": "M", "removed": "D"}
 
 def diff(
     thread: Thread,
+    number: Annotated[
+        int | None,
+        typer.Argument(metavar="[N]", help="An entry of its history: what that has changed."),
+    ] = None,
     stat: Annotated[bool, typer.Option("--stat", help="Names alone, a line each.")] = False,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a sandbox has changed in its mounts.
+    """Show what a sandbox has changed in its mounts, or what one command has changed.
 
     A mount is a folder of this machine, of which the sandbox has a copy: see `--mount` of
-    `sandbox run`. Prints a patch from that folder as it is now, which `git apply` takes.
+    `sandbox run`. Prints a patch from that folder as it is now, which `git apply` takes. With N,
+    a number out of `sandbox history`, a patch of what that command did in /workspace.
     """
     caller = Caller(url=url, api_key=api_key, json=as_json)
+    if number is not None:
+        caller.run(show_changes(caller, thread, number, stat=stat))
     caller.run(_diff(caller, thread, stat=stat))
 
 

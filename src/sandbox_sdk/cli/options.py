@@ -49,6 +49,10 @@ Environment = Annotated[
     str | None,
     typer.Option("--environment", help="What a new sandbox has: Python3, Node, Data, or another."),
 ]
+History = Annotated[
+    bool,
+    typer.Option("--history", help="A new sandbox keeps a point before every command, to undo it."),
+]
 Provider = Annotated[
     str | None,
     typer.Option("--provider", help="The runtime of a new sandbox: docker, bubblewrap."),

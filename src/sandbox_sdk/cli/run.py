@@ -19,6 +19,7 @@ from sandbox_sdk.cli.options import (
     DiskLimit,
     Environment,
     EnvPairs,
+    History,
     Json,
     MemoryLimit,
     MountPairs,
@@ -64,6 +65,7 @@ def run(
     mount: MountPairs = None,
     environment: Environment = None,
     provider: Provider = None,
+    history: History = False,
     memory: MemoryLimit = None,
     cpus: CpuLimit = None,
     pids: PidsLimit = None,
@@ -101,6 +103,7 @@ def run(
             provider=provider,
             limits=limits,
             mounts=mounts_of(mount),
+            history=history,
         )
     except SandboxError as exc:
         caller.fail(exc)

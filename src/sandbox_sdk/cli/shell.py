@@ -21,6 +21,7 @@ from sandbox_sdk.cli.options import (
     ApiKey,
     CpuLimit,
     DiskLimit,
+    History,
     Json,
     MemoryLimit,
     MountPairs,
@@ -63,6 +64,7 @@ def shell(
     ] = None,
     mount: MountPairs = None,
     provider: Provider = None,
+    history: History = False,
     memory: MemoryLimit = None,
     cpus: CpuLimit = None,
     pids: PidsLimit = None,
@@ -82,7 +84,9 @@ def shell(
     caller = Caller(url=url, api_key=api_key, json=as_json)
     try:
         limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
-        sandbox = caller.client(thread, provider=provider, limits=limits, mounts=mounts_of(mount))
+        sandbox = caller.client(
+            thread, provider=provider, limits=limits, mounts=mounts_of(mount), history=history
+        )
     except SandboxError as exc:
         caller.fail(exc)
     if is_terminal() and not as_json:

@@ -157,6 +157,17 @@ class DownloadFile(Arguments):
     path: str = Field(description=PATH)
 
 
+class Undo(Arguments):
+    """Take back what you did last in your sandbox: all files, and variables and working directory
+    of the shell, are as they were before it. What runs ends. An undo can be undone."""
+
+    name = "undo"
+
+    steps: int = Field(
+        1, ge=1, le=250, description="How many commands and file changes to take back."
+    )
+
+
 ALL: dict[str, type[Arguments]] = {
     kind.name: kind
     for kind in (
@@ -168,12 +179,13 @@ ALL: dict[str, type[Arguments]] = {
         ListFiles,
         UploadFile,
         DownloadFile,
+        Undo,
     )
 }
 
 USUAL = ("bash", "read_file", "write_file", "edit_file", "list_files")
 """The default tools of an agent. Files in base64 are more for programs than for models, and
-run_code is for sandboxes that have a kernel."""
+run_code is for sandboxes that have a kernel, undo for those with a history."""
 
 READING = frozenset({ReadFile.name, ListFiles.name, DownloadFile.name})
 """The tools that leave a sandbox as it is."""

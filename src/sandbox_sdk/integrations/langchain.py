@@ -82,11 +82,12 @@ def code_tool(tools: SandboxTools | None = None) -> BaseTool:
 
 
 def sandbox_tools(tools: SandboxTools | None = None, *, agent: str | None = None) -> list[BaseTool]:
-    """The bash tool and the file tools, on one connection; with an agent of the server's registry,
-    the tools of that one. Sandboxes are made for it then."""
+    """The bash tool and the file tools, on one connection, and undo where the sandboxes have a
+    history; with an agent of the server's registry, the tools of that one. Sandboxes are made for
+    it then."""
     shared = tools or SandboxTools()
     if agent is None:
-        return [bash_tool(shared), *file_tools(shared)]
+        return [_tool(shared, our_tool(name)) for name in shared.usual]
     return [_tool(shared, info, agent) for info in shared.agent_tools(agent)]
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from sandbox_sdk.artifacts import AsyncArtifactFile
 from sandbox_sdk.extras import needs
-from sandbox_sdk.integrations.arguments import ALL, our_tool
+from sandbox_sdk.integrations.arguments import ALL, Undo, our_tool
 from sandbox_sdk.integrations.presenting import explain
 from sandbox_sdk.integrations.tools import AsyncSandboxTools, CallIds, Reply
 from sandbox_sdk.protocol.errors import SandboxError
@@ -116,6 +116,10 @@ class McpEndpoint:
         return Conversation(self._tools[tenant], thread_id, headers.get(AGENT_HEADER))
 
 
+_OFFERED = [name for name in ALL if name != Undo.name]
+"""Without an agent: its sandboxes have no history."""
+
+
 def mcp_server(conversation: Callable[[Context], Conversation]) -> Server[dict[str, Any]]:
     """An MCP server with the tools of the conversation that a request belongs to."""
 
@@ -124,7 +128,7 @@ def mcp_server(conversation: Callable[[Context], Conversation]) -> Server[dict[s
     ) -> types.ListToolsResult:
         tools, _, agent = conversation(context)
         try:
-            found = await tools.agent_tools(agent) if agent else [our_tool(name) for name in ALL]
+            found = await tools.agent_tools(agent) if agent else list(map(our_tool, _OFFERED))
         except SandboxError as error:
             raise MCPError(types.INVALID_PARAMS, explain(error)) from None
         return types.ListToolsResult(

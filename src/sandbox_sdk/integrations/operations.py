@@ -38,9 +38,11 @@ from sandbox_sdk.protocol.models import (
     CallToolRequest,
     CodeResult,
     ExecuteResult,
+    HistoryEntry,
     Model,
     Target,
     ToolImage,
+    UndoRequest,
     checked,
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
@@ -156,6 +158,8 @@ class Operations:
                 return await self._store(call.path, b64decode(call.data_base64))
             case args.DownloadFile():
                 return Reply(b64encode(await self.content(call.path)).decode())
+            case args.Undo():
+                return await self._undo(call, tool_call_id)
         raise TypeError(f"no such tool: {call!r}")
 
     async def rewind(self, checkpoint_id: str, *, told: bool) -> None:
@@ -294,6 +298,20 @@ class Operations:
                 )
             return await transfer.read(download)
 
+    async def _undo(self, call: args.Undo, tool_call_id: str | None) -> Reply:
+        done = [each for each in await self.sandbox.history(limit=250) if _counts(each)]
+        if call.steps > len(done):
+            raise ValueError(f"only {len(done)} steps can be taken back")
+        request = checked(
+            UndoRequest,
+            thread_id=self.thread_id,
+            to=done[call.steps - 1].number,
+            idempotency_key=_key(tool_call_id, f"undo {call.steps}"),
+        )
+        session = await self._sandboxes.undo(request)
+        self._generations.remember(self.thread_id, session.generation)
+        return Reply(f"Files and shell are as they were before: {session.command}", session)
+
     async def _store(self, path: str, data: bytes) -> Reply:
         result = await self.sandbox.upload_bytes(data, path)
         return Reply(f"Wrote {result.size:,} bytes to {result.path}", artifact=result)
@@ -306,6 +324,10 @@ class Operations:
         result = await self.quietly(EDIT_COMMAND, **options)
         text, done = edited(result, replace_all=call.replace_all)
         return Reply(_told(text, result), artifact=result, failed=not done)
+
+
+def _counts(entry: HistoryEntry) -> bool:
+    return not entry.undone and entry.what != "undo"
 
 
 def _after_restart(call: args.Bash, reply: Reply) -> Reply:

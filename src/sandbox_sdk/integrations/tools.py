@@ -35,6 +35,7 @@ from sandbox_sdk.integrations.arguments import (
     USUAL,
     Bash,
     Given,
+    Undo,
     as_object,
     parsed,
     schemas,
@@ -84,7 +85,11 @@ class AsyncSandboxTools:
         api_key: str | None = None,
         backend: Sandboxes | None = None,
         presenting: Presenting | None = None,
+        history: bool = False,
     ) -> None:
+        """history: sandboxes are made with one, and models get the tool undo."""
+        self.usual = (*USUAL, Undo.name) if history else USUAL
+        self._history = history
         self._presenting = presenting or Presenting()
         self._backend = backend or default_backend(server_url, api_key)
         self._stack = contextlib.AsyncExitStack()
@@ -120,7 +125,9 @@ class AsyncSandboxTools:
     async def sandbox(self, thread_id: str) -> AsyncIterator[AsyncSandboxClient]:
         """A client for one thread, on the connection that all share."""
         await self._open()
-        async with AsyncSandboxClient(thread_id, backend=self._backend) as client:
+        async with AsyncSandboxClient(
+            thread_id, backend=self._backend, history=self._history
+        ) as client:
             yield client
 
     def before_use(self, prepare: BeforeUse) -> None:
@@ -232,10 +239,12 @@ class AsyncSandboxTools:
             yield _failure(error)
 
     async def begin(
-        self, thread_id: str, names: Sequence[str] = USUAL, *, agent: str | None = None
+        self, thread_id: str, names: Sequence[str] | None = None, *, agent: str | None = None
     ) -> Beginning:
         """What a model needs before its first call: the system prompt and these tools. Makes the
         sandbox, to know its limits.
+
+        names: of tools; by default bash and those for files, and undo where there is a history.
 
         agent: a name out of the server's registry, whose prompt and tools are given instead, and
         whose sandbox is made. The thread has this agent from now on.
@@ -243,7 +252,7 @@ class AsyncSandboxTools:
         async with self.sandbox(thread_id) as sandbox:
             made = await self._made_for(sandbox, thread_id, agent)
         if made is None:
-            return Beginning(await self.system_prompt(thread_id), schemas(names))
+            return Beginning(await self.system_prompt(thread_id), schemas(names or self.usual))
         return Beginning(made.prompt, schemas_of(made.tools))
 
     async def system_prompt(self, thread_id: str, *, agent: str | None = None) -> str:
@@ -287,11 +296,17 @@ class SandboxTools:
         api_key: str | None = None,
         backend: Sandboxes | None = None,
         presenting: Presenting | None = None,
+        history: bool = False,
     ) -> None:
         self._background = background()
         self._tools = AsyncSandboxTools(
-            server_url=server_url, api_key=api_key, backend=backend, presenting=presenting
+            server_url=server_url,
+            api_key=api_key,
+            backend=backend,
+            presenting=presenting,
+            history=history,
         )
+        self.usual = self._tools.usual
         self._background.close_when_unheld(self, self._tools)
 
     def __repr__(self) -> str:
@@ -377,12 +392,12 @@ class SandboxTools:
         return await self._cross(lambda: self._tools.use(thread_id, work, changes=changes))
 
     def begin(
-        self, thread_id: str, names: Sequence[str] = USUAL, *, agent: str | None = None
+        self, thread_id: str, names: Sequence[str] | None = None, *, agent: str | None = None
     ) -> Beginning:
         return self._run(lambda: self._tools.begin(thread_id, names, agent=agent))
 
     async def abegin(
-        self, thread_id: str, names: Sequence[str] = USUAL, *, agent: str | None = None
+        self, thread_id: str, names: Sequence[str] | None = None, *, agent: str | None = None
     ) -> Beginning:
         return await self._cross(lambda: self._tools.begin(thread_id, names, agent=agent))
 

@@ -63,7 +63,8 @@ _Keyed = TypeVar(
     | models.CallToolRequest
     | models.CheckpointRequest
     | models.RestoreRequest
-    | models.ForkRequest,
+    | models.ForkRequest
+    | models.UndoRequest,
 )
 
 
@@ -520,6 +521,48 @@ FORK = Operation(
     prepare=keyed,
     errors=(*OF_SESSION, *OF_CHECKPOINT, errors.Conflict, errors.DiskFull, errors.Capacity),
 )
+HISTORY = Operation(
+    name="history",
+    method="GET",
+    path="/history",
+    request=models.HistoryRequest,
+    answer=models.ThreadHistory,
+    summary="See what a thread has done",
+    description="The commands of a thread that was made with `history`, newest first, with the "
+    "files that each has made, changed and removed in /workspace.",
+    tag="checkpoints",
+    scope="read",
+    creates=True,  # The worker that had the thread's last session can tell.
+)
+CHANGES = Operation(
+    name="changes",
+    method="GET",
+    path="/history/changes",
+    request=models.ChangesRequest,
+    answer=models.CommandChanges,
+    summary="See what a command has changed",
+    description="The difference that one command of a thread has made to the files in /workspace.",
+    tag="checkpoints",
+    scope="read",
+    creates=True,
+    errors=(errors.NotFound,),
+)
+UNDO = Operation(
+    name="undo",
+    method="POST",
+    path="/undo",
+    request=models.UndoRequest,
+    answer=models.Undone,
+    summary="Take a thread back to before a command",
+    description="The thread gets a new session with the files and the shell state from before a "
+    "command, where it was made with `history`. What runs in it ends. If that fails, nothing has "
+    "changed; an undo can be undone.",
+    tag="checkpoints",
+    creates=True,
+    repeatable=lambda request: request.idempotency_key is not None,
+    prepare=keyed,
+    errors=(errors.NotFound, errors.Capacity),
+)
 
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
@@ -527,5 +570,6 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (
     RESULT, COMMANDS, SIGNAL, STDIN, RESIZE, SESSIONS, RENAME, REGISTRY, CALL_TOOL,
     ARTIFACTS, DELETE_ARTIFACT,
     CHECKPOINT, CHECKPOINTS, GET_CHECKPOINT, DELETE_CHECKPOINT, RESTORE, FORK,
+    HISTORY, CHANGES, UNDO,
     STORED_SESSIONS, STORED_SESSION,
 )  # fmt: skip

@@ -279,6 +279,20 @@ class Sandboxes(ABC):
         """Begin threads from another one, or from a checkpoint. Raises Conflict."""
         return await self.call(op.FORK, request)
 
+    async def history(self, thread_id: str, *, limit: int = 20) -> models.ThreadHistory:
+        """The commands of a thread that was made with history, newest first."""
+        request = models.checked(models.HistoryRequest, thread_id=thread_id, limit=limit)
+        return await self.call(op.HISTORY, request)
+
+    async def changes(self, thread_id: str, number: int) -> models.CommandChanges:
+        """What one of them did to the files in /workspace. Raises NotFound."""
+        request = models.checked(models.ChangesRequest, thread_id=thread_id, number=number)
+        return await self.call(op.CHANGES, request)
+
+    async def undo(self, request: models.UndoRequest) -> models.Undone:
+        """Take a thread back to before a command. Raises NotFound."""
+        return await self.call(op.UNDO, request)
+
 
 class Tenants(ABC):
     """The sandboxes of all tenants. The same thread_id of two tenants is two threads, and a tenant

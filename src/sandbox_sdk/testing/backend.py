@@ -16,7 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 
@@ -128,6 +128,9 @@ class FakeBackend(Sandboxes):
             op.GET_CHECKPOINT: self._get_checkpoint,
             op.DELETE_CHECKPOINT: self._delete_checkpoint,
             op.RESTORE: self._restore,
+            op.HISTORY: _no_history,
+            op.CHANGES: _no_history,
+            op.UNDO: _no_history,
             op.FORK: self._fork,
         }
 
@@ -198,6 +201,8 @@ class FakeBackend(Sandboxes):
     # Sessions
 
     async def _create_session(self, request: models.CreateSessionRequest) -> models.Session:
+        if request.history:
+            await _no_history(request)
         own_id = str(uuid.uuid4())
         agent = None if request.agent is None else self._registry.agent(request.agent)
         wanted = Wanted(
@@ -558,3 +563,7 @@ def _result(
         **command.facts(),
         **_life(session, state),
     )
+
+
+async def _no_history(_request: models.Request) -> NoReturn:
+    raise InvalidRequest("history is not to be had here: the files of a FakeBackend have no disk")

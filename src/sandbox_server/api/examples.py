@@ -411,6 +411,28 @@ FORK_RESULT: dict[str, Any] = {
     "sessions": [{**SESSION, "thread_id": "conv-42-b"}],
 }
 
+ENTRY: dict[str, Any] = {
+    "number": 17,
+    "what": "command",
+    "command": "git checkout .",
+    "at": "2026-07-27T09:00:00Z",
+    "session_id": SESSION["session_id"],
+    "command_id": "3f2504e04f8911d39a0c0305e82c3301",
+    "exit_code": 0,
+    "duration_ms": 12.5,
+    "undone": False,
+    "files": {"made": [], "changed": ["main.py"], "removed": ["notes.md"], "more": 0},
+}
+CHANGES: dict[str, Any] = {
+    "number": 17,
+    "command": "git checkout .",
+    "changes": [{"path": "main.py", "change": "changed"}],
+    "more": 0,
+    "diff": "diff --git a/main.py b/main.py\n--- a/main.py\n+++ b/main.py\n@@ -1,1 +1,1 @@\n"
+    "-print(2)\n+print(1)\n",
+    "diff_truncated": False,
+}
+
 ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
     op.CREATE_SESSION: {
         201: answer("A new session.", SESSION),
@@ -453,5 +475,13 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
         200: answer("It is gone.", {"checkpoint_id": CHECKPOINT["checkpoint_id"]})
     },
     op.RESTORE: {200: answer("The new session.", {**SESSION, "generation": 2})},
+    op.HISTORY: {200: answer("The commands.", {"entries": [ENTRY], "truncated": False})},
+    op.CHANGES: {200: answer("What it has changed.", CHANGES)},
+    op.UNDO: {
+        200: answer(
+            "The new session.",
+            {**SESSION, "generation": 2, "to": 17, "command": "git checkout ."},
+        )
+    },
     op.FORK: {200: answer("The new threads.", FORK_RESULT)},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import structlog
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.checkpoints.images import Images
+from sandbox_server.checkpoints.points import Points
 from sandbox_server.storage.objects import FolderObjects, ObjectStore
 from sandbox_server.tasks import stop
 
@@ -52,9 +53,23 @@ async def open_checkpoints(
         images=None if images is None else Images(images),
         about=_about(settings.where, no_images),
     )
-    tidying = asyncio.create_task(_tidy(checkpoints))
+    tidying = asyncio.create_task(_tidy(checkpoints.tidy))
     try:
         yield checkpoints
+    finally:
+        await stop(tidying)
+
+
+@contextlib.asynccontextmanager
+async def open_points(
+    folder: Path | None, *, why_not: str, most_bytes: int, retention_s: float
+) -> AsyncIterator[Points]:
+    """folder: None where disks cannot be copied at no cost; why_not says why. most_bytes: of one
+    thread. retention_s: of a thread that is not used any more."""
+    points = Points(folder, why_not=why_not, most_bytes=most_bytes)
+    tidying = asyncio.create_task(_tidy(lambda: points.tidy(retention_s)))
+    try:
+        yield points
     finally:
         await stop(tidying)
 
@@ -83,11 +98,11 @@ def open_store(where: str, folder: Path) -> ObjectStore | None:
     )
 
 
-async def _tidy(checkpoints: Checkpoints) -> None:
+async def _tidy(tidy: Callable[[], Awaitable[None]]) -> None:
     while True:
         # At another time than other workers with the same store.
         await asyncio.sleep(TIDY_EVERY_S * random.uniform(0.5, 1.0))
         try:
-            await checkpoints.tidy()
+            await tidy()
         except SandboxError as exc:
             log.warning("checkpoints.not_tidied", why=exc.message)

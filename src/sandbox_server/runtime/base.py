@@ -164,9 +164,10 @@ class Box(ABC):
         """The uid of the files on its disk; None if that cannot be copied at no cost."""
         return None
 
-    async def copy_disk(self, _target: Path) -> DiskUse:
+    async def copy_disk(self, target: Path, *, durable: bool = True) -> DiskUse:  # noqa: ARG002
         """Copy the disk of /workspace, to which nothing is written meanwhile, into a new file, on
-        which a box can begin. Raises RuntimeUnavailable, SessionLost."""
+        which a box can begin. durable: whether the file is to survive a crash of the machine.
+        Raises RuntimeUnavailable, SessionLost."""
         raise RuntimeUnavailable(f"the disk of box {self.id} cannot be copied")
 
     @abstractmethod

@@ -94,10 +94,10 @@ def clone(source: int, target: int) -> None:
     fcntl.ioctl(target, _FICLONE, source)
 
 
-def copy_disk(folder: Path, handle: str, workspace: str, target: Path) -> DiskUse:
+def copy_disk(folder: Path, handle: str, workspace: str, target: Path, *, durable: bool) -> DiskUse:
     """Clone a disk in use, to which nothing is written meanwhile, into a new file. Blocks.
 
-    workspace: where its file system is mounted.
+    workspace: where its file system is mounted. durable: whether it survives the machine.
     Raises OSError. A target that was not finished is removed.
     """
     mounted = os.open(workspace, _FOLDER)
@@ -108,7 +108,8 @@ def copy_disk(folder: Path, handle: str, workspace: str, target: Path) -> DiskUs
             try:
                 _check(_libc.syncfs(mounted))
                 clone(source, made)
-                os.fsync(made)
+                if durable:
+                    os.fsync(made)
             except BaseException:
                 os.unlink(target)
                 raise

@@ -9,7 +9,6 @@ earlier one run finds their loop device, and so the same file system.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
@@ -21,19 +20,13 @@ from pathlib import Path
 
 from sandbox_server.private import private_folder
 from sandbox_server.runtime import disk_copies, loop_disk
+from sandbox_server.runtime.detached_mount import mounted
 
 _SMALLEST = 512 << 20
 """mkfs.xfs makes nothing smaller than 300 MB."""
 _LEFT = 0.95
 """Of the room in the state folder: what the pool may take."""
 _TOOL_S = 60.0
-
-# Numbers and flags of system calls that libc may be too old for; the same on every architecture.
-_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
-_CLOEXEC = 1
-_SET_STRING, _CREATE = 1, 6
-_NOSUID, _NODEV, _NOATIME = 0x2, 0x4, 0x10
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +86,12 @@ def _mounted(file: Path) -> Iterator[Path]:
     with _one_at_a_time(file.with_suffix(".lock")):
         if not file.exists():
             _make(file)
-        with loop_disk.attached(file) as disk:
-            mount = _mount(disk.device)
-    try:
-        yield Path(f"/proc/{os.getpid()}/fd/{mount}")
-    finally:
-        os.close(mount)
+        with contextlib.ExitStack() as stack:
+            with loop_disk.attached(file) as disk:
+                folder = stack.enter_context(mounted(disk.device, "xfs"))
+            mount = stack.pop_all()
+    with mount:
+        yield folder
 
 
 @contextlib.contextmanager
@@ -109,26 +102,6 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
-
-
-def _mount(device: str) -> int:
-    """A descriptor of the file system of a device, which is mounted as long as somebody uses it."""
-    context = _check(_libc.syscall(_FSOPEN, b"xfs", _CLOEXEC), "fsopen")
-    try:
-        source = _libc.syscall(_FSCONFIG, context, _SET_STRING, b"source", device.encode(), 0)
-        _check(source, "fsconfig")
-        _check(_libc.syscall(_FSCONFIG, context, _CREATE, None, None, 0), f"mount of {device}")
-        flags = _NOSUID | _NODEV | _NOATIME
-        return _check(_libc.syscall(_FSMOUNT, context, _CLOEXEC, flags), "fsmount")
-    finally:
-        os.close(context)
-
-
-def _check(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
 
 
 def _make(file: Path) -> None:

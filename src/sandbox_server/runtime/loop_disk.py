@@ -26,7 +26,7 @@ _LOOP_CONFIGURE = 0x4C0A
 _LOOP_GET_STATUS64 = 0x4C05
 _INFO_BYTES = 232
 _LOOP_CTL_GET_FREE = 0x4C82
-_FLAG_AUTOCLEAR = 4
+_FLAG_READ_ONLY, _FLAG_AUTOCLEAR = 1, 4
 _CONFIG = struct.Struct("=II 5Q 4I 64s 64s 32s 2Q 8Q")
 """struct loop_config: fd, block size, struct loop_info64, reserved."""
 _FREE_S = 10.0
@@ -102,6 +102,15 @@ def new_disk(
         with contextlib.suppress(OSError):
             disk.handle = disk_copies.handle_of(backing)
         return disk
+
+
+def attached_to_read(file: Path) -> LoopDisk:
+    """A new loop device that cannot be written to. Raises OSError."""
+    backing = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _attach(backing, "sandbox-read", flags=_FLAG_READ_ONLY)
+    finally:
+        os.close(backing)
 
 
 def attached(file: Path) -> LoopDisk:
@@ -186,9 +195,10 @@ def _extents(file: int) -> list[tuple[int, bytes]]:
         found.append((start, os.pread(file, end - start, start)))
 
 
-def _attach(backing: int, label: str) -> LoopDisk:
+def _attach(backing: int, label: str, *, flags: int = 0) -> LoopDisk:
+    flags |= _FLAG_AUTOCLEAR
     config = _CONFIG.pack(
-        backing, 0, *[0] * 5, 0, 0, 0, _FLAG_AUTOCLEAR, label.encode()[:63], b"", b"", *[0] * 10
+        backing, 0, *[0] * 5, 0, 0, 0, flags, label.encode()[:63], b"", b"", *[0] * 10
     )
     control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:

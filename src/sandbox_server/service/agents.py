@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandbox_sdk.integrations.arguments import ALL as OUR_TOOLS
-from sandbox_sdk.integrations.arguments import our_tool
+from sandbox_sdk.integrations.arguments import Undo, our_tool
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import (
     AgentEntry,
@@ -38,6 +38,8 @@ def session_options(
     declared = registry.environments.get(environment or "")
     if declared is not None and declared.persist:
         request = request.model_copy(update={"persist": True})
+    if agent is not None and Undo.name in agent.tools:
+        request = request.model_copy(update={"history": True})
     sources = [each for each in (agent, declared) if each]
     of_agent = agent.limits if agent is not None else BoxLimits()
     return SessionOptions(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -34,11 +33,12 @@ from sandbox_server.service import answers
 from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.agents import session_options
 from sandbox_server.service.answers import ServiceFacts
+from sandbox_server.service.points import keep_now, restored_id
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 from sandbox_server.sessions.registry import Status
 
-_KEPT = ("persist", "checkpoint_every")
+_KEPT = ("persist", "checkpoint_every", "history")
 """What a thread keeps when it goes back."""
 _NOT_COPIED = (*_KEPT, "checkpoint_id")
 """Of what a checkpoint's session was made with: not what one from here has."""
@@ -126,8 +126,7 @@ class CheckpointHandlers:
         session_id = None
         before = await self._table.newest(tenant, request.thread_id)
         if request.idempotency_key is not None:
-            seed = f"{tenant}\0{request.thread_id}\0{request.idempotency_key}"
-            session_id = str(uuid.uuid5(uuid.NAMESPACE_OID, seed))
+            session_id = restored_id(tenant, request.thread_id, request.idempotency_key)
             live = self._table.live(tenant, request.thread_id)
             if live is not None and live.record.session_id == session_id:
                 return self._answer(live, "existing")
@@ -135,6 +134,8 @@ class CheckpointHandlers:
         kept = {name: before.asked[name] for name in _KEPT if before and name in before.asked}
         wanted = checked(CreateSessionRequest, **kept) if goes_on else CreateSessionRequest()
         options = replace(self._from(manifest, wanted, tenant), session_id=session_id)
+        if (live := self._table.live(tenant, request.thread_id)) is not None:
+            await keep_now(self._table.keeper, live, f"restore {request.checkpoint_id}", "restore")
         return self._answer(await self._table.restore(tenant, request.thread_id, options))
 
     def _answer(

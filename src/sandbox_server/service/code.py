@@ -28,6 +28,7 @@ from sandbox_server.service.answers import ServiceFacts
 from sandbox_server.service.code_answers import CodeAnswers, bash_events, bash_result
 from sandbox_server.service.commands import CommandHandlers, is_replayed
 from sandbox_server.service.gate import Gate
+from sandbox_server.service.points import Before
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 
@@ -161,11 +162,24 @@ class CodeHandlers:
         *,
         for_s: float = 0.0,
     ) -> AsyncGenerator[CodeEvent]:
-        async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
+        async with (
+            self._access.using(session, for_s=for_s),
+            Before(
+                self._access.table.keeper,
+                session,
+                request.code if request else "",
+                options["command_id"] if options else None,
+                what="code",
+                wanted=request is not None,
+            ) as before,
+            contextlib.aclosing(events),
+        ):
             async for event in events:
                 if isinstance(event, Started) and options is not None:
                     about.replayed = is_replayed(options, event.command_id)
+                    before.began(event.command_id)
                 if isinstance(event, CommandResult):
+                    before.ended(event)
                     about.kept = await self._commands.kept(session, event, request)
                     if request is not None and not about.replayed:
                         self._access.table.notes.ran(

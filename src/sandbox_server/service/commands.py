@@ -45,6 +45,7 @@ from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import LOOKBACK, EventAnswers, Hints, ServiceFacts
 from sandbox_server.service.gate import Gate
 from sandbox_server.service.hints import TAIL, hint_for
+from sandbox_server.service.points import Before
 from sandbox_server.service.stored import Collected, StoredHandlers
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
@@ -76,7 +77,9 @@ class CommandHandlers:
             if request.background:
                 return await self._start(session, state, request)
             options = self._options(session, request)
-            result = await session.agent.run(request.command, **options)
+            async with self._before(session, request, options) as before:
+                result = await session.agent.run(request.command, **options)
+                before.ended(result)
             session.cwd = result.cwd
             kept = await self.kept(session, result, request)
         replayed = is_replayed(options, result.command_id)
@@ -107,7 +110,9 @@ class CommandHandlers:
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
         options = self._options(session, request)
-        command_id = await session.agent.start(request.command, **options)
+        async with self._before(session, request, options) as before:
+            command_id = await session.agent.start(request.command, **options)
+            before.began(command_id)
         if request.pty is None:  # Somebody may leave a terminal; who looks at one uses it.
             session.watch(command_id, for_s=self._timeout_s(session, request))
         self._access.table.notes.started(session, request.command, command_id)
@@ -170,12 +175,18 @@ class CommandHandlers:
         request: ExecuteRequest | None = None,
     ) -> AsyncGenerator[CommandEvent]:
         """request: of the call that started the command; None where it is only followed."""
-        async with self._access.using(session, for_s=for_s), contextlib.aclosing(events):
+        async with (
+            self._access.using(session, for_s=for_s),
+            self._before(session, request, options) as before,
+            contextlib.aclosing(events),
+        ):
             async for event in events:
                 if isinstance(event, Started) and options is not None:
                     answers_for.replayed = is_replayed(options, event.command_id)
+                    before.began(event.command_id)
                 if isinstance(event, CommandResult):
                     session.cwd = event.cwd
+                    before.ended(event)
                     if event.exit_code is not None:
                         answers_for.kept = await self.kept(session, event, request)
                     if request is not None and not answers_for.replayed:
@@ -184,6 +195,18 @@ class CommandHandlers:
                         )
                 for answer in answers_for.of(event):
                     yield answer
+
+    def _before(
+        self,
+        session: LiveSession,
+        request: ExecuteRequest | None,
+        options: RunOptions | None,
+    ) -> Before:
+        """Keeps a point, where the session has a history and the call begins a command."""
+        keeper = self._access.table.keeper
+        if request is None or options is None:
+            return Before(keeper, session, "", wanted=False)
+        return Before(keeper, session, request.command, options["command_id"])
 
     def _about(
         self,

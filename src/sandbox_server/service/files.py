@@ -24,6 +24,7 @@ from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.runtime.agent import ListEnd
 from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import ServiceFacts, download_info, file_entry
+from sandbox_server.service.points import Before
 from sandbox_server.sessions.live import LiveSession
 
 
@@ -52,7 +53,10 @@ class FileHandlers:
                     raise FileTooLarge.upload(request.path, limit_bytes=limit)
                 yield chunk
 
-        async with self._access.using(session):
+        async with (
+            self._access.using(session),
+            Before(self._access.table.keeper, session, f"upload {request.path}", what="upload"),
+        ):
             try:
                 stored = await session.agent.put(request.path, hashed(), limit=limit)
             except DiskFull as exc:
@@ -88,7 +92,11 @@ class FileHandlers:
 
     async def _rename(self, tenant: str, request: RenameRequest) -> FileEntry:
         session = await self._access.table.find(tenant, request)
-        async with self._access.using(session):
+        text = f"rename {request.path} to {request.to}"
+        async with (
+            self._access.using(session),
+            Before(self._access.table.keeper, session, text, what="rename"),
+        ):
             moved = await session.agent.rename(request.path, request.to, replace=request.replace)
         return file_entry(moved)
 

@@ -30,6 +30,7 @@ from sandbox_server.service.code import CodeHandlers, KernelsOf
 from sandbox_server.service.commands import CommandHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
+from sandbox_server.service.history import HistoryHandlers
 from sandbox_server.service.sessions import SessionHandlers
 from sandbox_server.service.stored import StoredHandlers
 from sandbox_server.service.tools import ToolHandlers
@@ -71,6 +72,7 @@ class SandboxService(Tenants):
                 access, facts, self._registry, name_of, self.checkpoints.options
             ).handlers,
             **self.checkpoints.handlers,
+            **HistoryHandlers(access, facts, self._registry).handlers,
             **ToolHandlers(access, self._registry, self.of).handlers,
             **self.commands.handlers,
             **self.code.handlers,

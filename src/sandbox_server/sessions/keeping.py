@@ -13,6 +13,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, SessionLos
 from sandbox_sdk.protocol.models import Resumed, SessionState, every_of
 from sandbox_server.checkpoints.checkpoints import Checkpoints, Source, Subject
 from sandbox_server.checkpoints.manifest import DiskCopy, Manifest
+from sandbox_server.checkpoints.points import Point, Points, ThreadPoints
 from sandbox_server.runtime.base import DiskImage
 from sandbox_server.sessions.live import KeepRules, LiveSession
 from sandbox_server.sessions.registry import Record, Status
@@ -25,9 +26,9 @@ AGAIN_S = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The checkpoint that a new session begins with."""
+    """What a new session begins with: a checkpoint, or a point of the history."""
 
-    checkpoint_id: str
+    checkpoint_id: str | None
     segments: Callable[[], AsyncIterator[bytes]]
     state: SessionState
     """How the session is told to have begun."""
@@ -47,15 +48,19 @@ def rules_from(asked: Mapping[str, Any]) -> KeepRules:
     """What a session was asked to keep, by the fields of its request."""
     every_s, every_commands = every_of(asked.get("checkpoint_every"))
     return KeepRules(
-        persist=bool(asked.get("persist")), every_s=every_s, every_commands=every_commands
+        persist=bool(asked.get("persist")),
+        every_s=every_s,
+        every_commands=every_commands,
+        history=bool(asked.get("history")),
     )
 
 
 class Keeper:
     """Without checkpoints, nothing can be kept."""
 
-    def __init__(self, checkpoints: Checkpoints | None) -> None:
+    def __init__(self, checkpoints: Checkpoints | None, points: Points | None = None) -> None:
         self._checkpoints = checkpoints
+        self.points = points or Points()
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -74,12 +79,7 @@ class Keeper:
             session.changed, session.commands = False, 0
         try:
             manifest = await self.checkpoints.take(
-                Source(
-                    box=session.box,
-                    agent=session.agent,
-                    provider=session.provider,
-                    disk_bytes=0 if session.limits is None else session.limits["disk"],
-                ),
+                source_of(session),
                 Subject(
                     tenant=of.tenant,
                     thread_id=of.thread_id,
@@ -132,6 +132,16 @@ class Keeper:
             disk=manifest.disk,
         )
 
+    def origin_of_point(self, points: ThreadPoints, point: Point) -> Origin:
+        return Origin(
+            checkpoint_id=None,
+            segments=lambda: points.segments(point),
+            state="restored",
+            cwd=point.cwd,
+            image=points.disk_image(point),
+            disk=point.disk,
+        )
+
     async def resume(self, before: Record) -> Origin | None:
         """The last checkpoint of a thread that is to go on after its session has ended. Raises
         CheckpointDamaged."""
@@ -161,8 +171,15 @@ class Keeper:
                 return each
         return next((each for each in every if each.thread_id == before.thread_id), None)
 
+    async def points_of(self, session: LiveSession) -> ThreadPoints:
+        """Raises InvalidRequest where there is no history."""
+        if session.points is None:
+            session.points = await self.points.of(*session.key)
+        return session.points
+
     async def forget(self, session: LiveSession) -> None:
         """Delete what was kept of a thread that is ended on purpose."""
+        await self.forget_points(session)
         if self._checkpoints is None or session.checkpoint_id is None:
             return
         try:
@@ -170,3 +187,17 @@ class Keeper:
         except SandboxError as exc:
             log.warning("checkpoints.not_deleted", thread=session.record.thread_id,
                         why=exc.message)  # fmt: skip
+
+    async def forget_points(self, session: LiveSession) -> None:
+        """Delete the history of a thread that has ended."""
+        if session.keep.history:
+            await self.points.forget(*session.key)
+
+
+def source_of(session: LiveSession) -> Source:
+    return Source(
+        box=session.box,
+        agent=session.agent,
+        provider=session.provider,
+        disk_bytes=0 if session.limits is None else session.limits["disk"],
+    )

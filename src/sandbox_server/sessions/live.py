@@ -14,6 +14,7 @@ from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, Resumed
+from sandbox_server.checkpoints.points import ThreadPoints
 from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
@@ -40,6 +41,8 @@ class KeepRules:
     """Its thread goes on after the session has ended."""
     every_s: float | None = None
     every_commands: int | None = None
+    history: bool = False
+    """A point before every command."""
 
 
 @dataclass
@@ -93,6 +96,8 @@ class LiveSession:
     """The checkpoint it began with."""
     resumed: Resumed | None = None
     """How it went on from there."""
+    points: ThreadPoints | None = None
+    """Those of its thread, once they were needed."""
 
     def __repr__(self) -> str:
         record = self.record

@@ -60,7 +60,7 @@ class SessionOptions:
 
     def recorded(self) -> Mapping[str, Any]:
         """What is remembered of them: also the checkpoint that a session began with."""
-        if self.origin is None:
+        if self.origin is None or self.origin.checkpoint_id is None:
             return self.asked
         return {**self.asked, "checkpoint_id": self.origin.checkpoint_id}
 
@@ -75,6 +75,7 @@ class SessionOptions:
             "checkpoint_id": self.origin is not None
             and self.origin.checkpoint_id != session.began_with,
             "persist": rules_from(self.asked).persist and not session.keep.persist,
+            "history": rules_from(self.asked).history and not session.keep.history,
         }
         has = cast("dict[str, float]", session.limits or {})
         differ |= {f"limits.{name}": has.get(name) != value for name, value in self.limits.items()}

@@ -18,7 +18,7 @@ from sandbox_sdk.protocol.errors import (
     size_text,
 )
 from sandbox_sdk.protocol.models import SessionState, Target
-from sandbox_server.sessions.keeping import Keeper
+from sandbox_server.sessions.keeping import Keeper, source_of
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import Key, LiveSession
 from sandbox_server.sessions.making import SessionMaker, SessionOptions
@@ -174,6 +174,8 @@ class SessionTable:
             if session.busy or not session.is_idle(time.monotonic()):
                 return  # Used while it was kept.
             await self._end(session, Status.EXPIRED)
+            if not session.keep.persist:
+                await self.keeper.forget_points(session)
 
     async def _kept(self, session: LiveSession) -> bool:
         """Whether a session that is to go on later has a checkpoint of how it is now."""
@@ -288,6 +290,8 @@ class SessionTable:
         with self._making(terms.limits["memory"]):
             session = await self._maker.make(key, options, terms, before)
             try:
+                if session.keep.history:
+                    self.keeper.points.require(source_of(session))
                 await self._reporter.begin(session.record, before=before)
             except BaseException:  # Not in the table: nothing else would destroy the box.
                 await asyncio.shield(self._maker.discard(session.box, session.agent))

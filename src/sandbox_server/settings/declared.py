@@ -225,6 +225,12 @@ class DeclaredSettings(BaseSettings):
     checkpoint_retention: Seconds = _stored(
         30 * 86400.0, "How long an automatic checkpoint is kept.", unit="duration", gt=0
     )
+    undo_quota: Size = _stored(
+        1 << 30,
+        "Bytes that the history of one thread may take; if there are more, the oldest points go.",
+        unit="size",
+        gt=0,
+    )
     disk_pool: bool = _stored(
         True,
         "Whether the server may make a file with XFS in the state folder, for disks of boxes that"

@@ -8,7 +8,7 @@ from typing import Any
 from agents import FunctionTool, ToolOutputImage, ToolOutputText
 from agents.tool_context import ToolContext
 
-from sandbox_sdk.integrations.arguments import USUAL, our_tool
+from sandbox_sdk.integrations.arguments import our_tool
 from sandbox_sdk.integrations.openai_agents.shell import ThreadOf
 from sandbox_sdk.integrations.tools import SandboxTools
 from sandbox_sdk.protocol.models import ToolInfo
@@ -19,10 +19,13 @@ _Output = str | list[ToolOutputText | ToolOutputImage]
 def sandbox_tools(
     thread_id: ThreadOf, *, tools: SandboxTools | None = None, agent: str | None = None
 ) -> list[FunctionTool]:
-    """Bash and the file tools for `Agent(tools=…)`; with an agent of the server's registry, the
-    tools of that one. Its prompt, for `instructions=`, is what `SandboxTools.begin()` gives."""
+    """Bash and the file tools for `Agent(tools=…)`, and undo where the sandboxes have a history;
+    with an agent of the server's registry, the tools of that one. Its prompt, for `instructions=`,
+    is what `SandboxTools.begin()` gives."""
     shared = tools or SandboxTools()
-    found = [our_tool(name) for name in USUAL] if agent is None else shared.agent_tools(agent)
+    found = (
+        [our_tool(name) for name in shared.usual] if agent is None else shared.agent_tools(agent)
+    )
     return [_tool(shared, info, thread_id, agent) for info in found]
 
 

@@ -11,3 +11,4 @@ from sandbox_sdk.protocol.models.limits import *  # noqa: F403
 from sandbox_sdk.protocol.models.platform import *  # noqa: F403
 from sandbox_sdk.protocol.models.registry import *  # noqa: F403
 from sandbox_sdk.protocol.models.sessions import *  # noqa: F403
+from sandbox_sdk.protocol.models.undo import *  # noqa: F403

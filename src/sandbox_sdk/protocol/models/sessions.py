@@ -70,6 +70,11 @@ class CreateSessionRequest(Request):
         "many commands (`20 commands`), if something happened since.",
         examples=["5m"],
     )
+    history: bool = Field(
+        False,
+        description="Keep a point before every command, so that `undo` can go back to it. Only "
+        "where the disk of a box can be copied in a moment.",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

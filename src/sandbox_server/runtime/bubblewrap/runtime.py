@@ -75,13 +75,17 @@ class BubblewrapBox(WardenBox):
     def disk_owner(self) -> int | None:
         return self._record.disk_owner if self._record.disk else None
 
-    async def copy_disk(self, target: Path) -> DiskUse:
+    async def copy_disk(self, target: Path, *, durable: bool = True) -> DiskUse:
         record = self._record
         try:
             pid = await asyncio.to_thread(_first_process, record)
             return await _uninterrupted(
                 lambda: disk_copies.copy_disk(
-                    self._disks, record.disk, f"/proc/{pid}/root{WORKSPACE}", target
+                    self._disks,
+                    record.disk,
+                    f"/proc/{pid}/root{WORKSPACE}",
+                    target,
+                    durable=durable,
                 )
             )
         except OSError as exc:

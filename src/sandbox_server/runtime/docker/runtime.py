@@ -85,11 +85,16 @@ class DockerBox(WardenBox):
     def disk_owner(self) -> int | None:
         return config.UID if self._disk else None
 
-    async def copy_disk(self, target: Path) -> DiskUse:
+    async def copy_disk(self, target: Path, *, durable: bool = True) -> DiskUse:
         mounts = {each["Destination"]: each["Source"] for each in (await self._show())["Mounts"]}
         try:
             return await asyncio.to_thread(
-                disk_copies.copy_disk, self._disks, self._disk, mounts[WORKSPACE], target
+                disk_copies.copy_disk,
+                self._disks,
+                self._disk,
+                mounts[WORKSPACE],
+                target,
+                durable=durable,
             )
         except OSError as exc:
             if not await self.is_alive():
