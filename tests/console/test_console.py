@@ -109,6 +109,41 @@ async def test_a_session_is_ended_after_a_question(
     await page.until_shows("true", ".log")
 
 
+async def test_checkpoints(server: ServerProcess, http: httpx.AsyncClient, page: Page) -> None:
+    session_id = await run(http, "checkpoints", "echo 1 > a")
+    await page.open(address(server, "session", session_id))
+    await page.until_shows("No terminal is open in this session.")
+    await page.press("p")
+    await page.until_shows("No checkpoint.")
+    await enter(page, HOSTILE, "input[aria-label='Name of the checkpoint']")
+    await page.until_shows(HOSTILE, ".list")
+    await run(http, "checkpoints", "echo 2 > a")
+    await page.click_text("Take a checkpoint")
+    await page.until("document.querySelectorAll('.list-item').length === 2")
+    await page.click_text("Delete")  # The newest, which comes first.
+    await page.until_shows("Delete this checkpoint?", "dialog")
+    await page.click_text("Delete it")
+    await page.until("document.querySelectorAll('.list-item').length === 1")
+
+    await page.click_text("Go back")
+    await page.click_text("Cancel")
+    await page.until("document.querySelector('dialog') === null")
+    await page.click_text("Go back")
+    await page.click_text("Go back to it")
+    await page.until(f"location.hash !== '#/session/{session_id}/checkpoints'")
+    await page.until_shows(HOSTILE, ".list")
+    back = await http.post("/execute", json={"thread_id": "checkpoints", "command": "cat a"})
+    assert (back.json()["output"], back.json()["generation"]) == ("1\n", 2)
+
+    await page.click_text("Fork")
+    await page.until_shows("checkpoints.fork-", "h1")
+    name = await page.evaluate("document.querySelector('h1').innerText")
+    forked = await http.post("/execute", json={"thread_id": name, "command": "cat a"})
+    assert forked.json()["output"] == "1\n"
+    for thread in ("checkpoints", name):
+        await http.post("/cleanup", json={"thread_id": thread})
+
+
 # A terminal
 
 

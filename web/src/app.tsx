@@ -136,7 +136,7 @@ const KEYS = [
   ["/", "search"],
   ["Esc", "leave the search, or a session"],
   ["1 2 3 4", "sessions, fleet, policy, history"],
-  ["t, c, f, a", "in a session: terminal, commands, files, artifacts"],
+  ["t, c, f, a, p", "in a session: terminal, commands, files, artifacts, checkpoints"],
   ["?", "this help"],
 ];
 

@@ -46,6 +46,15 @@ export interface SessionInfo {
   };
 }
 
+export interface Checkpoint {
+  checkpoint_id: string;
+  thread_id: string;
+  name: string | null;
+  automatic: boolean;
+  created_at: string;
+  size: number;
+}
+
 export interface CommandInfo {
   command_id: string;
   command?: string | null;

@@ -1,4 +1,4 @@
-/** One session: its terminal, commands, files and artifacts, and what it uses. */
+/** One session: its terminal, commands, files, artifacts and checkpoints, and what it uses. */
 import { useEffect, useState } from "preact/hooks";
 import { ApiError, get, post } from "../lib/api";
 import { pause } from "../lib/backoff";
@@ -11,6 +11,7 @@ import { record } from "../lib/usage";
 import { Question } from "../parts/dialog";
 import { Empty, Failure, Loading } from "../parts/states";
 import { ArtifactsPanel } from "../session/artifacts";
+import { CheckpointsPanel } from "../session/checkpoints";
 import { CommandsPanel } from "../session/commands";
 import { FilesPanel } from "../session/files";
 import { TerminalPanel } from "../session/terminal";
@@ -22,6 +23,7 @@ const TABS = [
   ["commands", "Commands"],
   ["files", "Files"],
   ["artifacts", "Artifacts"],
+  ["checkpoints", "Checkpoints"],
 ] as const;
 
 interface Props {
@@ -38,6 +40,7 @@ export function SessionPage({ session_id, view }: Props) {
     c: () => go("session", session_id, "commands"),
     f: () => go("session", session_id, "files"),
     a: () => go("session", session_id, "artifacts"),
+    p: () => go("session", session_id, "checkpoints"),
     Escape: () => go("sessions"),
   });
   if (error && error.status !== 0 && !error.passing) return <Ended session_id={session_id} error={error} />;
@@ -52,6 +55,7 @@ export function SessionPage({ session_id, view }: Props) {
         {tab === "commands" && <CommandsPanel session_id={session_id} command_id={open[0]} />}
         {tab === "files" && <FilesPanel info={info} path={open.length ? `/${open.join("/")}` : "/workspace"} />}
         {tab === "artifacts" && <ArtifactsPanel session_id={session_id} />}
+        {tab === "checkpoints" && <CheckpointsPanel info={info} />}
       </div>
     </section>
   );
