@@ -184,8 +184,7 @@ class Packer:
             self._header(PART, path, 0, 0, SIZE.size + stop - start)
             self._add(SIZE.pack(start))
             for at in range(start, stop, PIECE):
-                self._add(_read(fd, at, min(PIECE, stop - at)))
-                yield self._flushed()
+                yield self._flushed(_read(fd, at, min(PIECE, stop - at)))
             start = stop
 
     def _record(self, kind: bytes, path: bytes, mode: int, time_ns: int, body: bytes = b"") -> None:
@@ -199,8 +198,12 @@ class Packer:
         self._piece += data
         self._filled += len(data)
 
-    def _flushed(self) -> bytes:
-        piece, self._piece = bytes(self._piece), bytearray()
+    def _flushed(self, last: bytes = b"") -> bytes:
+        """The piece, which ends with `last`. A large one is not copied again if it is alone."""
+        self._filled += len(last)
+        if not self._piece:
+            return last
+        piece, self._piece = bytes(self._piece) + last, bytearray()
         return piece
 
     def _cut(self) -> Iterator[bytes]:
