@@ -117,6 +117,35 @@ async def test_what_the_owner_left_is_there_for_the_next(
         ]
 
 
+async def test_a_client_that_was_closed_has_no_stream(
+    box: WardenBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not one that was being opened: nobody would close it."""
+    opened: list[ByteStream] = []
+    asked, may_open = asyncio.Event(), asyncio.Event()
+    open_stream = box.open_stream
+
+    async def slowly() -> ByteStream:
+        asked.set()
+        await may_open.wait()
+        opened.append(await open_stream())
+        return opened[-1]
+
+    monkeypatch.setattr(box, "open_stream", slowly)
+    client = WardenClient(box)
+    asking = asyncio.create_task(client.state())
+    await asked.wait()
+    await client.close()
+    may_open.set()
+    with pytest.raises(errors.RuntimeUnavailable):
+        await asking
+    with pytest.raises(errors.RuntimeUnavailable):
+        await client.ping()
+    (stream,) = opened
+    with pytest.raises(ConnectionError):
+        await stream.write(b"x")
+
+
 async def test_a_box_that_is_gone_is_told(box: WardenBox, warden: WardenClient) -> None:
     await box.destroy()
     with pytest.raises(errors.SessionLost):

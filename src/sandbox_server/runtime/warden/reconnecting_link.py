@@ -74,6 +74,7 @@ class ReconnectingLink:
         self._link: Link | None = None
         self.about: BoxAbout | None = None
         self._connecting = asyncio.Lock()
+        self._closed = False
         self._uploads, self._at_once = asyncio.Event(), asyncio.Event()
         """Set while what uploads, and others, send may go to the box."""
         self._uploads.set()
@@ -88,7 +89,8 @@ class ReconnectingLink:
         return f"<{type(self).__name__} {self._box!r} epoch {self._epoch} {self._link!r}>"
 
     async def close(self) -> None:
-        """Close the link. The box and its commands keep running."""
+        """Close the link for good. The box and its commands keep running."""
+        self._closed = True
         await self._drop_link()
 
     async def connect(self) -> None:
@@ -215,8 +217,18 @@ class ReconnectingLink:
         async with self._connecting:
             if self._link is None or self._link.lost is not None:
                 await self._drop_link()
+                self._require_open()
                 self._link = await self._connect()
+                if self._closed:  # Meanwhile: nobody else would close it.
+                    await self._drop_link()
+            self._require_open()
             return self._link
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise errors.RuntimeUnavailable(
+                f"box {self._box.id} is being ended, or left to another server; try again"
+            )
 
     async def _drop_link(self) -> None:
         if self._link is not None:
