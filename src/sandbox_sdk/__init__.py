@@ -73,6 +73,9 @@ from sandbox_sdk.protocol.models import (
     Undone,
     UploadResult,
     Verdict,
+    Volume,
+    VolumeList,
+    VolumeOptions,
 )
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
 from sandbox_sdk.sync import SandboxClient
@@ -182,6 +185,10 @@ __all__ = [
     "Unreachable",
     "UploadResult",
     "Verdict",
+    "Volume",
+    "VolumeList",
+    "VolumeNotFound",
+    "VolumeOptions",
 ]
 
 

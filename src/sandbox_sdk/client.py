@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sandbox_sdk import checkpoints, transfer
+from sandbox_sdk import checkpoints, transfer, volumes
 from sandbox_sdk.artifacts import AsyncArtifactFile
 from sandbox_sdk.checkpoints import CheckpointMethods
 from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
@@ -53,6 +53,7 @@ from sandbox_sdk.protocol.models import (
     ToolAnswer,
     UploadResult,
     Verdict,
+    VolumeOptions,
     checked,
 )
 from sandbox_sdk.protocol.operations import (
@@ -65,6 +66,7 @@ from sandbox_sdk.protocol.operations import (
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks, FileChunks
+from sandbox_sdk.volumes import VolumeMethods
 
 METHODS = {
     "Sessions": (
@@ -82,13 +84,14 @@ METHODS = {
     ),
     "Mounts": methods.METHODS,
     "Checkpoints": checkpoints.METHODS,
+    "Volumes": volumes.METHODS,
     "Declared by the operator": ("registry", "call_tool"),
 }  # fmt: skip
 """The methods of a client, as its docstring lists them."""
 
 
 @with_contents(METHODS)
-class AsyncSandboxClient(CheckpointMethods, MountMethods):
+class AsyncSandboxClient(CheckpointMethods, MountMethods, VolumeMethods):
     """The sandbox of one thread. It is made at its first use.
 
         >>> async def main():
@@ -107,9 +110,9 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
     has the same, now and later; closing the client leaves the sandbox alone. A client without one
     has a sandbox of its own, which ends when the client is closed.
 
-    `environment`, `provider`, `limits` and `history` are those of create_session(), for the sandbox
-    that the first use makes. One that was there before keeps its own, and a warning names what
-    differs. A new one after a loss or an expiry has the same.
+    `environment`, `provider`, `limits`, `history` and `volumes` are those of create_session(), for
+    the sandbox that the first use makes. One that was there before keeps its own, and a warning
+    names what differs. A new one after a loss or an expiry has the same.
 
     `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
     use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
@@ -131,6 +134,7 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
         limits: LimitOptions | None = None,
         mounts: MountOptions | None = None,
         history: bool = False,
+        volumes: Sequence[VolumeOptions] | None = None,
     ) -> None:
         if thread_id is not None and "://" in thread_id:
             if server_url is not None:
@@ -147,6 +151,7 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
             "provider": provider,
             "limits": limits,
             "history": history,
+            "volumes": volumes,
         }
         self._connection = Connection(
             backend, thread_id=thread_id, session_id=session_id, options=options, mounts=mounts
@@ -193,6 +198,7 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
         persist: bool = False,
         checkpoint_every: str | float | None = None,
         history: bool = False,
+        volumes: Sequence[VolumeOptions] | None = None,
     ) -> Session:
         """Make the sandbox now, with settings of its own: the first use makes one without them.
 
@@ -216,6 +222,8 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
             so many commands ("20 commands"), if something happened since.
         history: keep a point before every command, for history() and undo(). Only where the disk
             of a box can be copied in a moment: else InvalidRequest says why not.
+        volumes: folders that outlive it, as [{"name": "data", "path": "/workspace/data"}]; with
+            "mode": "ro", any number of sandboxes can have one at the same time, otherwise one.
 
         `status` says whether it existed before, and `not_applied` which of these settings such a
         sandbox does not have: to have them, cleanup() first.
@@ -231,6 +239,7 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
             persist=persist or None,
             checkpoint_every=checkpoint_every,
             history=history or None,
+            volumes=volumes,
         )
 
     async def session(self) -> SessionInfo:
@@ -252,8 +261,8 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
     async def restart(self, *, env: Mapping[str, str] | None = None) -> Session:
         """End the sandbox and make an empty one for its thread, with the next generation.
 
-        Environment, agent, provider, limits and idle timeout stay as they were; variables are
-        those given here.
+        Environment, agent, provider, limits, volumes and idle timeout stay as they were; variables
+        are those given here.
         """
         sandboxes, target = await self._connection.ready(makes=False)
         before = None if target.thread_id else await sandboxes.session(target)
@@ -268,6 +277,7 @@ class AsyncSandboxClient(CheckpointMethods, MountMethods):
             idle_timeout_s=ended.idle_timeout_s,
             provider=ended.provider,
             limits=ended.limits or None,
+            volumes=[each.to_dict() for each in ended.volumes] or None,
         )
 
     async def health(self) -> Health:

@@ -39,6 +39,8 @@ from sandbox_sdk.protocol.models import (
     Undone,
     UploadResult,
     Verdict,
+    Volume,
+    VolumeOptions,
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
@@ -63,9 +65,9 @@ class SandboxClient:
     has the same, now and later; closing the client leaves the sandbox alone. A client without one
     has a sandbox of its own, which ends when the client is closed.
 
-    `environment`, `provider`, `limits` and `history` are those of create_session(), for the sandbox
-    that the first use makes. One that was there before keeps its own, and a warning names what
-    differs. A new one after a loss or an expiry has the same.
+    `environment`, `provider`, `limits`, `history` and `volumes` are those of create_session(), for
+    the sandbox that the first use makes. One that was there before keeps its own, and a warning
+    names what differs. A new one after a loss or an expiry has the same.
 
     `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
     use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
@@ -94,6 +96,7 @@ class SandboxClient:
         limits: LimitOptions | None = None,
         mounts: MountOptions | None = None,
         history: bool = False,
+        volumes: Sequence[VolumeOptions] | None = None,
     ) -> None:
         self._background = background()
         self._client = self._kind(
@@ -107,6 +110,7 @@ class SandboxClient:
             limits=limits,
             mounts=mounts,
             history=history,
+            volumes=volumes,
         )
         self._background.close_when_unheld(self, self._client)
 
@@ -142,6 +146,7 @@ class SandboxClient:
         persist: bool = False,
         checkpoint_every: str | float | None = None,
         history: bool = False,
+        volumes: Sequence[VolumeOptions] | None = None,
     ) -> Session:
         return self._run(
             lambda: self._client.create_session(
@@ -155,6 +160,7 @@ class SandboxClient:
                 persist=persist,
                 checkpoint_every=checkpoint_every,
                 history=history,
+                volumes=volumes,
             )
         )
 
@@ -203,6 +209,15 @@ class SandboxClient:
 
     def undo(self, to: int | None = None) -> Undone:
         return self._run(lambda: self._client.undo(to))
+
+    def volumes(self) -> list[Volume]:
+        return self._run(self._client.volumes)
+
+    def create_volume(self, name: str, *, size: int | str | None = None) -> Volume:
+        return self._run(lambda: self._client.create_volume(name, size=size))
+
+    def delete_volume(self, name: str) -> None:
+        self._run(lambda: self._client.delete_volume(name))
 
     def diff(self) -> MountChanges:
         return self._run(self._client.diff)

@@ -32,6 +32,7 @@ from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
 from sandbox_server.providers import facts_of, providers_of, rules_of
 from sandbox_server.registry.live import LiveRegistry
+from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
 from sandbox_server.service.audit import AuditLog
@@ -44,6 +45,7 @@ from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
 from sandbox_server.storage.storage import open_storage
 from sandbox_server.unused import unknown, unused
+from sandbox_server.volumes.volumes import Volumes
 from sandbox_server.worker import Worker
 
 log = structlog.get_logger()
@@ -268,6 +270,7 @@ async def _open_service(
                 retention_s=settings.checkpoint_retention,
             )
         )
+        volumes = open_volumes(settings, state / f"{share.name}.volumes")
         worker = Worker(
             default.runtime,
             default.spec,
@@ -286,6 +289,7 @@ async def _open_service(
             journal=storage.journal,
             checkpoints=checkpoints,
             points=points,
+            volumes=volumes,
         )
         async with worker:
             await lease.serve(load=worker.load, on_gap=worker.table.vouch)
@@ -299,7 +303,17 @@ async def _open_service(
                 kernels_of=environments.kernels_of,
                 registry=declared,
                 storage=storage,
+                volumes=volumes,
             )
+
+
+def open_volumes(settings: Settings, folder: Path) -> Volumes:
+    return Volumes(
+        folder,
+        size=settings.volume_size,
+        quota=settings.volume_quota,
+        obstacle=loop_disk.obstacle(settings.state_folder()),
+    )
 
 
 def log_unused(settings: Settings) -> None:

@@ -4,6 +4,7 @@ see who has which sandbox, nor connect to one."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import stat
@@ -13,7 +14,7 @@ from pathlib import Path
 
 _OURS = ("boxes", "uids", "shared", "layers", "history", "mounts", "lost+found",
          "images", "pool.xfs", "pool.xfs.new",
-         "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints",
+         "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints", "*.volumes",
          "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal",
          "*.history", "*.history-wal", "*.history-shm", "*.history-journal")  # fmt: skip
 """Patterns of all names in a state folder."""
@@ -52,6 +53,18 @@ def private_file(path: Path) -> None:
             os.fchmod(fd, 0o600)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Wait until no other process, and no other user of the file in this one, is in here. Blocks.
+    Raises OSError."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def state_folder() -> Path:

@@ -50,3 +50,16 @@ async def stop(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def uninterrupted(work: Callable[[], _T]) -> _T:
+    """Run blocking work in a thread. If cancelled, wait for its end first: a thread cannot be
+    stopped."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):  # Some callers cancel repeatedly.
+                await asyncio.wait([task])
+        raise

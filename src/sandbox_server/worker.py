@@ -39,6 +39,7 @@ from sandbox_server.sessions.rules import SessionRules, limit_values
 from sandbox_server.sessions.table import SessionTable
 from sandbox_server.sessions.watch import Watch
 from sandbox_server.storage.history import Journal
+from sandbox_server.volumes.volumes import Volumes
 
 TICK_S = 5.0
 FENCED_S = 1.0
@@ -68,14 +69,16 @@ class Worker:
         journal: Journal | None = None,
         checkpoints: Checkpoints | None = None,
         points: Points | None = None,
+        volumes: Volumes | None = None,
     ) -> None:
         """capacity: an Occupancy where several processes share it. owners: see PooledBoxes.
         name: by which sessions ask for the runtime, unless it is its own. others: further runtimes
         that they can ask for. rules: without, sessions have what the spec says. journal: remembers
         the sessions. checkpoints: keep them; without, there are none. points: those of
-        sessions with history."""
+        sessions with history. volumes: that they can have."""
         name = name or runtime.name
         self._checkpoints = "off" if checkpoints is None else checkpoints.about
+        self._volumes = "" if volumes is None else volumes.about
         self._role = role
         self._owner = spec.owner
         self._runtime_name = name
@@ -105,7 +108,7 @@ class Worker:
             idle_timeout_s=idle_timeout_s,
             providers=dict.fromkeys(self._boxes.sources, Enforcement()),
         )
-        maker = SessionMaker(self._boxes, lease, registry.ledger, rules)
+        maker = SessionMaker(self._boxes, lease, registry.ledger, rules, volumes)
         self.table = SessionTable(
             registry,
             lease,
@@ -174,6 +177,7 @@ class Worker:
             checks=checks,
             providers=list(self._boxes.sources),
             checkpoints=self._checkpoints,
+            volumes=self._volumes,
         )
 
 

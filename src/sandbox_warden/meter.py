@@ -8,6 +8,7 @@ import os
 from typing import Any, Dict, Mapping, Optional
 
 from . import processes
+from .paths import VOLUMES
 from .state import WORKSPACE
 
 _PATHS = {
@@ -87,7 +88,8 @@ def _disk_bytes() -> Optional[int]:
         disk = os.statvfs(WORKSPACE)
         return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
     total = seen = 0
-    for folder, _, names in os.walk(WORKSPACE):
+    for folder, folders, names in os.walk(WORKSPACE):
+        folders[:] = [each for each in folders if os.path.join(folder, each) not in VOLUMES]
         for name in names:
             seen += 1
             if seen > _WALK_LIMIT:

@@ -15,6 +15,9 @@ from .state import WORKSPACE
 
 HOME = "/home/sandboxuser"
 PLACES = (WORKSPACE, HOME, "/tmp", "/dev/shm")
+VOLUMES: List[str] = []
+"""Paths of the volumes of the box, directly in /workspace: file systems of their own that outlive
+it."""
 MAX_PATH = 4096
 
 _MAX_LINKS = 40
@@ -154,6 +157,8 @@ class _Search:
         self._folder = folder
         self._real.append(name)
         # Every place is a file system of its own: a second line of defence.
+        if "/" + "/".join(self._real) in VOLUMES:
+            self._device = info.st_dev
         if info.st_dev != self._device:
             raise Refused("invalid_path", "%s leads out of %s" % (shown(self._asked), self._place))
 
@@ -207,11 +212,17 @@ class _Search:
             raise refusal_at(self._asked, self._folder, exc) from None
 
 
+def in_volume(path: str) -> bool:
+    """Whether a path without links is a volume, or in one."""
+    return any(path == volume or path.startswith(volume + "/") for volume in VOLUMES)
+
+
 def refusal_at(path: str, folder: int, error: OSError) -> Refused:
     """A kernel error about a path as Refused. folder: a descriptor on its disk, or -1."""
     if folder < 0 or error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return refusal(error, path)
-    place = next((p for p in PLACES if (path + "/").startswith(p + "/")), WORKSPACE)
+    places = (*VOLUMES, *PLACES)
+    place = next((p for p in places if (path + "/").startswith(p + "/")), WORKSPACE)
     message = "%s of the sandbox is full%s, so there is no room for %s; delete files there"
     return Refused("disk_full", message % (place, _holds(folder), shown(path)))
 

@@ -8,7 +8,9 @@ from typing import Dict
 from .door import Door
 from .loop import Loop
 from .meter import Meter
+from .paths import VOLUMES
 from .relay import SOCKET_NAME
+from .state import WORKSPACE
 from .warden import Warden
 
 
@@ -17,7 +19,11 @@ def main(arguments: Dict[str, str]) -> None:
     listen_fd: an inherited listening socket; without it the warden listens for relays.
     ready_fd: a socket that gets a byte when the warden is about to serve.
     pids: process limit of the box. open_files: descriptor limit of a command.
+    volumes: names of folders in /workspace, with slashes between them.
     meter_NAME: descriptors of cgroup files."""
+    VOLUMES[:] = [
+        os.path.join(WORKSPACE, name) for name in arguments.get("volumes", "").split("/") if name
+    ]
     listen_fd = arguments.get("listen_fd")
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -15,6 +15,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import refusal
 from .files import FILE, capacity
+from .paths import VOLUMES
 from .walk import FOLDER, Item, LeftOut, Walk
 
 RECORD = struct.Struct("!cIQqH")
@@ -107,6 +108,9 @@ class Packer:
             os.close(folder)
 
     def _enter(self, root: str, item: Item) -> bool:
+        """Not into a volume: it stays when the box ends, and does not go back with it."""
+        if os.path.join(root, item.path) in VOLUMES:
+            return False
         if item.status.st_mode & _READABLE != _READABLE:
             self._open_up(os.path.join(root, item.path), item.status)
         return True

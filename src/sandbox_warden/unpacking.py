@@ -11,7 +11,7 @@ import struct
 from typing import List, Optional, Tuple
 
 from .errors import Refused, shown
-from .paths import PLACES, refusal_at
+from .paths import PLACES, VOLUMES, in_volume, refusal_at
 from .state import STATE_LIMIT, ShellState
 from .tree import (
     DIRECTORY,
@@ -114,13 +114,15 @@ class Unpacker:
             cwd, _, text = bytes(body).partition(b"\0")
             self.state = ShellState(text, os.fsdecode(cwd))
             return
+        if in_volume(os.fsdecode(path)):
+            return  # What was there is hidden by the volume, which keeps its own files.
         if kind == PART:
             self._part(path, body)
             return
         self._end_large()
         folder, name = self._place(path)
         if kind == ROOT:
-            _clear(folder)
+            _clear(folder, os.fsdecode(path))
             self._folders.append((path, mode, time_ns))
         elif kind == GONE and name:
             with contextlib.suppress(FileNotFoundError):
@@ -223,9 +225,12 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[count:], offset + count
 
 
-def _clear(folder: int) -> None:
-    """Remove everything in a folder that can be removed."""
+def _clear(folder: int, path: str) -> None:
+    """Remove everything in a folder that can be removed, but no volume."""
     for name in os.listdir(folder):
+        below = os.path.join(path, name)
+        if below in VOLUMES:
+            continue
         try:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                 os.unlink(name, dir_fd=folder)
@@ -233,7 +238,7 @@ def _clear(folder: int) -> None:
             os.chmod(name, 0o700, dir_fd=folder)
             inner = os.open(name, FOLDER, dir_fd=folder)
             try:
-                _clear(inner)
+                _clear(inner, below)
             finally:
                 os.close(inner)
             os.rmdir(name, dir_fd=folder)

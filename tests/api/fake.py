@@ -10,12 +10,14 @@ from typing import Any
 
 from sandbox_sdk.protocol.errors import (
     CheckpointNotFound,
+    Conflict,
     FileMissing,
     KernelMissing,
     NotFound,
     SandboxError,
     SessionNotFound,
     StdinClosed,
+    VolumeNotFound,
 )
 from sandbox_sdk.protocol.events import (
     AnyEvent,
@@ -56,6 +58,7 @@ from sandbox_sdk.protocol.models import (
     ContextTarget,
     CreateContextRequest,
     CreateSessionRequest,
+    CreateVolumeRequest,
     DownloadInfo,
     DownloadRequest,
     EmptyRequest,
@@ -98,6 +101,10 @@ from sandbox_sdk.protocol.models import (
     UploadRequest,
     UploadResult,
     Verdict,
+    Volume,
+    VolumeDeleted,
+    VolumeList,
+    VolumeTarget,
 )
 from sandbox_sdk.protocol.operations import HEALTH, Ans, Operation, Req
 from sandbox_sdk.protocol.providers import no_provider
@@ -171,6 +178,7 @@ class FakeTenants(Tenants):
         self.download_fails_at: int | None = None
         self.kept: list[tuple[str, Artifact]] = []
         self.checkpointed: list[tuple[str, Checkpoint]] = []
+        self.made_volumes: dict[tuple[str, str], Volume] = {}
 
     def of(self, tenant: str) -> Sandboxes:
         return _Of(self, tenant)
@@ -472,6 +480,24 @@ class FakeTenants(Tenants):
         found = self.find_checkpoint(tenant, request.checkpoint_id)
         self.checkpointed.remove((tenant, found))
         return CheckpointDeleted(checkpoint_id=request.checkpoint_id)
+
+    async def volumes(self, tenant: str, _request: EmptyRequest) -> VolumeList:
+        found = [each for (owner, _), each in self.made_volumes.items() if owner == tenant]
+        return VolumeList(volumes=found, quota=10 << 30)
+
+    async def create_volume(self, tenant: str, request: CreateVolumeRequest) -> Volume:
+        if (tenant, request.name) in self.made_volumes:
+            raise Conflict(f"there is a volume {request.name}")
+        made = Volume(
+            name=request.name, size=request.size or 1 << 30, used=0, created_at=NOW, worker="w"
+        )
+        self.made_volumes[tenant, request.name] = made
+        return made
+
+    async def delete_volume(self, tenant: str, request: VolumeTarget) -> VolumeDeleted:
+        if self.made_volumes.pop((tenant, request.name), None) is None:
+            raise VolumeNotFound(f"no volume {request.name}")
+        return VolumeDeleted(name=request.name)
 
     async def restore(self, tenant: str, request: RestoreRequest) -> Session:
         self.find_checkpoint(tenant, request.checkpoint_id)

@@ -50,6 +50,9 @@ FURTHER = [
     ("get", "/history", "checkpoints"),
     ("get", "/history/changes", "checkpoints"),
     ("post", "/undo", "checkpoints"),
+    ("get", "/volumes", "volumes"),
+    ("post", "/volumes", "volumes"),
+    ("post", "/volume/delete", "volumes"),
     ("get", "/api/sessions", "platform"),
     ("post", "/api/sessions", "platform"),
     ("get", "/api/sessions/{session_id}", "platform"),
@@ -114,6 +117,7 @@ def test_further_routes_have_tags_of_their_own(document: dict[str, Any]) -> None
         "registry",
         "artifacts",
         "checkpoints",
+        "volumes",
         "platform",
     ]
 

@@ -36,6 +36,7 @@ from sandbox_sdk.protocol.models import (
     ContextTarget,
     CreateContextRequest,
     CreateSessionRequest,
+    CreateVolumeRequest,
     DownloadInfo,
     DownloadRequest,
     EmptyRequest,
@@ -70,6 +71,10 @@ from sandbox_sdk.protocol.models import (
     UploadRequest,
     UploadResult,
     Verdict,
+    Volume,
+    VolumeDeleted,
+    VolumeList,
+    VolumeTarget,
 )
 from sandbox_sdk.protocol.operations import (
     ARTIFACTS,
@@ -282,6 +287,18 @@ class ThroughClient(Sandboxes):
             checkpoint_id=newest.checkpoints[0].checkpoint_id,
             sessions=[Session.model_validate(info.model_dump()) for info in infos],
         )
+
+    async def _volumes(self, _request: EmptyRequest) -> VolumeList:
+        found = await self._backend.volumes()
+        assert await self.client().volumes() == found.volumes
+        return found
+
+    async def _create_volume(self, request: CreateVolumeRequest) -> Volume:
+        return await self.client().create_volume(request.name, size=request.size)  # type: ignore[no-any-return]
+
+    async def _delete_volume(self, request: VolumeTarget) -> VolumeDeleted:
+        await self.client().delete_volume(request.name)
+        return VolumeDeleted(name=request.name)
 
     async def _session(self, target: Target) -> SessionInfo:
         return await self.client(target).session()  # type: ignore[no-any-return]

@@ -35,6 +35,8 @@ class ProcessesServer:
             "SANDBOX_MAX_PIDS": "512",
             "SANDBOX_MAX_DISK": "2g",
             "SANDBOX_ARTIFACT_QUOTA": "4m",
+            "SANDBOX_VOLUME_SIZE": "32m",
+            "SANDBOX_VOLUME_QUOTA": "128m",
             "SANDBOX_POOL_SIZE": "0",
             "SANDBOX_DESTROY_ON_EXIT": "1",
         }

@@ -38,6 +38,7 @@ from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.main import Standing
 from sandbox_server.pool import PoolSettings
 from sandbox_server.registry.live import LiveRegistry
+from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.setup import Setup
@@ -48,6 +49,7 @@ from sandbox_server.sessions.rules import SessionRules
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.storage.history import Kept
 from sandbox_server.storage.storage import Storage, StorageLimits, open_storage
+from sandbox_server.volumes.volumes import Volumes
 from sandbox_server.worker import Worker
 from tests.contract.clients import through_client
 from tests.contract.processes_server import ProcessesServer
@@ -74,6 +76,10 @@ STORED = StorageLimits(
 )
 
 CHECKPOINTS = StoreSettings(where="folder", quota=64 << 20, retention_s=3600)
+
+VOLUME_SIZE = 32 << 20
+VOLUME_QUOTA = 128 << 20
+"""Of every stand."""
 
 MOST: LimitOptions = {"memory": "1g", "cpus": 2.0, "pids": 512, "disk": "2g"}
 """What a session can ask for, of every stand."""
@@ -180,7 +186,15 @@ async def open_stand(
             open_checkpoints(store, Path(folder) / "checkpoints", images=images) as checkpoints,
             _open_points(images) as points,
             _open_stand(
-                runtime, standing, storage, limits, declared, spec, checkpoints, points
+                runtime,
+                standing,
+                storage,
+                limits,
+                declared,
+                spec,
+                checkpoints,
+                points,
+                Path(folder),
             ) as stand,
         ):
             yield stand
@@ -205,8 +219,15 @@ async def _open_stand(
     spec: BoxSpec,
     checkpoints: Checkpoints | None,
     points: Points,
+    storage_folder: Path,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
+    volumes = Volumes(
+        storage_folder / "volumes",
+        size=VOLUME_SIZE,
+        quota=VOLUME_QUOTA,
+        obstacle=loop_disk.obstacle(storage_folder),
+    )
     rules = SessionRules(
         default=limits.values(),
         idle_timeout_s=600,
@@ -228,12 +249,18 @@ async def _open_stand(
         journal=storage.journal,
         checkpoints=checkpoints,
         points=points,
+        volumes=volumes,
     )
     async with worker:
         await lease.serve(load=worker.load, on_gap=worker.table.vouch)
         facts = ServiceFacts(worker_id=lease.worker, runtime=runtime.name, limits=limits)
         service = SandboxService(
-            worker.table, facts, health=worker.health, registry=declared, storage=storage
+            worker.table,
+            facts,
+            health=worker.health,
+            registry=declared,
+            storage=storage,
+            volumes=volumes,
         )
         yield Stand(worker, service)
 
@@ -340,6 +367,8 @@ class LocalStand:
             max_pids=MOST["pids"],
             max_disk=MOST["disk"],
             artifact_quota=STORED.artifact_quota,
+            volume_size=VOLUME_SIZE,
+            volume_quota=VOLUME_QUOTA,
         )
         self._runtime = runtime
         self._state_dir = state_dir

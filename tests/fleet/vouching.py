@@ -1,12 +1,12 @@
 """A worker's table of sessions without boxes: what it tells the registry does not need them."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
-from sandbox_server.runtime.base import Box, DiskImage, Enforcement, Limits
+from sandbox_server.runtime.base import Box, BoxVolume, DiskImage, Enforcement, Limits
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.client import WardenBox
@@ -46,8 +46,12 @@ class NoSource:
         limits: LimitValues,
         state: Mapping[str, Any],
         disk: DiskImage | None = None,
+        volumes: Sequence[BoxVolume] = (),
     ) -> tuple[Box, WardenClient]:
         raise AssertionError("no session begins here")
+
+    async def no_volumes(self, provider: str) -> str:
+        return provider
 
 
 def table_of(index: SessionIndex, lease: RedisLease) -> SessionTable:

@@ -27,6 +27,7 @@ from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.storage.objects import FolderObjects
+from sandbox_server.volumes.volumes import Volumes
 from sandbox_server.worker import Worker
 from tests.contract.conftest import server_runtime, state_dir
 from tests.contract.stand import LIMITS
@@ -92,6 +93,7 @@ async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place
     owner = run_owner(f"errors-{uuid.uuid4().hex[:8]}")
     folder = state_dir / f"{owner}.checkpoints"
     builds = Builds(server_runtime, LayerStore(state_dir, "any"), wait_s=0.1)
+    volumes = Volumes(state_dir / f"{owner}.volumes", size=16 * MIB, quota=32 * MIB)
     worker = Worker(
         server_runtime,
         BoxSpec(owner=owner, deadman_s=300, limits=Limits(disk_bytes=16 * MIB)),
@@ -106,11 +108,12 @@ async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place
         capacity=CAPACITY,
         destroy_on_exit=True,
         checkpoints=Checkpoints(FolderObjects(folder), quota=MIB, retention_s=600),
+        volumes=volumes,
     )
     limits = LIMITS.model_copy(update={"upload_limit_bytes": 32 * MIB, "disk_bytes": 16 * MIB})
     facts = ServiceFacts(worker_id=owner, runtime=server_runtime.name, limits=limits)
     async with builds, worker:
-        service = SandboxService(worker.table, facts, health=worker.health)
+        service = SandboxService(worker.table, facts, health=worker.health, volumes=volumes)
         app = create_app(
             service,
             keys=ApiKeys.parse("acme:key"),
@@ -230,6 +233,7 @@ PROVOKED: dict[str, Callable[[Place], Awaitable[httpx.Response]]] = {
     "context_not_found": _no_context,
     "checkpoint_not_found": lambda place: _restored(place, "cp-never-was"),
     "checkpoint_damaged": _damaged,
+    "volume_not_found": lambda place: place.http.post("/volume/delete", json={"name": "none"}),
     "conflict": _conflict,
 }
 
@@ -246,6 +250,7 @@ def test_no_code_is_forgotten() -> None:
 NAMED = {
     "checkpoint_not_found": ["'cp-never-was'"],
     "checkpoint_damaged": ["a part of it is missing"],
+    "volume_not_found": ["no volume 'none'"],
     "conflict": ["'other' has a session"],
     "invalid_request": ["timeout"],
     "invalid_thread_id": ["'../x'", "'/'", "A-Z"],

@@ -25,7 +25,7 @@ from sandbox_sdk.integrations.tools import AsyncSandboxTools, SandboxTools
 CLIENTS = [
     "ArtifactFile", "AsyncArtifactFile", "AsyncBatchSandboxClient", "AsyncProcess",
     "AsyncSandboxClient", "BatchSandboxClient", "CodeOptions", "CommandOptions", "MountChange",
-    "MountChanges", "Process", "SandboxClient",
+    "MountChanges", "Process", "SandboxClient", "VolumeOptions",
 ]  # fmt: skip
 BACKENDS = ["Download", "LocalBackend", "LocalSettings", "RemoteBackend", "Sandboxes"]
 EVENTS = [
@@ -39,7 +39,7 @@ RESULTS = [
     "Health", "HistoryEntry", "Limits", "ListResult", "PathChanged", "RegistryList", "Result",
     "Resumed", "RunningCommand", "Session", "SessionInfo", "SessionList", "SessionSummary",
     "SessionUsage", "StdinReceipt", "ThreadHistory", "ToolAnswer", "ToolInfo", "Undone",
-    "UploadResult", "Verdict",
+    "UploadResult", "Verdict", "Volume", "VolumeList",
 ]  # fmt: skip
 ERRORS = [
     "Capacity", "CheckpointDamaged", "CheckpointNotFound", "CodeFailed", "CommandFailed",
@@ -49,6 +49,7 @@ ERRORS = [
     "KernelFailed", "KernelMissing", "MethodNotAllowed", "Misdirected", "NotFound", "RateLimited",
     "RequestTimeout", "RuntimeUnavailable", "SandboxError", "SessionLost", "SessionNotFound",
     "StdinClosed", "TransferCorrupted", "Unauthorized", "Unavailable", "Unreachable",
+    "VolumeNotFound",
 ]  # fmt: skip
 
 

@@ -53,6 +53,8 @@ class LocalSettings(TypedDict, total=False):
     checkpoint_quota: int | str
     undo_quota: int | str
     checkpoint_retention: float | str
+    volume_size: int | str
+    volume_quota: int | str
     disk_pool: bool
     history_retention: float | str
     history_sessions: int

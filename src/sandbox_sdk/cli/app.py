@@ -21,6 +21,7 @@ from sandbox_sdk.cli import (
     sessions,
     shell,
     top,
+    volumes,
 )
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ _COMMANDS: list[Callable[..., None]] = [
     checkpoints.fork,
     history.history,
     history.undo,
+    volumes.volumes,
     sessions.health,
     mcp.mcp,
 ]

@@ -19,7 +19,7 @@ from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.mounts.asked import MountOptions
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_sdk.protocol.models import LimitOptions
+from sandbox_sdk.protocol.models import LimitOptions, VolumeOptions
 
 if TYPE_CHECKING:
     from sandbox_sdk.backends.remote import RemoteBackend
@@ -44,6 +44,7 @@ class Caller:
         limits: LimitOptions | None = None,
         mounts: MountOptions | None = None,
         history: bool = False,
+        volumes: Sequence[VolumeOptions] | None = None,
     ) -> AsyncSandboxClient:
         """A client for a thread; without one, for a session that ends with the client."""
         _Warnings.attach(self)
@@ -55,6 +56,7 @@ class Caller:
             limits=limits,
             mounts=mounts,
             history=history,
+            volumes=volumes,
         )
 
     def sandboxes(self) -> RemoteBackend | LocalBackend:

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from sandbox_sdk.protocol.models import LimitOptions
+from sandbox_sdk.protocol.models import LimitOptions, VolumeOptions
 from sandbox_sdk.units import seconds
 
 Url = Annotated[
@@ -30,6 +30,16 @@ MountPairs = Annotated[
         metavar="FOLDER[:PATH]",
         help="A folder of this machine to copy into a new sandbox; repeatable. `sandbox diff` and"
         " `sandbox apply` bring it back.",
+    ),
+]
+VolumeNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--volume",
+        "-v",
+        metavar="NAME[:PATH][:ro]",
+        help="A folder that outlives the new sandbox, in its /workspace; repeatable. `sandbox"
+        " volumes` lists them.",
     ),
 ]
 EnvPairs = Annotated[
@@ -93,6 +103,16 @@ def mounts_of(pairs: list[str] | None) -> dict[str, str]:
             folder, path = pair, ""
         found[folder] = path or Path(folder).resolve().name
     return found
+
+
+def volumes_of(texts: list[str] | None) -> list[VolumeOptions]:
+    """Each NAME[:PATH][:ro|rw]; by itself under its own name."""
+    found = []
+    for text in texts or ():
+        name, *rest = text.split(":")
+        mode = rest.pop() if rest and rest[-1] in ("ro", "rw") else "rw"
+        found.append({"name": name, "path": ":".join(rest) or name, "mode": mode})
+    return cast("list[VolumeOptions]", found)
 
 
 def env_of(pairs: list[str] | None) -> dict[str, str]:

@@ -26,10 +26,12 @@ from sandbox_sdk.cli.options import (
     PidsLimit,
     Provider,
     Url,
+    VolumeNames,
     duration,
     env_of,
     limits_of,
     mounts_of,
+    volumes_of,
 )
 from sandbox_sdk.cli.terminal import refuse_waiting
 from sandbox_sdk.client import AsyncSandboxClient
@@ -63,6 +65,7 @@ def run(
         bool, typer.Option("--no-stdin", "-n", help="Do not pass on what is piped in.")
     ] = False,
     mount: MountPairs = None,
+    volume: VolumeNames = None,
     environment: Environment = None,
     provider: Provider = None,
     history: History = False,
@@ -85,8 +88,8 @@ def run(
     Its stdout and stderr come as they are written; what is piped in becomes its stdin. Ctrl-C kills
     it with everything it has started. It has no terminal, so editors such as vim are refused: use
     `sandbox cp`, sed or a here-document. With --json, a line of JSON for every event. Environment,
-    provider and limits are those of a new sandbox; one that is there keeps its own, and a line
-    names them.
+    provider, limits and volumes are those of a new sandbox; one that is there keeps its own, and a
+    line names them.
     """
     options: CommandOptions = {"timeout": timeout, "env": env_of(env)}
     if cwd is not None:
@@ -104,6 +107,7 @@ def run(
             limits=limits,
             mounts=mounts_of(mount),
             history=history,
+            volumes=volumes_of(volume),
         )
     except SandboxError as exc:
         caller.fail(exc)

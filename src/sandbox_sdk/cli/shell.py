@@ -28,9 +28,11 @@ from sandbox_sdk.cli.options import (
     PidsLimit,
     Provider,
     Url,
+    VolumeNames,
     duration,
     limits_of,
     mounts_of,
+    volumes_of,
 )
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
@@ -63,6 +65,7 @@ def shell(
         ),
     ] = None,
     mount: MountPairs = None,
+    volume: VolumeNames = None,
     provider: Provider = None,
     history: History = False,
     memory: MemoryLimit = None,
@@ -85,7 +88,12 @@ def shell(
     try:
         limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
         sandbox = caller.client(
-            thread, provider=provider, limits=limits, mounts=mounts_of(mount), history=history
+            thread,
+            provider=provider,
+            limits=limits,
+            mounts=mounts_of(mount),
+            volumes=volumes_of(volume),
+            history=history,
         )
     except SandboxError as exc:
         caller.fail(exc)

@@ -13,6 +13,7 @@
     │   ├── SessionNotFound       404  session_not_found
     │   ├── ContextNotFound       404  context_not_found
     │   ├── CheckpointNotFound    404  checkpoint_not_found
+    │   ├── VolumeNotFound        404  volume_not_found
     │   └── FileMissing           404  file_not_found
     ├── MethodNotAllowed          405  method_not_allowed
     ├── RequestTimeout            408  request_timeout
@@ -142,6 +143,12 @@ class CheckpointNotFound(NotFound):
     """There is no such checkpoint, or no more."""
 
     code = "checkpoint_not_found"
+
+
+class VolumeNotFound(NotFound):
+    """There is no such volume, or no more."""
+
+    code = "volume_not_found"
 
 
 class FileMissing(NotFound):

@@ -21,7 +21,7 @@ Ans = TypeVar("Ans", bound=models.Model)
 Scope = Literal["use", "read", "public"]
 Tag = Literal[
     "sandboxes", "code", "commands", "sessions", "files", "registry", "artifacts", "platform",
-    "checkpoints",
+    "checkpoints", "volumes",
 ]  # fmt: skip
 
 OF_SESSION = (errors.SessionNotFound, errors.SessionLost)
@@ -45,6 +45,7 @@ OF_CODE = (
     errors.Capacity,
 )
 OF_CHECKPOINT = (errors.CheckpointNotFound, errors.CheckpointDamaged)
+OF_VOLUMES = (errors.VolumeNotFound, errors.Conflict, errors.DiskFull)
 OF_CONTEXT = (*OF_SESSION, errors.ContextNotFound, errors.ContextLost)
 
 
@@ -123,7 +124,13 @@ CREATE_SESSION = Operation(
     # Without a thread_id each call makes another.
     repeatable=lambda request: request.thread_id is not None,
     status=lambda session: 201 if session.status == "created" else 200,
-    errors=(errors.Capacity, errors.EnvironmentBuilding, errors.EnvironmentFailed, *OF_CHECKPOINT),
+    errors=(
+        errors.Capacity,
+        errors.EnvironmentBuilding,
+        errors.EnvironmentFailed,
+        *OF_CHECKPOINT,
+        *OF_VOLUMES,
+    ),
 )
 EXECUTE = Operation(
     name="execute",
@@ -505,7 +512,7 @@ RESTORE = Operation(
     creates=True,
     repeatable=lambda request: request.idempotency_key is not None,
     prepare=keyed,
-    errors=(*OF_CHECKPOINT, errors.IdempotencyMismatch, errors.Capacity),
+    errors=(*OF_CHECKPOINT, *OF_VOLUMES, errors.IdempotencyMismatch, errors.Capacity),
 )
 FORK = Operation(
     name="fork",
@@ -563,6 +570,44 @@ UNDO = Operation(
     prepare=keyed,
     errors=(errors.NotFound, errors.Capacity),
 )
+VOLUMES = Operation(
+    name="volumes",
+    method="GET",
+    path="/volumes",
+    request=models.EmptyRequest,
+    answer=models.VolumeList,
+    summary="See which volumes there are",
+    description="The volumes of whoever asks, by name, with the threads that have them now.",
+    tag="volumes",
+    scope="read",
+)
+CREATE_VOLUME = Operation(
+    name="create_volume",
+    method="POST",
+    path="/volumes",
+    request=models.CreateVolumeRequest,
+    answer=models.Volume,
+    summary="Make a volume",
+    description="Make an empty volume of a size of its own. A session that names one which is not "
+    "there makes it, too.",
+    tag="volumes",
+    # The second time it would say that the volume is there.
+    repeatable=never,
+    errors=(errors.Conflict, errors.DiskFull),
+)
+DELETE_VOLUME = Operation(
+    name="delete_volume",
+    method="POST",
+    path="/volume/delete",
+    request=models.VolumeTarget,
+    answer=models.VolumeDeleted,
+    summary="Delete a volume",
+    description="Delete a volume with its files. Not while a session has it.",
+    tag="volumes",
+    # The second time it would say that there is no such volume.
+    repeatable=never,
+    errors=(errors.VolumeNotFound, errors.Conflict),
+)
 
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
@@ -571,5 +616,6 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (
     ARTIFACTS, DELETE_ARTIFACT,
     CHECKPOINT, CHECKPOINTS, GET_CHECKPOINT, DELETE_CHECKPOINT, RESTORE, FORK,
     HISTORY, CHANGES, UNDO,
+    VOLUMES, CREATE_VOLUME, DELETE_VOLUME,
     STORED_SESSIONS, STORED_SESSION,
 )  # fmt: skip

@@ -293,6 +293,22 @@ class Sandboxes(ABC):
         """Take a thread back to before a command. Raises NotFound."""
         return await self.call(op.UNDO, request)
 
+    # Volumes
+
+    async def volumes(self) -> models.VolumeList:
+        """The volumes there are, by name."""
+        return await self.call(op.VOLUMES, models.EmptyRequest())
+
+    async def create_volume(self, name: str, *, size: int | str | None = None) -> models.Volume:
+        """Make an empty volume. Raises Conflict if there is one of the name, DiskFull."""
+        request = models.checked(models.CreateVolumeRequest, name=name, size=size)
+        return await self.call(op.CREATE_VOLUME, request)
+
+    async def delete_volume(self, name: str) -> models.VolumeDeleted:
+        """Delete a volume. Raises VolumeNotFound, Conflict while a session has it."""
+        request = models.checked(models.VolumeTarget, name=name)
+        return await self.call(op.DELETE_VOLUME, request)
+
 
 class Tenants(ABC):
     """The sandboxes of all tenants. The same thread_id of two tenants is two threads, and a tenant

@@ -132,6 +132,9 @@ class FakeBackend(Sandboxes):
             op.CHANGES: _no_history,
             op.UNDO: _no_history,
             op.FORK: self._fork,
+            op.VOLUMES: self._no_volumes,
+            op.CREATE_VOLUME: self._no_volumes,
+            op.DELETE_VOLUME: self._no_volumes,
         }
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
@@ -204,6 +207,8 @@ class FakeBackend(Sandboxes):
         if request.history:
             await _no_history(request)
         own_id = str(uuid.uuid4())
+        if request.volumes:
+            await self._no_volumes(request)
         agent = None if request.agent is None else self._registry.agent(request.agent)
         wanted = Wanted(
             env=request.env,
@@ -291,6 +296,9 @@ class FakeBackend(Sandboxes):
 
     def _told(self, session: FakeSession, status: str) -> models.Session:
         return models.Session.model_validate({**session.fields(self._limits), "status": status})
+
+    async def _no_volumes(self, _request: models.Request) -> NoReturn:
+        raise InvalidRequest("FakeBackend has no volumes: put files into `files(thread_id)`")
 
     # Commands
 

@@ -34,6 +34,7 @@ SESSION: dict[str, Any] = {
         "not_enforced": {},
     },
     "agent": None,
+    "volumes": [],
     "not_applied": [],
 }
 
@@ -259,6 +260,7 @@ CLEANUP_RESULT: dict[str, Any] = {
     "provider": "docker",
     "limits": {"memory": 512 << 20, "cpus": 0.5, "pids": 256, "disk": 1 << 30},
     "agent": None,
+    "volumes": [],
 }
 
 TOOL: dict[str, Any] = {
@@ -307,6 +309,7 @@ HEALTH: dict[str, Any] = {
     "checks": {"runtime": "ok"},
     "providers": ["docker"],
     "checkpoints": "in the state folder, as copies of whole disks",
+    "volumes": "a disk each, in the state folder",
     "workers": [],
 }
 
@@ -406,6 +409,17 @@ CHECKPOINT_LIST: dict[str, Any] = {
     "checkpoints": [CHECKPOINT], "truncated": False, "unreachable": []
 }  # fmt: skip
 
+VOLUME: dict[str, Any] = {
+    "name": "datasets",
+    "size": 1 << 30,
+    "used": 41943040,
+    "created_at": "2025-01-01T12:00:05Z",
+    "worker": "worker-1",
+    "mounted_by": [{"thread_id": "conv-42", "mode": "rw"}],
+}
+
+VOLUME_LIST: dict[str, Any] = {"volumes": [VOLUME], "quota": 10 << 30, "unreachable": []}
+
 FORK_RESULT: dict[str, Any] = {
     "checkpoint_id": CHECKPOINT["checkpoint_id"],
     "sessions": [{**SESSION, "thread_id": "conv-42-b"}],
@@ -484,4 +498,7 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
         )
     },
     op.FORK: {200: answer("The new threads.", FORK_RESULT)},
+    op.VOLUMES: {200: answer("The volumes.", VOLUME_LIST)},
+    op.CREATE_VOLUME: {200: answer("The volume.", {**VOLUME, "mounted_by": []})},
+    op.DELETE_VOLUME: {200: answer("It is gone.", {"name": VOLUME["name"]})},
 }

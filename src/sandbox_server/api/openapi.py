@@ -26,6 +26,7 @@ TAGS = [
     {"name": "registry", "description": "Agents and tools that the operator has declared."},
     {"name": "artifacts", "description": "Files that outlive their session."},
     {"name": "checkpoints", "description": "Copies of a thread, to go back to and to fork."},
+    {"name": "volumes", "description": "Folders that outlive sessions."},
     {
         "name": "platform",
         "description": "Sessions on a provider, in an environment, and what is stored of them.",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.doctor.findings import Finding, State
-from sandbox_server.runtime import disk_pool
+from sandbox_server.runtime import disk_pool, loop_disk
 from sandbox_server.runtime.bubblewrap import cgroups, host
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.state import StateFolder
@@ -41,6 +41,8 @@ async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Fi
     yield _disk(settings.state_folder())
     if makes_boxes and settings.checkpoints == "folder":
         yield await asyncio.to_thread(_copies, settings)
+    if makes_boxes:
+        yield await asyncio.to_thread(_volumes, settings)
     answers = False
     async for finding in _docker(settings, wants):
         answers = answers or finding.state is State.OK
@@ -105,6 +107,17 @@ def _copies(settings: Settings) -> Finding:
     told = f"checkpoints are taken file by file: {why}"
     fix = "run the server as root, with xfsprogs installed"
     return Finding(name=name, state=State.OPTIONAL, told=told, fix=fix)
+
+
+def _volumes(settings: Settings) -> Finding:
+    name = "volumes"
+    folder = settings.state_folder()
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not (why := loop_disk.obstacle(there)):
+        told = "each has a disk of its own, whose size is enforced"
+        return Finding(name=name, state=State.OK, told=told)
+    fix = "run the server as root, with e2fsprogs installed"
+    return Finding(name=name, state=State.OPTIONAL, told=f"there are none: {why}", fix=fix)
 
 
 async def _docker(settings: Settings, wants: Collection[str]) -> AsyncGenerator[Finding]:

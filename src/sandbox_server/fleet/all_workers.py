@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import structlog
@@ -37,6 +37,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.checkpoints.manifest import not_found
+from sandbox_server.fleet.all_volumes import AllVolumes
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Router
 from sandbox_server.fleet.workers import Presence, Worker
@@ -59,6 +60,7 @@ class AllWorkers:
         self._directory = directory
         self._router = router
         self._history = history
+        self.volumes = AllVolumes(directory, router, self._of_all)
         self.handlers: Handlers = {
             op.SESSIONS: self._sessions,
             op.REGISTRY: self._registry,
@@ -69,6 +71,7 @@ class AllWorkers:
             op.CHECKPOINTS: self._checkpoints,
             op.GET_CHECKPOINT: self._get_checkpoint,
             op.DELETE_CHECKPOINT: self._delete_checkpoint,
+            **self.volumes.handlers,
         }
 
     async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
@@ -174,6 +177,10 @@ class AllWorkers:
         if not found:
             raise not_found(checkpoint_id)
         return frozenset(found)
+
+    async def having(self, tenant: str, volumes: Sequence[str]) -> frozenset[str] | None:
+        """The workers that have these volumes; None for any. See AllVolumes."""
+        return await self.volumes.having(tenant, volumes)
 
     async def _has(self, worker: Worker, tenant: str, asked: CheckpointTarget) -> bool | None:
         """Whether a worker has a checkpoint; None if it does not answer."""

@@ -51,6 +51,10 @@ class Directory:
             return Location(record, None, await self._index.presence(record.worker))
         return Location(record, worker, worker.presence(grace_s=self._grace_s))
 
+    async def with_asked(self, record: Record) -> Record:
+        """The record with what its session was asked for."""
+        return await self._index.with_asked(record)
+
     async def workers(self) -> list[Worker]:
         """Every worker of the fleet, serving or not."""
         found = await self._index.workers()

@@ -30,7 +30,7 @@ from sandbox_sdk.protocol.providers import no_provider
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.fleet.directory import Directory, Location
 from sandbox_server.fleet.workers import Presence, Worker, place
-from sandbox_server.sessions.registry import Status, error_for
+from sandbox_server.sessions.registry import Record, Status, error_for
 from sandbox_server.tasks import TaskSet
 
 _KNOWN = 10_000
@@ -66,6 +66,8 @@ class Attempt:
     """The one that a new session asks for."""
     only: frozenset[str] | None = None
     """The workers that can make the session; None: any."""
+    as_before: bool = True
+    """Whether a new session of a thread has what the one before had, its volumes too."""
     near: str | None = None
     """The worker that had the thread's last session: what it has kept of it may be there."""
     full: set[str] = field(default_factory=set)
@@ -268,7 +270,16 @@ class Router:
             assert attempt.target is not None
             raise error_for(where.record, attempt.target)
         attempt.near = None if where.record is None else where.record.worker
+        if attempt.as_before and (bound := await self.bound_to(where.record)):
+            attempt.only = frozenset({bound})
         return await self._place(attempt)
+
+    async def bound_to(self, before: Record | None) -> str | None:
+        """The worker that has the volumes of a thread's last session, if it had any."""
+        if before is None or before.status == Status.CLEANED:
+            return None
+        asked = (await self._directory.with_asked(before)).asked
+        return before.worker if asked.get("volumes") else None
 
     async def _locate(self, attempt: Attempt) -> Location:
         target = attempt.target
@@ -313,6 +324,12 @@ class Router:
             raise Capacity(
                 f"at capacity: none of {here} workers takes new threads; retry in 5 s",
                 retry_after_s=5,
+            )
+        if attempt.only is not None:
+            raise RuntimeUnavailable(
+                f"worker {', '.join(sorted(attempt.only))} has what the session begins with, and is"
+                " not serving; retry in 2 s",
+                retry_after_s=2,
             )
         raise RuntimeUnavailable(
             f"none of the {len(workers)} registered workers is serving; start one, or retry in 2 s",

@@ -8,10 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import TypeVar
 
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import (
-    RuntimeUnavailable,
-    SandboxError,
-)
+from sandbox_sdk.protocol.errors import Conflict, RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.events import (
     AnyEvent,
     CodeErrorEvent,
@@ -49,6 +46,7 @@ from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Attempt, Router
 from sandbox_server.fleet.workers import Presence, Worker
 from sandbox_server.forking import fork
+from sandbox_server.sessions.registry import Record
 from sandbox_server.storage.history import History
 
 _HELD_S = 5.0
@@ -72,7 +70,7 @@ class RoutedTenants(Tenants):
         history: History | None = None,
     ) -> None:
         self.all = AllWorkers(directory, router, history)
-        self._directory = directory
+        self.directory = directory
         self._router = router
         self._id = coordinator_id
         self._began = time.monotonic()
@@ -86,10 +84,10 @@ class RoutedTenants(Tenants):
     async def health(self) -> Health:
         """Unhealthy if no worker serves, degraded if some do not."""
         try:
-            workers, registry = await self._directory.workers(), "ok"
+            workers, registry = await self.directory.workers(), "ok"
         except RuntimeUnavailable as exc:
             workers, registry = [], exc.message
-        presence = {worker.id: self._directory.presence(worker) for worker in workers}
+        presence = {worker.id: self.directory.presence(worker) for worker in workers}
         here = [worker for worker in workers if presence[worker.id] == Presence.HERE]
         states = {
             worker.id: worker.phase.value if worker in here else presence[worker.id].value
@@ -98,7 +96,7 @@ class RoutedTenants(Tenants):
         checks = {"registry": registry}
         for name, state in states.items():
             checks[f"worker {name}"] = "ok" if state == "serving" else state
-        missing = self._directory.missing(workers)
+        missing = self.directory.missing(workers)
         checks |= {f"worker at {url}": "not registered" for url in missing}
         if not any(worker.room for worker in here):
             checks["capacity"] = "full"
@@ -138,8 +136,8 @@ class RoutedSandboxes(Sandboxes):
             return await fork(self, asked)  # type: ignore[return-value]
         repeatable = operation.repeatable(asked)
         attempt = self._attempt(asked, creates=operation.creates, repeatable=repeatable)
-        if isinstance(asked, CreateSessionRequest | RestoreRequest) and asked.checkpoint_id:
-            attempt.only = await self._fleet.all.keepers(self._tenant, asked.checkpoint_id)
+        if isinstance(asked, CreateSessionRequest | RestoreRequest):
+            attempt.only = await self._able(asked)
         answer = await self._router.route(
             attempt, lambda worker, target: worker.call(operation, _aimed(asked, target))
         )
@@ -147,16 +145,42 @@ class RoutedSandboxes(Sandboxes):
             return answer.model_copy(update={"replayed": False})  # type: ignore[return-value]
         return answer
 
+    async def _able(self, asked: CreateSessionRequest | RestoreRequest) -> frozenset[str] | None:
+        """The workers that have the checkpoint and the volumes of a new session; None: any. Raises
+        Conflict if none has both."""
+        everywhere, having = self._fleet.all, None
+        if isinstance(asked, RestoreRequest):
+            bound = await self._router.bound_to(await self._last(asked.thread_id))
+            having = None if bound is None else frozenset({bound})
+        elif asked.volumes:
+            names = [each.name for each in asked.volumes]
+            having = await everywhere.having(self._tenant, names)
+        if not asked.checkpoint_id:
+            return having
+        keepers = await everywhere.keepers(self._tenant, asked.checkpoint_id)
+        if keepers is None or having is None:
+            return keepers if having is None else having
+        if not keepers & having:
+            raise Conflict("the checkpoint and the volumes are on different workers")
+        return keepers & having
+
+    async def _last(self, thread_id: str) -> Record | None:
+        return (
+            await self._fleet.directory.locate(self._tenant, Target(thread_id=thread_id))
+        ).record
+
     def _attempt(
         self, request: Request, *, creates: bool = False, repeatable: bool = True
     ) -> Attempt:
-        return self._router.attempt(
+        attempt = self._router.attempt(
             self._tenant,
             _target(request),
             creates=creates,
             repeatable=repeatable,
             provider=request.provider if isinstance(request, CreateSessionRequest) else None,
         )
+        attempt.as_before = not isinstance(request, CreateSessionRequest)
+        return attempt
 
     async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         """The events of one command, resumed over reconnects and restarts of the worker."""

@@ -36,7 +36,7 @@ _POOL = {"pool_size": 1, "min_pool_size": 0, "max_pool_size": 2}
 """Smaller than a server's: most programs use one or two sandboxes."""
 _ANY = {"host", "port", "processes", "worker_id", "api_keys", "insecure", "drain_timeout",
         "destroy_on_exit", "log_format", "log_level", "artifact_quota", "artifact_retention",
-        "checkpoint_quota", "checkpoint_retention", "undo_quota",
+        "checkpoint_quota", "checkpoint_retention", "undo_quota", "volume_size", "volume_quota",
         "history_retention", "history_sessions", "history_commands", *_POOL}  # fmt: skip
 """Settings that do not affect boxes: programs that differ only in these share sandboxes."""
 

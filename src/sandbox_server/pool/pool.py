@@ -12,7 +12,7 @@ import hashlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
@@ -25,7 +25,7 @@ from sandbox_server.pool.backoff import Health
 from sandbox_server.pool.plan import PoolSettings, plan
 from sandbox_server.pool.warm import Ready, WarmBox, let_go, make
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, DiskImage, Limits, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime
 from sandbox_server.tasks import TaskSet, stop
 
 CLOSE_ANSWER_S = 1.0
@@ -144,12 +144,13 @@ class Pool:
         *,
         limits: Limits | None = None,
         disk: DiskImage | None = None,
+        volumes: Sequence[BoxVolume] = (),
     ) -> WarmBox:
         """An unused box that has stored `state`; the caller owns it from now on.
 
         Takes the oldest warm box, or waits for a new one if there is none. A box with other limits
-        than the pool's, or with a disk to begin with, is made now. Raises Capacity if the machine
-        is full and RuntimeUnavailable if no box can be started.
+        than the pool's, with a disk to begin with or with volumes is made now. Raises Capacity if
+        the machine is full and RuntimeUnavailable if no box can be started.
         """
         self._require_open()
         room, after_s = self._room(), self._settings.retry_after_s
@@ -163,7 +164,12 @@ class Pool:
         self._idle_since = self._clock()
         self._claims.append(self._idle_since)
         try:
-            special = replace(self._spec, limits=limits or self._spec.limits, disk=disk)
+            special = replace(
+                self._spec,
+                limits=limits or self._spec.limits,
+                disk=disk,
+                volumes=tuple(volumes),
+            )
             if special != self._spec:
                 warm = await self._claim_special(special, state)
             else:

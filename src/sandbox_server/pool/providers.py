@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.pool.source import Environments, PooledBoxes
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, DiskImage, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Runtime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,12 @@ class ProviderBoxes:
         limits: LimitValues,
         state: Mapping[str, Any],
         disk: DiskImage | None = None,
+        volumes: Sequence[BoxVolume] = (),
     ) -> tuple[Box, BoxAgent]:
-        return await self.sources[provider].claim(environment, limits, state, disk)
+        return await self.sources[provider].claim(environment, limits, state, disk, volumes)
+
+    async def no_volumes(self, provider: str) -> str:
+        return await self.sources[provider].no_volumes()
 
     def checks(self) -> dict[str, str]:
         """By what is looked at, `ok` or why boxes cannot be started now: the default provider as

@@ -14,7 +14,7 @@ from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import BoxNotes, Pool
 from sandbox_server.pool.warm import Ready
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, DiskImage, Limits, Runtime
+from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime
 from sandbox_server.tasks import stop
 
 _FOLLOW_S = 1.0
@@ -156,17 +156,23 @@ class PooledBoxes:
         limits: LimitValues,
         state: Mapping[str, Any],
         disk: DiskImage | None = None,
+        volumes: Sequence[BoxVolume] = (),
     ) -> tuple[Box, BoxAgent]:
         """A box for a new session: a warm one, or a new one for another environment or limits, or
-        that begins with a disk."""
+        that begins with a disk or has volumes."""
         pool = self._pool
         if environment is not None:
             await self._follow()
             if environment not in self._pools:
                 raise self._unknown(environment)
             _, pool = self._pools[environment]
-        made = await pool.claim(state, limits=_box_limits(self._spec.limits, limits), disk=disk)
+        given = _box_limits(self._spec.limits, limits)
+        made = await pool.claim(state, limits=given, disk=disk, volumes=volumes)
         return made.box, made.agent
+
+    async def no_volumes(self) -> str:
+        """Why boxes cannot have volumes; empty if they can."""
+        return await self._runtime.no_volumes()
 
     def _unknown(self, environment: str | None) -> InvalidRequest:
         known = ", ".join(sorted(self._pools))

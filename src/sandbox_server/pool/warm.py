@@ -11,7 +11,12 @@ from typing import Any
 
 import structlog
 
-from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, Unavailable
+from sandbox_sdk.protocol.errors import (
+    InvalidRequest,
+    RuntimeUnavailable,
+    SandboxError,
+    Unavailable,
+)
 from sandbox_server.pool.backoff import backoff
 from sandbox_server.pool.preparing import prepare
 from sandbox_server.runtime.agent import BoxAgent, Fenced
@@ -120,6 +125,7 @@ async def _started(
     discard: Callable[[WarmBox], None],
     within_s: float,
 ) -> WarmBox:
+    box: Box | None = None
     try:
         async with slots, asyncio.timeout(within_s):
             box = await runtime.create(spec)
@@ -138,6 +144,8 @@ async def _started(
             f"a new box was not ready within {within_s:g} s; try again"
         ) from exc
     except SandboxError as exc:
+        if box is None and isinstance(exc, InvalidRequest):
+            raise  # There can be no such box.
         raise RuntimeUnavailable(f"a new box did not answer ({exc}); try again") from exc
 
 

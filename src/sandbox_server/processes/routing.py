@@ -14,8 +14,11 @@ from sandbox_sdk.protocol.errors import Misdirected, SandboxError
 from sandbox_sdk.protocol.models import (
     ArtifactTarget,
     DownloadRequest,
+    EmptyRequest,
     Health,
     Target,
+    Volume,
+    VolumeList,
     WorkerHealth,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
@@ -28,7 +31,7 @@ from sandbox_server.fleet.router import Attempt, Router, WorkerClient
 from sandbox_server.fleet.routing import RoutedSandboxes, RoutedTenants
 from sandbox_server.fleet.workers import Presence, Worker
 from sandbox_server.service import SandboxService
-from sandbox_server.sessions.registry import Status
+from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.share import Share
 from sandbox_server.sessions.sqlite import SqliteRegistry
 
@@ -36,7 +39,14 @@ _HEALTH_S = 2.0
 """Timeout for a process to tell how it is doing."""
 _SHARED = ("artifacts", "platform")
 """Tags of operations on what all processes store together: each can answer for all."""
-_OF_FILES = (op.REGISTRY, op.CHECKPOINTS, op.GET_CHECKPOINT, op.DELETE_CHECKPOINT)
+_OF_FILES = (
+    op.REGISTRY,
+    op.CHECKPOINTS,
+    op.GET_CHECKPOINT,
+    op.DELETE_CHECKPOINT,
+    op.CREATE_VOLUME,
+    op.DELETE_VOLUME,
+)
 """Others of what all processes have together."""
 _WRITTEN_LATER = (op.STORED_SESSIONS, op.STORED_SESSION)
 """Of what each process writes a moment after it happened."""
@@ -64,6 +74,9 @@ class Processes(Directory):
         if record is None or record.status != Status.LIVE:
             return Location(record)
         return Location(record, self.all[self.share.process_of(record.worker)], Presence.HERE)
+
+    async def with_asked(self, record: Record) -> Record:
+        return record
 
     async def workers(self) -> list[Worker]:
         return self.all
@@ -94,8 +107,30 @@ class ProcessRouter(Router):
 
 
 class _AllProcesses(AllWorkers):
+    def __init__(self, processes: Processes, router: ProcessRouter) -> None:
+        super().__init__(processes, router)
+        self._name = processes.share.name
+        self.handlers = {**self.handlers, op.VOLUMES: self._volumes}
+
+    async def _volumes(self, tenant: str, _request: EmptyRequest) -> VolumeList:
+        """Each process lists all of them, and knows which of its own threads have them."""
+        found, silent = await self._of_all(tenant, lambda process: process.volumes())
+        by_name: dict[str, list[Volume]] = {}
+        for volume in (volume for each in found for volume in each.volumes):
+            by_name.setdefault(volume.name, []).append(volume)
+        merged = []
+        for _, same in sorted(by_name.items()):
+            uses = sorted((u for each in same for u in each.mounted_by), key=lambda u: u.thread_id)
+            merged.append(same[0].model_copy(update={"worker": self._name, "mounted_by": uses}))
+        quota = max((each.quota for each in found), default=0)
+        return VolumeList(volumes=merged, quota=quota, unreachable=silent)
+
     async def keepers(self, tenant: str, checkpoint_id: str) -> frozenset[str] | None:  # noqa: ARG002
         """Any: they have one store together."""
+        return None
+
+    async def having(self, tenant: str, volumes: Sequence[str]) -> frozenset[str] | None:  # noqa: ARG002
+        """Any: they have one folder of volumes together."""
         return None
 
 

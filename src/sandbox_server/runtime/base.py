@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_sdk.protocol.models import USER
+from sandbox_sdk.protocol.models import USER, WORKSPACE
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.disk_copies import DiskUse
@@ -80,6 +80,28 @@ class DiskImage:
     """The uid that its files have."""
 
 
+VOLUME_OWNER = 1000
+"""The uid of the files on a volume's disk: that of docker boxes. Others show them as their own."""
+VOLUME_OPTIONS = "discard,noinit_itable"
+"""Of its mount. Unlike the disk of a box it survives a crash of the machine, so it has barriers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxVolume:
+    """A folder of a box that outlives it, directly in /workspace."""
+
+    name: str
+    """Of the folder."""
+    device: str
+    """A block device with ext4, open until the box has mounted it."""
+    size: int
+    read_only: bool = False
+
+    @property
+    def path(self) -> str:
+        return f"{WORKSPACE}/{self.name}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class BoxSpec:
     """What to create. `owner` is the worker that the box belongs to; boxes() finds it by that."""
@@ -100,8 +122,15 @@ class BoxSpec:
     kernels: Kernels = field(default_factory=Kernels)
     disk: DiskImage | None = None
     """What /workspace begins as, where a runtime copies disks. It has the image's size."""
+    volumes: tuple[BoxVolume, ...] = ()
     deadman_s: float = 2100.0
     """The box ends itself if its owner has not contacted the warden for this long."""
+
+    @property
+    def file_bytes(self) -> int:
+        """RLIMIT_FSIZE: see Limits."""
+        largest = max((volume.size + (1 << 20) for volume in self.volumes), default=0)
+        return max(self.limits.file_bytes, largest)
 
 
 Tell = Callable[[str], None]
@@ -196,6 +225,10 @@ class Runtime(ABC):
         """Version and address of what makes the boxes. Raises RuntimeUnavailable if it does not
         answer."""
         return self.name
+
+    async def no_volumes(self) -> str:
+        """Why boxes cannot have volumes; empty if they can."""
+        return f"{self.name} boxes cannot have volumes; use docker or bubblewrap"
 
     # Environments: a runtime whose boxes cannot have packages implements none of these.
 

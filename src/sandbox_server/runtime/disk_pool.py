@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import subprocess
@@ -18,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_server.private import private_folder
+from sandbox_server.private import one_at_a_time, private_folder
 from sandbox_server.runtime import disk_copies, loop_disk
-from sandbox_server.runtime.detached_mount import mounted
+from sandbox_server.runtime.fsmount import mounted_nowhere
 
 _SMALLEST = 512 << 20
 """mkfs.xfs makes nothing smaller than 300 MB."""
@@ -83,25 +82,15 @@ def _lacks_xfs() -> str:
 @contextlib.contextmanager
 def _mounted(file: Path) -> Iterator[Path]:
     """Raises OSError."""
-    with _one_at_a_time(file.with_suffix(".lock")):
+    with one_at_a_time(file.with_suffix(".lock")):
         if not file.exists():
             _make(file)
         with contextlib.ExitStack() as stack:
             with loop_disk.attached(file) as disk:
-                folder = stack.enter_context(mounted(disk.device, "xfs"))
+                folder = stack.enter_context(mounted_nowhere(disk.device, "xfs"))
             mount = stack.pop_all()
     with mount:
         yield folder
-
-
-@contextlib.contextmanager
-def _one_at_a_time(path: Path) -> Iterator[None]:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _make(file: Path) -> None:

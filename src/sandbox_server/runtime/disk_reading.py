@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from sandbox_server.runtime import loop_disk
-from sandbox_server.runtime.detached_mount import mounted
+from sandbox_server.runtime.fsmount import mounted_nowhere
 
 Change = Literal["made", "changed", "removed"]
 MOST_ENTRIES = 200_000
@@ -43,7 +43,7 @@ def opened(image: Path) -> Iterator[Path]:
     """The files on a copy of a disk. Only root may. Blocks for milliseconds. Raises OSError."""
     with contextlib.ExitStack() as stack:
         with loop_disk.attached_to_read(image) as disk:
-            folder = stack.enter_context(mounted(disk.device, "ext4", read_only=True))
+            folder = stack.enter_context(mounted_nowhere(disk.device, "ext4", ["ro"]))
         yield folder
 
 

@@ -16,10 +16,15 @@ import stat
 import struct
 import subprocess
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime import disk_copies
+from sandbox_server.runtime.fsmount import mount_nowhere
 
 _CONTROL = "/dev/loop-control"
 _LOOP_CONFIGURE = 0x4C0A
@@ -27,6 +32,8 @@ _LOOP_GET_STATUS64 = 0x4C05
 _INFO_BYTES = 232
 _LOOP_CTL_GET_FREE = 0x4C82
 _FLAG_READ_ONLY, _FLAG_AUTOCLEAR = 1, 4
+_INFO_FLAGS, _INFO_LABEL, LABEL_BYTES = 52, 56, 63
+"""Where struct loop_info64 has its flags and its label, and the bytes that fit into that."""
 _CONFIG = struct.Struct("=II 5Q 4I 64s 64s 32s 2Q 8Q")
 """struct loop_config: fd, block size, struct loop_info64, reserved."""
 _FREE_S = 10.0
@@ -38,7 +45,19 @@ MOUNT_OPTIONS = "nosuid,nodev,noatime,nobarrier,discard,noinit_itable"
 """A box does not survive a crash of its machine, so writes need not reach the real disk (nobarrier)
 and inode tables are not zeroed in the background. discard returns deleted blocks to the host."""
 
+MOUNT_FLAGS = frozenset({"nosuid", "nodev", "noatime"})
+"""Those of them that mount(2) takes as flags."""
+
 _BLOCK = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopUse:
+    """The loop device that a file has."""
+
+    device: str
+    label: str
+    read_only: bool
 
 
 class LoopDisk:
@@ -108,45 +127,61 @@ def attached_to_read(file: Path) -> LoopDisk:
     """A new loop device that cannot be written to. Raises OSError."""
     backing = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return _attach(backing, "sandbox-read", flags=_FLAG_READ_ONLY)
+        return _attach(backing, "sandbox-read", read_only=True)
     finally:
         os.close(backing)
 
 
-def attached(file: Path) -> LoopDisk:
+def attached(file: Path, *, label: str = "sandbox-pool", read_only: bool = False) -> LoopDisk:
     """The loop device of a file: the one that it has, or a new one. Raises OSError."""
-    backing = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    backing = os.open(file, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
     try:
         wanted = os.fstat(backing)
-        for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-            device = _device_node(int(path.parts[3].removeprefix("loop")))
-            if _backs(device, wanted) and (fd := _opened(device, wanted)) is not None:
-                return LoopDisk(device, fd)
-        return _attach(backing, "sandbox-pool")
+        if (use := _use_of(wanted)) is not None:
+            fd = os.open(use.device, os.O_RDONLY | os.O_CLOEXEC)
+            if _info(fd, wanted) is not None:  # It must not have changed meanwhile.
+                return LoopDisk(use.device, fd)
+            os.close(fd)
+        return _attach(backing, label, read_only=read_only)
     finally:
         os.close(backing)
 
 
-def _opened(device: str, wanted: os.stat_result) -> int | None:
-    """Open a device that must not change meanwhile."""
-    fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-    if _backs(fd, wanted):
-        return fd
-    os.close(fd)
+def use_of(file: Path) -> LoopUse | None:
+    """The loop device of a file; None if nobody uses the file as a disk. Raises OSError."""
+    return _use_of(file.stat())
+
+
+def _use_of(wanted: os.stat_result) -> LoopUse | None:
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        device = _device_node(int(path.parts[3].removeprefix("loop")))
+        try:
+            fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            continue  # Released meanwhile.
+        try:
+            info = _info(fd, wanted)
+        finally:
+            os.close(fd)
+        if info is not None:
+            (flags,) = struct.unpack_from("=I", info, _INFO_FLAGS)
+            label = info[_INFO_LABEL : _INFO_LABEL + LABEL_BYTES].partition(b"\0")[0]
+            return LoopUse(
+                device=device,
+                label=label.decode("utf-8", "replace"),
+                read_only=bool(flags & _FLAG_READ_ONLY),
+            )
     return None
 
 
-def _backs(device: str | int, wanted: os.stat_result) -> bool:
-    """Whether a file is behind a loop device."""
-    fd = device if isinstance(device, int) else os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+def _info(fd: int, wanted: os.stat_result) -> bytes | None:
+    """The struct loop_info64 of a device; None if another file is behind it, or none."""
     try:
         info = fcntl.ioctl(fd, _LOOP_GET_STATUS64, bytes(_INFO_BYTES))
-        return struct.unpack_from("=QQ", info)[:2] == (_encoded(wanted.st_dev), wanted.st_ino)
     except OSError:
-        return False
-    finally:
-        if isinstance(device, str):
-            os.close(fd)
+        return None
+    same = struct.unpack_from("=QQ", info)[:2] == (_encoded(wanted.st_dev), wanted.st_ino)
+    return info if same else None
 
 
 def _encoded(device: int) -> int:
@@ -195,11 +230,10 @@ def _extents(file: int) -> list[tuple[int, bytes]]:
         found.append((start, os.pread(file, end - start, start)))
 
 
-def _attach(backing: int, label: str, *, flags: int = 0) -> LoopDisk:
-    flags |= _FLAG_AUTOCLEAR
-    config = _CONFIG.pack(
-        backing, 0, *[0] * 5, 0, 0, 0, flags, label.encode()[:63], b"", b"", *[0] * 10
-    )
+def _attach(backing: int, label: str, *, read_only: bool = False) -> LoopDisk:
+    flags = _FLAG_AUTOCLEAR | (_FLAG_READ_ONLY if read_only else 0)
+    name = label.encode()[:LABEL_BYTES]
+    config = _CONFIG.pack(backing, 0, *[0] * 5, 0, 0, 0, flags, name, b"", b"", *[0] * 10)
     control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
     try:
         deadline, pause_s = time.monotonic() + _FREE_S, 0.001
@@ -229,6 +263,25 @@ def _configure(number: int, config: bytes) -> LoopDisk:
         os.close(fd)
         raise
     return LoopDisk(device, fd)
+
+
+def make_folders(device: str, names: Iterable[str], *, owner: int) -> None:
+    """Have folders at the top of a disk that is not mounted yet, for volumes. Raises OSError, and
+    InvalidRequest for what is there and is no folder: a mount would follow a link."""
+    options = [each for each in MOUNT_OPTIONS.split(",") if each not in MOUNT_FLAGS]
+    top = mount_nowhere(device, "ext4", options)
+    try:
+        for name in names:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=top)
+                os.chown(name, owner, owner, dir_fd=top)
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
+                raise InvalidRequest(
+                    f"no volume can be at {WORKSPACE}/{name}: it is a file or a link in what the"
+                    " session begins with"
+                )
+    finally:
+        os.close(top)
 
 
 def _device_node(number: int) -> str:

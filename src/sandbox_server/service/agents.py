@@ -52,6 +52,7 @@ def session_options(
         made_for=None if agent is None else registry.for_session(agent, environment),
         policy=next((each.policy for each in sources if each.policy), None),
         asked=request.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_KEPT),
+        volumes=request.volumes,
     )
 
 

@@ -17,6 +17,7 @@ from sandbox_server.service.agents import agent_info
 from sandbox_server.service.hints import TAIL
 from sandbox_server.service.stored import Collected
 from sandbox_server.sessions.live import LiveSession
+from sandbox_server.sessions.volumes import volumes_of
 
 LOOKBACK = 64 * 1024
 _FIRST = datetime.min.replace(tzinfo=UTC).timestamp()
@@ -200,8 +201,18 @@ def session_answer(
     limits = facts.limits_of(session)
     agent = session.made_for and agent_info(session.made_for, limits)
     return models.Session(
-        **fields, sandbox_id=session.box.id, status=status, limits=limits, agent=agent
+        **fields,
+        sandbox_id=session.box.id,
+        status=status,
+        limits=limits,
+        agent=agent,
+        volumes=mounted(session),
     )
+
+
+def mounted(session: LiveSession) -> list[models.MountedVolume]:
+    """Its volumes."""
+    return [models.MountedVolume(**each.model_dump()) for each in volumes_of(session.record)]
 
 
 def session_info(

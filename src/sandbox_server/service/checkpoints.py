@@ -38,7 +38,7 @@ from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 from sandbox_server.sessions.registry import Status
 
-_KEPT = ("persist", "checkpoint_every", "history")
+_KEPT = ("persist", "checkpoint_every", "history", "volumes")
 """What a thread keeps when it goes back."""
 _NOT_COPIED = (*_KEPT, "checkpoint_id")
 """Of what a checkpoint's session was made with: not what one from here has."""

@@ -34,8 +34,10 @@ from sandbox_server.service.history import HistoryHandlers
 from sandbox_server.service.sessions import SessionHandlers
 from sandbox_server.service.stored import StoredHandlers
 from sandbox_server.service.tools import ToolHandlers
+from sandbox_server.service.volumes import VolumeHandlers
 from sandbox_server.sessions.table import AsBefore, SessionTable
 from sandbox_server.storage.storage import Storage
+from sandbox_server.volumes.volumes import Volumes
 
 
 class SandboxService(Tenants):
@@ -52,9 +54,10 @@ class SandboxService(Tenants):
         registry: LiveRegistry | None = None,
         kernels_of: KernelsOf = lambda _environment: Kernels(),
         storage: Storage | None = None,
+        volumes: Volumes | None = None,
     ) -> None:
         """name_of: the name of an environment as it is declared, for one in another case.
-        registry: by default the built-in one."""
+        registry: by default the built-in one. volumes: those of the table's sessions."""
         access = SessionAccess(table, self._as_before)
         gate = gate or Gate.default()
         self.facts = facts
@@ -78,6 +81,7 @@ class SandboxService(Tenants):
             **self.code.handlers,
             **self.files.handlers,
             **self.stored.handlers,
+            **VolumeHandlers(table, facts, volumes).handlers,
         }
 
     def _as_before(self, tenant: str) -> AsBefore:

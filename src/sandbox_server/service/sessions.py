@@ -90,4 +90,5 @@ class SessionHandlers:
             provider=session.provider or None,
             limits=dict(session.limits or {}),
             agent=session.made_for.name if session.made_for else None,
+            volumes=answers.mounted(session),
         )

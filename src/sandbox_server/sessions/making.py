@@ -7,23 +7,25 @@ import contextlib
 import shlex
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
-from sandbox_sdk.protocol.models import WORKSPACE, LimitValues
+from sandbox_sdk.protocol.models import WORKSPACE, LimitValues, VolumeMount
 from sandbox_server.checkpoints.checkpoints import PAUSE_S
 from sandbox_server.checkpoints.manifest import DiskCopy
 from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, DiskImage
+from sandbox_server.runtime.base import Box, BoxVolume, DiskImage
 from sandbox_server.sessions.keeping import Origin, rules_from
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.live import Key, LiveSession, digest, kept_of, state_of
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.rules import SessionRules, SessionTerms
+from sandbox_server.sessions.volumes import volumes_of
+from sandbox_server.volumes.volumes import Volumes
 
 
 class BoxSource(Protocol):
@@ -36,9 +38,13 @@ class BoxSource(Protocol):
         limits: LimitValues,
         state: Mapping[str, Any],
         disk: DiskImage | None = None,
+        volumes: Sequence[BoxVolume] = (),
     ) -> tuple[Box, BoxAgent]:
         """An unused box whose warden has stored this state. disk: what its /workspace begins as.
         Raises Capacity."""
+
+    async def no_volumes(self, provider: str) -> str:
+        """Why boxes of a provider cannot have volumes; empty if they can."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +63,7 @@ class SessionOptions:
     """The request that they come from, without what may be secret."""
     origin: Origin | None = None
     cwd: str = WORKSPACE
+    volumes: Sequence[VolumeMount] = ()
 
     def recorded(self) -> Mapping[str, Any]:
         """What is remembered of them: also the checkpoint that a session began with."""
@@ -76,6 +83,7 @@ class SessionOptions:
             and self.origin.checkpoint_id != session.began_with,
             "persist": rules_from(self.asked).persist and not session.keep.persist,
             "history": rules_from(self.asked).history and not session.keep.history,
+            "volumes": bool(self.volumes) and [*self.volumes] != volumes_of(session.record),
         }
         has = cast("dict[str, float]", session.limits or {})
         differ |= {f"limits.{name}": has.get(name) != value for name, value in self.limits.items()}
@@ -90,8 +98,15 @@ class SessionMaker:
     """Makes sessions with their boxes, and destroys the boxes afterwards."""
 
     def __init__(
-        self, source: BoxSource, lease: Lease, ledger: Ledger, rules: SessionRules
+        self,
+        source: BoxSource,
+        lease: Lease,
+        ledger: Ledger,
+        rules: SessionRules,
+        volumes: Volumes | None = None,
     ) -> None:
+        """volumes: without, no session has any."""
+        self._volumes = volumes
         self._source = source
         self._lease = lease
         self._ledger = ledger
@@ -133,9 +148,10 @@ class SessionMaker:
         )
         origin = options.origin
         image = None if origin is None else origin.image_for(terms.provider, terms.limits["disk"])
-        box, agent = await self._source.claim(
-            terms.provider, options.environment, terms.limits, state, image
-        )
+        async with self._attached(key, options, terms.provider) as volumes:
+            box, agent = await self._source.claim(
+                terms.provider, options.environment, terms.limits, state, image, volumes
+            )
         try:
             checkpoint_id = None if origin is None else origin.checkpoint_id
             if kept := kept_of(options.made_for, options.policy, checkpoint_id):
@@ -171,6 +187,22 @@ class SessionMaker:
             changed=origin is None or origin.resumed is None,
             resumed=None if origin is None else origin.resumed,
         )
+
+    @contextlib.asynccontextmanager
+    async def _attached(
+        self, key: Key, options: SessionOptions, provider: str
+    ) -> AsyncIterator[Sequence[BoxVolume]]:
+        """The volumes of a new box, held until it has them. Raises InvalidRequest, Conflict,
+        DiskFull, VolumeNotFound."""
+        if not options.volumes:
+            yield ()
+            return
+        if self._volumes is None:
+            raise InvalidRequest("this server has no volumes")
+        if why := await self._source.no_volumes(provider):
+            raise InvalidRequest(f"{provider} boxes cannot have volumes here: {why}")
+        async with self._volumes.attached(*key, options.volumes) as attached:
+            yield attached
 
     async def _copy_workspace(
         self, origin: Origin, disk: DiskCopy, terms: SessionTerms, agent: BoxAgent

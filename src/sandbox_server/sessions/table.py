@@ -26,6 +26,7 @@ from sandbox_server.sessions.notes import SessionNotes
 from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.reporter import BATCH, Reporter
+from sandbox_server.sessions.volumes import require_free
 
 log = structlog.get_logger()
 
@@ -286,6 +287,7 @@ class SessionTable:
         options = wanted if isinstance(wanted, SessionOptions) else wanted(before)
         if before is not None and options.origin is None:
             options = replace(options, origin=await self.keeper.resume(before))
+        await require_free(self.sessions(), key, options.volumes)
         terms = self._maker.terms(options)
         with self._making(terms.limits["memory"]):
             session = await self._maker.make(key, options, terms, before)

@@ -231,6 +231,14 @@ class DeclaredSettings(BaseSettings):
         unit="size",
         gt=0,
     )
+    volume_size: Size = _stored(
+        1 << 30,
+        "The size of a volume whose maker does not say.",
+        unit="size",
+    )
+    volume_quota: Size = _stored(
+        10 << 30, "What the sizes of one tenant's volumes may come to.", unit="size"
+    )
     disk_pool: bool = _stored(
         True,
         "Whether the server may make a file with XFS in the state folder, for disks of boxes that"

@@ -12,3 +12,4 @@ from sandbox_sdk.protocol.models.platform import *  # noqa: F403
 from sandbox_sdk.protocol.models.registry import *  # noqa: F403
 from sandbox_sdk.protocol.models.sessions import *  # noqa: F403
 from sandbox_sdk.protocol.models.undo import *  # noqa: F403
+from sandbox_sdk.protocol.models.volumes import *  # noqa: F403

@@ -19,6 +19,12 @@ from sandbox_sdk.protocol.models.base import (
 )
 from sandbox_sdk.protocol.models.limits import MAX_IDLE_TIMEOUT_S, LimitValues, SessionLimits
 from sandbox_sdk.protocol.models.registry import AgentInfo
+from sandbox_sdk.protocol.models.volumes import (
+    MAX_VOLUMES,
+    MountedVolume,
+    VolumeMount,
+    check_mounts,
+)
 from sandbox_sdk.units import seconds
 
 MIN_EVERY_S = 1.0
@@ -75,6 +81,12 @@ class CreateSessionRequest(Request):
         description="Keep a point before every command, so that `undo` can go back to it. Only "
         "where the disk of a box can be copied in a moment.",
     )
+    volumes: list[VolumeMount] = Field(
+        default_factory=list,
+        max_length=MAX_VOLUMES,
+        description="Folders that outlive the session. Not those of a checkpoint's thread: give "
+        "them again.",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -85,6 +97,7 @@ class CreateSessionRequest(Request):
                 " with the rest"
             )
         every_of(self.checkpoint_every)
+        check_mounts(self.volumes)
         return self
 
 
@@ -153,6 +166,9 @@ class Session(Model):
     expires_at: datetime
     limits: Limits
     agent: AgentInfo | None = Field(None, description="The agent that the session was made for.")
+    volumes: list[MountedVolume] = Field(
+        default_factory=list, description="Its folders that outlive it."
+    )
     not_applied: list[str] = Field(
         default_factory=list,
         description="Fields of this request that differ from what the live session was made with. "
@@ -216,6 +232,9 @@ class CleanupResult(Model):
         description="Of the session that has ended, in the form in which `create_session` takes "
         "them.",
     )
+    volumes: list[MountedVolume] = Field(
+        default_factory=list, description="Of the session that has ended."
+    )
 
 
 class WorkerHealth(Model):
@@ -247,6 +266,9 @@ class Health(Model):
     )
     checkpoints: str = Field(
         default="", description="Where checkpoints are kept, and in which way; empty if unknown."
+    )
+    volumes: str = Field(
+        default="", description="How volumes are kept, or why there are none; empty if unknown."
     )
     workers: list[WorkerHealth] = Field(
         default_factory=list,

@@ -111,6 +111,9 @@ def prepare(
         )
         held.callback(disk.close)
         device, handle = disk.device, disk.handle
+        if spec.volumes:
+            owner = spec.disk.owner if spec.disk is not None else uid or 0
+            loop_disk.make_folders(device, [each.name for each in spec.volumes], owner=owner)
     has = _box_gpus(use)
     plan = setup.plan(spec, box_id=folder.name, uid=uid, disk=device, gpus=has)
     plan = {**plan, "folder": str(folder), "claim": str(claim or "")}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sandbox_server.runtime.bubblewrap.plan import BarePlan, Plan
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
-_MS_NOSUID, _MS_NODEV, _MS_NOATIME = 2, 4, 1024
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
 _SIG_DFL = None
 _LAST_SIGNAL = 64
@@ -209,6 +209,18 @@ def stage(plan: Plan) -> None:
             _show_as(target, owner, os.getuid() if uid is None else uid)
         elif uid is not None:
             os.chown(target, uid, uid)
+        stage_volumes(plan, target)
+
+
+def stage_volumes(plan: Plan, workspace: str) -> None:
+    """bubblewrap binds the workspace with what is mounted in it. The folders are there."""
+    for device, name, read_only in plan["volumes"]:
+        target = os.path.join(workspace, name)
+        flags = _MS_NOSUID | _MS_NODEV | _MS_NOATIME | (_MS_RDONLY if read_only else 0)
+        mount(device, target, "ext4", flags, plan["volume_options"])
+        uid = os.getuid() if plan["uid"] is None else plan["uid"]
+        if uid != plan["volume_owner"]:
+            _show_as(target, plan["volume_owner"], uid)
 
 
 def _show_as(target: str, owner: int, uid: int) -> None:

@@ -36,6 +36,10 @@ class Plan(BarePlan):
     disk_options: str
     disk_owner: int | None
     """The uid that its files have, if not the box's own."""
+    volumes: list[tuple[str, str, bool]]
+    """(device, folder in the workspace, read-only)."""
+    volume_options: str
+    volume_owner: int
 
     bwrap: str
     options: list[str]

@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 
@@ -35,6 +34,7 @@ from sandbox_server.runtime.layers import Interpreter
 from sandbox_server.runtime.streams import ByteStream, SocketStream
 from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version
+from sandbox_server.tasks import uninterrupted
 from sandbox_warden import frames
 
 log = structlog.get_logger(__name__)
@@ -44,8 +44,6 @@ START_S = 20.0
 END_S = 30.0
 """How long a keeper may take to clean up before we do it ourselves: what a box has written and not
 yet sent to its disk can hold it up."""
-
-_Result = TypeVar("_Result")
 
 
 class BubblewrapBox(WardenBox):
@@ -79,7 +77,7 @@ class BubblewrapBox(WardenBox):
         record = self._record
         try:
             pid = await asyncio.to_thread(_first_process, record)
-            return await _uninterrupted(
+            return await uninterrupted(
                 lambda: disk_copies.copy_disk(
                     self._disks,
                     record.disk,
@@ -123,6 +121,10 @@ class BubblewrapRuntime(Runtime):
     @property
     def build(self) -> str:
         return warden_version()
+
+    async def no_volumes(self) -> str:
+        setup = await self._get_setup()
+        return "" if setup.has_disk else setup.no_disk or setup.no_namespace
 
     async def create(self, spec: BoxSpec) -> Box:
         """See Runtime. `spec.image` is ignored: boxes use the host's programs."""
@@ -178,7 +180,7 @@ class BubblewrapRuntime(Runtime):
         held: ExitStack,
         use: gpus.GpuUse | None,
     ) -> BubblewrapBox:
-        stderr = await _uninterrupted(
+        stderr = await uninterrupted(
             lambda: keeper.start(setup, self._state, spec, folder, held, use)
         )
         return await self._started(folder, stderr, ready=_answers(folder / "sock"))
@@ -193,7 +195,7 @@ class BubblewrapRuntime(Runtime):
         spare: BareBox | None,
         use: gpus.GpuUse | None,
     ) -> BubblewrapBox:
-        bare = await _uninterrupted(
+        bare = await uninterrupted(
             lambda: keeper.fork(setup, self._state, spec, folder, held, zygote, spare, use)
         )
         return await self._started(folder, bare.stderr, ready=bare.ready())
@@ -262,7 +264,7 @@ class BubblewrapRuntime(Runtime):
         record = Record.read(folder)
         if serves and record is not None:
             return self._box(record)
-        output = await _uninterrupted(lambda: keeper.read_startup_errors(stderr))
+        output = await uninterrupted(lambda: keeper.read_startup_errors(stderr))
         raise RuntimeUnavailable(f"box {folder.name} did not start: {host.explain(output)}")
 
     async def _undo(self, folder: Path) -> None:
@@ -291,19 +293,6 @@ def _first_process(record: Record) -> int:
     for child in record.monitor.children():
         return child.pid
     raise ProcessLookupError
-
-
-async def _uninterrupted(work: Callable[[], _Result]) -> _Result:
-    """Run blocking work in a thread. If cancelled, wait for its end first: a thread cannot be
-    stopped."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):  # Some callers cancel repeatedly.
-                await asyncio.wait([task])
-        raise
 
 
 async def _answers(path: Path) -> bool:

@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sandbox_server.runtime.base import BoxSpec, Enforcement, Limits
+from sandbox_server.runtime.base import (
+    VOLUME_OPTIONS,
+    VOLUME_OWNER,
+    BoxSpec,
+    Enforcement,
+    Limits,
+)
 from sandbox_server.runtime.bubblewrap import mounts
 from sandbox_server.runtime.bubblewrap.cgroups import Groups
 from sandbox_server.runtime.bubblewrap.host import Program
 from sandbox_server.runtime.bubblewrap.mounts import PERMS, PLACES, Layout, Python
 from sandbox_server.runtime.bubblewrap.plan import Plan
-from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
+from sandbox_server.runtime.loop_disk import MOUNT_FLAGS, MOUNT_OPTIONS
 from sandbox_server.runtime.warden.zipapp import warden_arguments
 
 Namespace = Literal["mount", "user", ""]
 
-_FLAGS = {"nosuid", "nodev", "noatime"}
-"""Mount options that mount(2) takes as flags; the launcher sets them."""
 _NO_GROUP = "no writable control group"
 
 
@@ -113,7 +117,7 @@ class Setup:
             "groups": groups.folders,
             "group_writes": groups.writes,
             "meters": groups.meters,
-            "rlimits": self._rlimits(spec.limits),
+            "rlimits": self._rlimits(spec),
             "uid": uid,
             "namespace": self.namespace,
             "stage": self.stage,
@@ -121,7 +125,10 @@ class Setup:
             "tmpfs": self._tmpfs(spec.limits, self.uid if uid is None else uid, disk),
             "disk": disk,
             "disk_owner": None if spec.disk is None else spec.disk.owner,
-            "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in _FLAGS),
+            "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in MOUNT_FLAGS),
+            "volumes": [(each.device, each.name, each.read_only) for each in spec.volumes],
+            "volume_options": VOLUME_OPTIONS,
+            "volume_owner": VOLUME_OWNER,
             "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
             "options": mounts.options(layout, {**gpus.env, **spec.env}),
             "command": mounts.command(layout, arguments, pids=self._nproc(spec)),
@@ -179,14 +186,14 @@ class Setup:
             if name != "workspace" or not disk
         }
 
-    def _rlimits(self, limits: Limits) -> dict[str, int]:
+    def _rlimits(self, spec: BoxSpec) -> dict[str, int]:
         rlimits = {
             "RLIMIT_CORE": 0,
-            "RLIMIT_NOFILE": limits.warden_files,
-            "RLIMIT_FSIZE": limits.file_bytes,
+            "RLIMIT_NOFILE": spec.limits.warden_files,
+            "RLIMIT_FSIZE": spec.file_bytes,
         }
         if "memory" not in self.groups.parents:
-            rlimits["RLIMIT_DATA"] = limits.memory_bytes
+            rlimits["RLIMIT_DATA"] = spec.limits.memory_bytes
         return rlimits
 
     def _nproc(self, spec: BoxSpec) -> int | None:

@@ -9,10 +9,18 @@ from importlib.resources import files
 from typing import Any
 
 from sandbox_sdk.protocol.models import WORKSPACE
-from sandbox_server.runtime.base import ENVIRONMENT, HOME, OFFLINE, BoxSpec, Limits
+from sandbox_server.runtime.base import (
+    ENVIRONMENT,
+    HOME,
+    OFFLINE,
+    VOLUME_OPTIONS,
+    BoxSpec,
+    BoxVolume,
+    Limits,
+)
 from sandbox_server.runtime.gpus import GpuUse
 from sandbox_server.runtime.hidden import masked_paths
-from sandbox_server.runtime.loop_disk import MOUNT_OPTIONS
+from sandbox_server.runtime.loop_disk import MOUNT_FLAGS, MOUNT_OPTIONS
 from sandbox_server.runtime.warden.zipapp import warden_arguments
 
 FOLDER = "/usr/lib/sandbox"
@@ -125,7 +133,7 @@ def _environment(spec: BoxSpec) -> dict[str, str]:
 def _host_config(spec: BoxSpec, image: BoxImage, device: str | None) -> dict[str, Any]:
     return {
         **_isolation(spec),
-        **_limits(spec.limits),
+        **_limits(spec),
         "Tmpfs": {**_sealed(image.volumes), **_tmpfs(spec.limits)},
         "Mounts": _mounts(spec, image, device),
         "AutoRemove": True,
@@ -144,7 +152,7 @@ def _is_unplugged(spec: BoxSpec, image: BoxImage) -> bool:
 
 
 def _mounts(spec: BoxSpec, image: BoxImage, device: str | None) -> list[dict[str, Any]]:
-    mounts = [_workspace(spec, device)]
+    mounts = [_workspace(spec, device), *(_volume(spec, each) for each in spec.volumes)]
     if _is_unplugged(spec, image):
         mounts.append(
             {"Type": "bind", "Source": image.hosts_file, "Target": "/etc/hosts", "ReadOnly": True}
@@ -173,7 +181,8 @@ def _isolation(spec: BoxSpec) -> dict[str, Any]:
     }
 
 
-def _limits(limits: Limits) -> dict[str, Any]:
+def _limits(spec: BoxSpec) -> dict[str, Any]:
+    limits = spec.limits
     return {
         "Memory": limits.memory_bytes,
         "MemorySwap": limits.memory_bytes,
@@ -183,7 +192,7 @@ def _limits(limits: Limits) -> dict[str, Any]:
         "Ulimits": [
             {"Name": "nofile", "Soft": limits.warden_files, "Hard": limits.warden_files},
             {"Name": "core", "Soft": 0, "Hard": 0},
-            {"Name": "fsize", "Soft": limits.file_bytes, "Hard": limits.file_bytes},
+            {"Name": "fsize", "Soft": spec.file_bytes, "Hard": spec.file_bytes},
         ],
     }
 
@@ -208,6 +217,22 @@ def _workspace(spec: BoxSpec, device: str | None) -> dict[str, Any]:
         volume["DriverConfig"] = {"Name": "local", "Options": options}
         volume["NoCopy"] = spec.disk is not None
     return {"Type": "volume", "Target": WORKSPACE, "VolumeOptions": volume}
+
+
+def _volume(spec: BoxSpec, volume: BoxVolume) -> dict[str, Any]:
+    """To the engine it is an anonymous volume, too, of which it removes the mount afterwards. Such
+    a one cannot be ReadOnly, but its file system can."""
+    flags = f"{'ro' if volume.read_only else 'rw'},{','.join(sorted(MOUNT_FLAGS))}"
+    options = {"type": "ext4", "device": volume.device, "o": f"{flags},{VOLUME_OPTIONS}"}
+    return {
+        "Type": "volume",
+        "Target": volume.path,
+        "VolumeOptions": {
+            "Labels": {LABEL_MARK: "1", LABEL_OWNER: spec.owner},
+            "DriverConfig": {"Name": "local", "Options": options},
+            "NoCopy": True,
+        },
+    }
 
 
 def _sealed(image_volumes: tuple[str, ...]) -> dict[str, str]:

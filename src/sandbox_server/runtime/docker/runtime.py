@@ -43,6 +43,7 @@ from sandbox_server.runtime.loop_disk import LoopDisk
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.runtime.warden.zipapp import warden_version
+from sandbox_server.tasks import uninterrupted
 
 log = structlog.get_logger(__name__)
 
@@ -248,6 +249,11 @@ class DockerRuntime(Runtime):
         with await self._new_disk(spec, box_id) or contextlib.nullcontext() as disk:
             # gVisor writes to it late, so that a copy would lack what was written last.
             handle = disk.handle if disk and not self.gvisor else ""
+            if disk is not None and spec.volumes:
+                names = [each.name for each in spec.volumes]
+                await uninterrupted(
+                    lambda: loop_disk.make_folders(disk.device, names, owner=config.UID)
+                )
             made = config.container_config(
                 spec,
                 box_id=box_id,
@@ -302,6 +308,9 @@ class DockerRuntime(Runtime):
                 await self._engine.info(), unix_socket=bool(self._engine.endpoint.path)
             ) or await asyncio.to_thread(loop_disk.obstacle, self._disk_folder)
         return self._obstacle
+
+    async def no_volumes(self) -> str:
+        return await self._disk_obstacle()
 
     async def boxes(self, owner: str) -> list[Box]:
         await self._remove_volumes()

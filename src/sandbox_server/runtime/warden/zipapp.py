@@ -50,10 +50,12 @@ def warden_version() -> str:
 
 def warden_arguments(spec: BoxSpec, box_id: str) -> list[str]:
     """The arguments of a warden that do not depend on the runtime."""
+    volumes = "/".join(volume.name for volume in spec.volumes)
     return [
         f"box={box_id}",
         f"build={warden_version()}",
         f"deadman_s={spec.deadman_s:g}",
         f"pids={spec.limits.pids}",
         f"open_files={spec.limits.open_files}",
+        *([f"volumes={volumes}"] if volumes else []),
     ]

@@ -1,0 +1,1 @@
+"""Volumes: named folders of a tenant that outlive sessions."""
