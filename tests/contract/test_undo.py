@@ -16,6 +16,7 @@ from sandbox_sdk.protocol.models import (
     RestoreRequest,
     Target,
     UndoRequest,
+    VolumeMount,
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks
@@ -238,3 +239,18 @@ def _random_command(chance: random.Random) -> str:
             f"cd /workspace; umask 0{chance.randrange(64):02o}",
         ]
     )
+
+
+async def test_a_volume_goes_on(sandboxes: Sandboxes) -> None:
+    """It may be that of other threads, too."""
+    await begin(sandboxes, "v", volumes=[VolumeMount(name="data", path="/workspace/data")])
+    await run(sandboxes, "v", "echo 1 > data/a; echo 1 > b")
+    await run(sandboxes, "v", "echo 2 > data/a; echo 2 > b")
+    assert await undo(sandboxes, "v") == 2
+    assert await output(sandboxes, "v", "cat data/a b") == "2\n1\n"
+    await run(sandboxes, "v", "echo 3 > data/a")
+    last = (await entries(sandboxes, "v"))[0]
+    assert last.files is not None
+    assert last.files.changed == []
+    await sandboxes.cleanup(Target(thread_id="v"))
+    await sandboxes.delete_volume("data")
