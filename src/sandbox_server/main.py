@@ -32,7 +32,6 @@ from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
 from sandbox_server.providers import facts_of, providers_of, rules_of
 from sandbox_server.registry.live import LiveRegistry
-from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
 from sandbox_server.service.audit import AuditLog
@@ -270,7 +269,11 @@ async def _open_service(
                 retention_s=settings.checkpoint_retention,
             )
         )
-        volumes = open_volumes(settings, state / f"{share.name}.volumes")
+        # All servers of this machine have the same, but workers, which are found by their names.
+        named = f"{share.name}.volumes" if settings.role == "worker" else "volumes"
+        volumes = Volumes.open(
+            state / named, size=settings.volume_size, quota=settings.volume_quota
+        )
         worker = Worker(
             default.runtime,
             default.spec,
@@ -305,15 +308,6 @@ async def _open_service(
                 storage=storage,
                 volumes=volumes,
             )
-
-
-def open_volumes(settings: Settings, folder: Path) -> Volumes:
-    return Volumes(
-        folder,
-        size=settings.volume_size,
-        quota=settings.volume_quota,
-        obstacle=loop_disk.obstacle(settings.state_folder()),
-    )
 
 
 def log_unused(settings: Settings) -> None:

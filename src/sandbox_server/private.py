@@ -14,7 +14,8 @@ from pathlib import Path
 
 _OURS = ("boxes", "uids", "shared", "layers", "history", "mounts", "lost+found",
          "images", "pool.xfs", "pool.xfs.new",
-         "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints", "*.volumes",
+         "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints",
+         "volumes", "*.volumes",
          "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal",
          "*.history", "*.history-wal", "*.history-shm", "*.history-journal")  # fmt: skip
 """Patterns of all names in a state folder."""

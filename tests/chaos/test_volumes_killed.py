@@ -17,7 +17,7 @@ from sandbox_sdk.protocol.errors import Conflict
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target, checked
 from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.fsmount import mount_nowhere
-from sandbox_server.volumes import disk
+from sandbox_server.volumes import ext4
 from tests.contract.conftest import RUNTIMES, make_runtime
 from tests.server_process import ServerProcess, running
 
@@ -53,7 +53,7 @@ async def test_the_server_is_killed(runtime: str, state_dir: Path) -> None:
 
         # Without a server that knows it, the kernel does.
         await server.stop()
-        (image,) = state_dir.glob(f"{server.name}.volumes/*/data.img")
+        (image,) = state_dir.glob("volumes/*/data.img")
         use = loop_disk.use_of(image)
         assert use is not None
         assert (use.label.partition(" ")[2], use.read_only) == ("first", False)
@@ -97,19 +97,19 @@ def mounted(image: Path, *, read_only: bool = False) -> Iterator[int]:
 def test_a_disk_that_was_not_unmounted(tmp_path: Path) -> None:
     """What a crash of the machine leaves: read-only, nobody could mend it."""
     image, crashed = tmp_path / "data.img", tmp_path / "crashed.img"
-    disk.make(image, 32 << 20)
+    ext4.make(image, 32 << 20)
     with mounted(image) as top:
         os.mkdir("there", dir_fd=top)
         os.fsync(top)
         shutil.copy(image, crashed)
     with pytest.raises(OSError, match="Read-only"), mounted(crashed, read_only=True):
         pass
-    disk.repair(crashed)
+    ext4.repair(crashed)
     with mounted(crashed, read_only=True) as top:
         assert os.listdir(top) == ["there"]
     crashed.write_bytes(bytes(1 << 20))
     with pytest.raises(OSError, match="e2fsck failed"):
-        disk.repair(crashed)
+        ext4.repair(crashed)
 
 
 async def test_the_server_is_killed_while_it_makes_a_volume(state_dir: Path) -> None:
@@ -132,3 +132,4 @@ async def test_the_server_is_killed_while_it_makes_a_volume(state_dir: Path) -> 
         await client.create_session(wanted("last", DATA))
         assert await run(client, "last", "echo fine > data/a; cat data/a") == "fine\n"
         await client.cleanup(Target(thread_id="last"))
+        await client.delete_volume("data")

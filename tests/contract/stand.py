@@ -38,7 +38,6 @@ from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.main import Standing
 from sandbox_server.pool import PoolSettings
 from sandbox_server.registry.live import LiveRegistry
-from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.setup import Setup
@@ -222,12 +221,7 @@ async def _open_stand(
     storage_folder: Path,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
-    volumes = Volumes(
-        storage_folder / "volumes",
-        size=VOLUME_SIZE,
-        quota=VOLUME_QUOTA,
-        obstacle=loop_disk.obstacle(storage_folder),
-    )
+    volumes = Volumes.open(storage_folder / "volumes", size=VOLUME_SIZE, quota=VOLUME_QUOTA)
     rules = SessionRules(
         default=limits.values(),
         idle_timeout_s=600,

@@ -93,7 +93,7 @@ async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place
     owner = run_owner(f"errors-{uuid.uuid4().hex[:8]}")
     folder = state_dir / f"{owner}.checkpoints"
     builds = Builds(server_runtime, LayerStore(state_dir, "any"), wait_s=0.1)
-    volumes = Volumes(state_dir / f"{owner}.volumes", size=16 * MIB, quota=32 * MIB)
+    volumes = Volumes.open(state_dir / f"{owner}.volumes", size=16 * MIB, quota=32 * MIB)
     worker = Worker(
         server_runtime,
         BoxSpec(owner=owner, deadman_s=300, limits=Limits(disk_bytes=16 * MIB)),

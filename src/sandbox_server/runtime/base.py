@@ -92,9 +92,13 @@ class BoxVolume:
 
     name: str
     """Of the folder."""
-    device: str
-    """A block device with ext4, open until the box has mounted it."""
     size: int
+    device: str = ""
+    """A block device with ext4, open until the box has mounted it; or else"""
+    source: str = ""
+    """a folder of the host, and"""
+    lock: int | None = None
+    """a descriptor that is to stay open as long as the box lives."""
     read_only: bool = False
 
     @property

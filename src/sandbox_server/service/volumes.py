@@ -18,7 +18,8 @@ from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.service.answers import ServiceFacts, at
 from sandbox_server.sessions.table import SessionTable
 from sandbox_server.sessions.volumes import require_free, uses
-from sandbox_server.volumes.volumes import StoredVolume, Volumes
+from sandbox_server.volumes.store import StoredVolume
+from sandbox_server.volumes.volumes import Volumes
 
 
 class VolumeHandlers:

@@ -43,4 +43,4 @@ async def require_free(
         for session, use in _users(sessions, tenant, mount.name):
             in_the_way = use.thread_id != thread_id and "rw" in (use.mode, mount.mode)
             if in_the_way and await session.box.is_alive():
-                raise in_use(mount.name, f"thread {use.thread_id!r} has it", use.mode)
+                raise in_use(mount.name, use.thread_id, use.mode)

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -139,7 +140,8 @@ def start(
     held.callback(os.close, stderr)
     try:
         with private_listener(folder / "sock", backlog=16) as listener:
-            _spawn(box, plan, listener.fileno(), stderr_writer)
+            locks = [each.lock for each in spec.volumes if each.lock is not None]
+            _spawn(box, plan, listener.fileno(), stderr_writer, locks)
     finally:
         os.close(stderr_writer)
     return stderr
@@ -164,7 +166,9 @@ def fork(
     return bare
 
 
-def _spawn(box: PreparedBox, plan: str, listener: int, stderr: int) -> None:
+def _spawn(box: PreparedBox, plan: str, listener: int, stderr: int, locks: Sequence[int]) -> None:
+    """locks: for the keeper alone, which has them as long as it lives: the launcher closes what it
+    does not know."""
     subprocess.run(
         ["/bin/sh", "-c", _KEEPER, "sandbox-keeper", *LAUNCHER, plan],
         stdin=listener,
@@ -173,6 +177,7 @@ def _spawn(box: PreparedBox, plan: str, listener: int, stderr: int) -> None:
         cwd="/",
         env={**ENVIRONMENT, **_keeper_variables(box)},
         start_new_session=True,
+        pass_fds=locks,
         check=True,
     )
 

@@ -117,6 +117,8 @@ class Layout:
     """Whether the host has `python` besides `python3`."""
     layers: Mapping[str, str] = field(default_factory=dict)
     """Read-only files and folders by path in the box."""
+    bound: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    """Folders of the host in the places, by path in the box, and whether they are read-only."""
     devices: tuple[str, ...] = ()
     """Device nodes besides the usual ones, at the same paths."""
     hidden_files: tuple[str, ...] = ()
@@ -233,6 +235,8 @@ def _places(layout: Layout) -> list[str]:
             words += ["--bind", source, path]
         else:
             words += ["--perms", PERMS[name], "--size", str(source), "--tmpfs", path]
+    for path, (source, read_only) in layout.bound.items():
+        words += ["--ro-bind" if read_only else "--bind", source, path]
     return words
 
 

@@ -124,7 +124,7 @@ class BubblewrapRuntime(Runtime):
 
     async def no_volumes(self) -> str:
         setup = await self._get_setup()
-        return "" if setup.has_disk else setup.no_disk or setup.no_namespace
+        return "" if setup.has_disk or setup.uids is None else setup.no_disk or setup.no_namespace
 
     async def create(self, spec: BoxSpec) -> Box:
         """See Runtime. `spec.image` is ignored: boxes use the host's programs."""

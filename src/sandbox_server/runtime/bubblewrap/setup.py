@@ -126,7 +126,9 @@ class Setup:
             "disk": disk,
             "disk_owner": None if spec.disk is None else spec.disk.owner,
             "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in MOUNT_FLAGS),
-            "volumes": [(each.device, each.name, each.read_only) for each in spec.volumes],
+            "volumes": [
+                (each.device, each.name, each.read_only) for each in spec.volumes if each.device
+            ],
             "volume_options": VOLUME_OPTIONS,
             "volume_owner": VOLUME_OWNER,
             "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
@@ -159,6 +161,9 @@ class Setup:
                 for name, (path, source) in zip(_numbered(sources), sources.items(), strict=True)
             },
             devices=gpus.devices,
+            bound={
+                each.path: (each.source, each.read_only) for each in spec.volumes if each.source
+            },
         )
 
     def _layer_binds(self, spec: BoxSpec, gpus: BoxGpus) -> dict[str, str]:
