@@ -272,7 +272,10 @@ async def _open_service(
         # All servers of this machine have the same, but workers, which are found by their names.
         named = f"{share.name}.volumes" if settings.role == "worker" else "volumes"
         volumes = Volumes.open(
-            state / named, size=settings.volume_size, quota=settings.volume_quota
+            state / named,
+            size=settings.volume_size,
+            quota=settings.volume_quota,
+            binds=settings.binds(),
         )
         worker = Worker(
             default.runtime,

@@ -48,6 +48,7 @@ from sandbox_server.sessions.rules import SessionRules
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.storage.history import Kept
 from sandbox_server.storage.storage import Storage, StorageLimits, open_storage
+from sandbox_server.volumes.binding import BindFolders
 from sandbox_server.volumes.volumes import Volumes
 from sandbox_server.worker import Worker
 from tests.contract.clients import through_client
@@ -83,6 +84,7 @@ VOLUME_QUOTA = 128 << 20
 MOST: LimitOptions = {"memory": "1g", "cpus": 2.0, "pids": 512, "disk": "2g"}
 """What a session can ask for, of every stand."""
 CAPACITY = 3
+NO_FOLDERS = Path("/nonexistent")
 LEASE_S = 9.0
 _FASTEST_FIRST = ("bubblewrap", "docker")
 
@@ -155,7 +157,9 @@ class Stand:
 
     capacity = CAPACITY
 
-    def __init__(self, worker: Worker, service: SandboxService) -> None:
+    def __init__(self, worker: Worker, service: SandboxService, folders: Path = NO_FOLDERS) -> None:
+        """folders: below it are those that sessions may have, `ro` and `rw`."""
+        self.folders = folders
         self.worker = worker
         self.service = service
         self.sandboxes = service.of(SOLE_TENANT)
@@ -221,7 +225,13 @@ async def _open_stand(
     storage_folder: Path,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
-    volumes = Volumes.open(storage_folder / "volumes", size=VOLUME_SIZE, quota=VOLUME_QUOTA)
+    bound = [f"{storage_folder}/folders/{mode}:{mode}" for mode in ("ro", "rw")]
+    volumes = Volumes.open(
+        storage_folder / "volumes",
+        size=VOLUME_SIZE,
+        quota=VOLUME_QUOTA,
+        binds=BindFolders.parse(bound),
+    )
     rules = SessionRules(
         default=limits.values(),
         idle_timeout_s=600,
@@ -256,7 +266,7 @@ async def _open_stand(
             storage=storage,
             volumes=volumes,
         )
-        yield Stand(worker, service)
+        yield Stand(worker, service, storage_folder / "folders")
 
 
 @contextlib.asynccontextmanager
@@ -293,7 +303,7 @@ class RoutedStand(Stand):
     """The same server as one of a fleet, behind a coordinator."""
 
     def __init__(self, stand: Stand, coordinator_url: str) -> None:
-        super().__init__(stand.worker, stand.service)
+        super().__init__(stand.worker, stand.service, stand.folders)
         self.coordinator_url = coordinator_url
 
 

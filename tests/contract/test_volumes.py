@@ -1,6 +1,8 @@
 """Volumes, through every way to reach a sandbox."""
 
 import asyncio
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +47,7 @@ async def end(sandboxes: Sandboxes, *threads: str) -> None:
 @pytest.mark.checkpoints
 async def test_a_volume_outlives_its_session(sandboxes: Sandboxes) -> None:
     made = await make(sandboxes, "first", DATA)
-    assert [dict(each) for each in made.volumes] == [{**DATA, "mode": "rw"}]
+    assert [dict(each) for each in made.volumes] == [{**DATA, "source": None, "mode": "rw"}]
     said = await run(sandboxes, "first", "echo kept > data/a; mkdir data/d; [ -O data ]; echo $?")
     assert said == "0\n"
     summed = await run(sandboxes, "first", "head -c 3M /dev/urandom > data/d/r; md5sum < data/d/r")
@@ -327,3 +329,79 @@ async def test_a_failed_start_holds_no_volume(
         with pytest.raises((asyncio.CancelledError, errors.RuntimeUnavailable)):
             await making
     await make(sandboxes, "second", DATA)
+
+
+@pytest.fixture
+def folders(stand: Place) -> Path:
+    """Folders of the server's machine that sessions may have."""
+    assert isinstance(stand, Stand)
+    for name in ("ro/in", "rw", "secret"):
+        (stand.folders / name).mkdir(parents=True)
+    (stand.folders / "ro" / "a").write_text("model\n")
+    (stand.folders / "ro" / "in" / "b").write_text("inner\n")
+    (stand.folders / "secret" / "key").write_text("secret\n")
+    (stand.folders / "ro" / "out").symlink_to(stand.folders / "secret")
+    (stand.folders / "ro" / "back").symlink_to("in")
+    os.chown(stand.folders / "rw", 1000, 1234)
+    return stand.folders
+
+
+@pytest.mark.wire
+@pytest.mark.inside
+async def test_folders_of_the_server(sandboxes: Sandboxes, folders: Path) -> None:
+    reads = {"source": f"{folders}/ro", "path": "models"}
+    made = await make(sandboxes, "reads", reads, {"source": f"{folders}/ro/back", "path": "in"})
+    assert [(each.source, each.mode) for each in made.volumes] == [
+        (f"{folders}/ro", "ro"),
+        (f"{folders}/ro/back", "ro"),
+    ]
+    assert (await make(sandboxes, "reads", reads)).not_applied == ["volumes"]
+    seen = await run(sandboxes, "reads", "cat models/a in/b; cat models/out/key; touch models/c")
+    assert seen.startswith("model\ninner\n")
+    assert "secret\n" not in seen
+    assert "Read-only file system" in seen
+    assert sorted(path.name for path in (folders / "ro").iterdir()) == ["a", "back", "in", "out"]
+
+    writes = {"source": f"{folders}/rw", "path": "shared", "mode": "rw"}
+    await make(sandboxes, "writes", writes)
+    assert await run(sandboxes, "writes", "cd shared; mkdir d; echo made > d/a") == ""
+    found = (folders / "rw" / "d" / "a").stat()
+    assert (folders / "rw" / "d" / "a").read_text() == "made\n"
+    assert found.st_uid == 1000
+    taken = await sandboxes.checkpoint(CheckpointRequest(thread_id="writes"))
+    await run(sandboxes, "writes", "echo newer > d/a")
+    await sandboxes.restore(RestoreRequest(thread_id="writes", checkpoint_id=taken.checkpoint_id))
+    assert await run(sandboxes, "writes", "cat d/a") == "newer\n"
+    assert (await sandboxes.volumes()).volumes == []
+
+
+@pytest.mark.wire
+@pytest.mark.inside
+async def test_folders_that_are_not_allowed(
+    sandboxes: Sandboxes, folders: Path, subtests: pytest.Subtests
+) -> None:
+    (folders / "rw" / "inner").mkdir()
+    sources = [
+        *("/", "/etc", "/proc/1/root", "/proc/self/cwd", str(folders), f"{folders}/secret"),
+        *(f"{folders}/ro/../secret", f"{folders}/ro/out", f"{folders}/rough", f"{folders}/none"),
+        *(f"{folders}/ro/../..", f"{folders}/rw/inner", f"{folders}/rw/../ro/out/"),
+    ]
+    for source in sources:
+        with subtests.test(source), pytest.raises(errors.Forbidden, match="SANDBOX_BIND_FOLDERS"):
+            await make(sandboxes, "bad", {"source": source, "path": "x"})
+    for source, mode in ((f"{folders}/ro", "rw"), (f"{folders}/ro/in", "rw")):
+        with pytest.raises(errors.Forbidden, match="may have rw"):
+            await make(sandboxes, "bad", {"source": source, "path": "x", "mode": mode})
+    for source in ("relative", "", "/a\0b", "./x", "~/x"):
+        with subtests.test(source), pytest.raises(errors.InvalidRequest):
+            await make(sandboxes, "bad", {"source": source, "path": "x"})
+    for source in (f"{folders}/ro/a", f"{folders}/ro/none"):
+        with pytest.raises(errors.InvalidRequest, match="is no folder of the server's machine"):
+            await make(sandboxes, "bad", {"source": source, "path": "x"})
+    with pytest.raises(errors.InvalidRequest, match="exactly one of name and source"):
+        await make(sandboxes, "bad", {**DATA, "source": f"{folders}/ro"})
+    os.chown(folders / "rw", 0, 0)
+    with pytest.raises(errors.InvalidRequest, match="belongs to root"):
+        await make(sandboxes, "bad", {"source": f"{folders}/rw", "path": "x", "mode": "rw"})
+    with pytest.raises(errors.SessionNotFound):
+        await sandboxes.session(Target(thread_id="bad"))

@@ -55,6 +55,7 @@ class LocalSettings(TypedDict, total=False):
     checkpoint_retention: float | str
     volume_size: int | str
     volume_quota: int | str
+    bind_folders: str | Sequence[str]
     disk_pool: bool
     history_retention: float | str
     history_sessions: int

@@ -153,8 +153,8 @@ class RoutedSandboxes(Sandboxes):
             bound = await self._router.bound_to(await self._last(asked.thread_id))
             having = None if bound is None else frozenset({bound})
         elif asked.volumes:
-            names = [each.name for each in asked.volumes]
-            having = await everywhere.having(self._tenant, names)
+            names = [each.name for each in asked.volumes if each.name is not None]
+            having = await everywhere.having(self._tenant, names) if names else None
         if not asked.checkpoint_id:
             return having
         keepers = await everywhere.keepers(self._tenant, asked.checkpoint_id)

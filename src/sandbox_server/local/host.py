@@ -27,7 +27,7 @@ from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.api.server import serving_privately
 from sandbox_server.main import open_service
 from sandbox_server.sessions.lease import alone
-from sandbox_server.settings import IN_PROCESS, Settings, load
+from sandbox_server.settings import ANY_FOLDER, IN_PROCESS, Settings, load
 from sandbox_server.unused import unused
 
 log = structlog.get_logger()
@@ -37,6 +37,7 @@ _POOL = {"pool_size": 1, "min_pool_size": 0, "max_pool_size": 2}
 _ANY = {"host", "port", "processes", "worker_id", "api_keys", "insecure", "drain_timeout",
         "destroy_on_exit", "log_format", "log_level", "artifact_quota", "artifact_retention",
         "checkpoint_quota", "checkpoint_retention", "undo_quota", "volume_size", "volume_quota",
+        "bind_folders",
         "history_retention", "history_sessions", "history_commands", *_POOL}  # fmt: skip
 """Settings that do not affect boxes: programs that differ only in these share sandboxes."""
 
@@ -50,7 +51,9 @@ def local_settings(**overrides: Any) -> Settings:
     # Whatever the environment says about servers, this is none: it listens to nobody.
     settings = load(**{**overrides, "role": "standalone", "insecure": True})
     pool = {} if _POOL.keys() & settings.model_fields_set else _POOL
-    return settings.model_copy(update={**pool, "worker_id": _name(settings)})
+    # Who makes boxes for itself is the operator of its machine.
+    binds = {} if "bind_folders" in settings.model_fields_set else {"bind_folders": (ANY_FOLDER,)}
+    return settings.model_copy(update={**pool, **binds, "worker_id": _name(settings)})
 
 
 def socket_path(settings: Settings) -> Path:

@@ -97,6 +97,8 @@ class BoxVolume:
     """A block device with ext4, open until the box has mounted it; or else"""
     source: str = ""
     """a folder of the host, and"""
+    owner: tuple[int, int] | None = None
+    """the uid and gid on the host of what the box makes there, if not those of the box, and"""
     lock: int | None = None
     """a descriptor that is to stay open as long as the box lives."""
     read_only: bool = False

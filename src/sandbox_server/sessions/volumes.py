@@ -40,6 +40,8 @@ async def require_free(
     for the wanted one. What others have, the volume itself tells when it is attached."""
     tenant, thread_id = key
     for mount in wanted:
+        if mount.name is None:
+            continue
         for session, use in _users(sessions, tenant, mount.name):
             in_the_way = use.thread_id != thread_id and "rw" in (use.mode, mount.mode)
             if in_the_way and await session.box.is_alive():

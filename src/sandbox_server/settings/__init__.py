@@ -3,6 +3,6 @@
 from sandbox_server.settings.catalogue import Entry, entries
 from sandbox_server.settings.fields import IN_PROCESS
 from sandbox_server.settings.loading import load
-from sandbox_server.settings.model import DEADMAN_MARGIN_S, Settings
+from sandbox_server.settings.model import ANY_FOLDER, DEADMAN_MARGIN_S, Settings
 
-__all__ = ["DEADMAN_MARGIN_S", "IN_PROCESS", "Entry", "Settings", "entries", "load"]
+__all__ = ["ANY_FOLDER", "DEADMAN_MARGIN_S", "IN_PROCESS", "Entry", "Settings", "entries", "load"]

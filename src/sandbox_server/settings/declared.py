@@ -239,6 +239,13 @@ class DeclaredSettings(BaseSettings):
     volume_quota: Size = _stored(
         10 << 30, "What the sizes of one tenant's volumes may come to.", unit="size"
     )
+    bind_folders: Listed = _stored(
+        (),
+        "Folders of this machine that sessions can have in /workspace, each as /FOLDER:ro or"
+        " /FOLDER:rw, with commas between them. Of one with ro, folders in it too.",
+        otherwise="none; in-process, any",
+        example="/data/models:ro,/srv/shared:rw",
+    )
     disk_pool: bool = _stored(
         True,
         "Whether the server may make a file with XFS in the state folder, for disks of boxes that"

@@ -27,8 +27,11 @@ from sandbox_server.settings.declared import DeclaredSettings
 from sandbox_server.settings.fields import PREFIX
 from sandbox_server.storage.history import Kept
 from sandbox_server.storage.storage import StorageLimits
+from sandbox_server.volumes.binding import BindFolders
 
 DEADMAN_MARGIN_S = 300.0
+ANY_FOLDER = "*"
+"""In the place of a list of folders, all of them: nobody can set this, but in-process it is so."""
 _HOST_NAME = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
 _ORDER = (
     ("memory_limit", "max_memory"),
@@ -146,6 +149,18 @@ class Settings(DeclaredSettings):
             if url and not _is_http_url(url):
                 raise ValueError(f"{url!r} is not a URL: write http://host:port")
         return value
+
+    @field_validator("bind_folders")
+    @classmethod
+    def _bind_folders(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
+        BindFolders.parse(folders)
+        return folders
+
+    def binds(self) -> BindFolders:
+        """The folders of this machine that boxes may have."""
+        if self.bind_folders == (ANY_FOLDER,):
+            return BindFolders(any_=True)
+        return BindFolders.parse(self.bind_folders)
 
     def variable(self, name: str) -> str:
         """The name by which somebody has set a setting, or would."""

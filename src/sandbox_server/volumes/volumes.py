@@ -26,6 +26,7 @@ from sandbox_server.private import one_at_a_time, private_folder
 from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import BoxVolume
 from sandbox_server.tasks import uninterrupted
+from sandbox_server.volumes.binding import BindFolders
 from sandbox_server.volumes.disks import VolumeDisks
 from sandbox_server.volumes.folders import VolumeFolders
 from sandbox_server.volumes.store import InUse, StoredVolume, VolumeStore, Wanted
@@ -42,10 +43,19 @@ class Volumes:
     """Every method may raise RuntimeUnavailable, and InvalidRequest where there can be none."""
 
     def __init__(
-        self, folder: Path, *, size: int, quota: int, store: VolumeStore, obstacle: str = ""
+        self,
+        folder: Path,
+        *,
+        size: int,
+        quota: int,
+        store: VolumeStore,
+        obstacle: str = "",
+        binds: BindFolders | None = None,
     ) -> None:
         """size: of a new one, unless its maker says otherwise. quota: bytes that the sizes of a
-        tenant's may come to. obstacle: why there can be none."""
+        tenant's may come to. obstacle: why there can be none. binds: which folders
+        of the machine boxes may have besides."""
+        self._binds = binds or BindFolders()
         self._folder = folder
         self._size = size
         self._store = store
@@ -53,13 +63,21 @@ class Volumes:
         self.quota = quota
 
     @classmethod
-    def open(cls, folder: Path, *, size: int, quota: int) -> Volumes:
+    def open(
+        cls, folder: Path, *, size: int, quota: int, binds: BindFolders | None = None
+    ) -> Volumes:
         """In the way that this machine can offer. Blocks for some milliseconds."""
         private_folder(folder.parent)
         if os.geteuid() != 0:
-            return cls(folder, size=size, quota=quota, store=VolumeFolders())
-        obstacle = loop_disk.obstacle(folder.parent)
-        return cls(folder, size=size, quota=quota, store=VolumeDisks(), obstacle=obstacle)
+            return cls(folder, size=size, quota=quota, store=VolumeFolders(), binds=binds)
+        return cls(
+            folder,
+            size=size,
+            quota=quota,
+            store=VolumeDisks(),
+            obstacle=loop_disk.obstacle(folder.parent),
+            binds=binds,
+        )
 
     def __repr__(self) -> str:
         return f"<Volumes in {self._folder}>"
@@ -113,6 +131,8 @@ class Volumes:
         with contextlib.ExitStack() as held:
 
             def attach(mount: VolumeMount) -> BoxVolume:
+                if mount.name is None:
+                    return self._binds.attach(mount)
                 wanted = Wanted(thread_id=thread_id, mode=mount.mode, path=mount.path)
                 with self._locked(tenant) as folder:
                     if mount.name not in self._store.names(folder):
@@ -123,7 +143,7 @@ class Volumes:
                     return self._store.attach(folder, mount.name, wanted, held)
 
             yield [
-                await self._once_free(mount.name, lambda mount=mount: attach(mount))  # type: ignore[misc]
+                await self._once_free(mount.name or "", lambda mount=mount: attach(mount))  # type: ignore[misc]
                 for mount in mounts
             ]
 

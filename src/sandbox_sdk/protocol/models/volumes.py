@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 
-from pydantic import BeforeValidator, Field
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from sandbox_sdk.protocol.models.base import WORKSPACE, Model, Request
 from sandbox_sdk.protocol.models.limits import Disk
@@ -37,7 +43,8 @@ VolumePath = Annotated[
 class VolumeOptions(TypedDict):
     """A volume that a session is to have, as a program writes it: see VolumeMount."""
 
-    name: str
+    name: NotRequired[str]
+    source: NotRequired[str]
     path: str
     mode: NotRequired[VolumeMode]
 
@@ -45,11 +52,40 @@ class VolumeOptions(TypedDict):
 class VolumeMount(Request):
     """A volume that a session is to have."""
 
-    name: VolumeName = Field(description="Which. It is made if there is none and `mode` is `rw`.")
+    name: VolumeName | None = Field(
+        None, description="Which. It is made if there is none and `mode` is `rw`."
+    )
+    source: str | None = Field(
+        None,
+        max_length=4096,
+        pattern=r"^/[^\x00]*$",
+        description="Instead of a name: a folder of the server's machine, as far as its operator "
+        "allows it.",
+    )
     path: VolumePath = Field(description="Where: a folder directly in /workspace.")
     mode: VolumeMode = Field(
-        "rw", description="`rw` for one thread at a time, or `ro` for any number at the same time."
+        "rw",
+        description="`rw` for one thread at a time, or `ro` for any number at the same time. Left "
+        "out: `rw`, of a `source` `ro`.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _folders_are_read(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "mode" not in given and given.get("source") is not None:
+            return {**given, "mode": "ro"}
+        return given
+
+    @model_serializer(mode="wrap")
+    def _with_mode(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Its default depends on the others, so it is never left out."""
+        return {**dump(self), "mode": self.mode}
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.name is None) == (self.source is None):
+            raise ValueError("give exactly one of name and source")
+        return self
 
 
 def check_mounts(mounts: Sequence[VolumeMount]) -> None:
@@ -59,12 +95,12 @@ def check_mounts(mounts: Sequence[VolumeMount]) -> None:
         if folder != WORKSPACE or name in ("", ".", "..") or "\0" in name:
             raise ValueError(
                 f"volumes: {mount.path!r} is no folder directly in {WORKSPACE}; write"
-                f" {WORKSPACE}/{mount.name}"
+                f" {WORKSPACE}/{mount.name or 'folder'}"
             )
         if len(name.encode("utf-8", "surrogatepass")) > 255 or not name.isprintable():
             raise ValueError(f"volumes: {mount.path!r} cannot be the name of a folder")
     for what in ("name", "path"):
-        given = [getattr(mount, what) for mount in mounts]
+        given = [each for mount in mounts if (each := getattr(mount, what)) is not None]
         if twice := next((each for each in given if given.count(each) > 1), None):
             raise ValueError(f"volumes: two have the {what} {twice!r}")
 
@@ -72,7 +108,8 @@ def check_mounts(mounts: Sequence[VolumeMount]) -> None:
 class MountedVolume(Model):
     """A volume that a session has."""
 
-    name: str
+    name: str | None = None
+    source: str | None = Field(None, description="Of a folder of the server's machine: its path.")
     path: str
     mode: VolumeMode
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 1, 2, 4, 1024
-_MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_SLAVE = 32, 4096, 16384, 1 << 19
 _SIG_DFL = None
 _LAST_SIGNAL = 64
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -206,7 +206,7 @@ def stage(plan: Plan) -> None:
             os.rmdir(target + "/lost+found")
         uid, owner = plan["uid"], plan["disk_owner"]
         if owner is not None and owner != uid:
-            _show_as(target, owner, os.getuid() if uid is None else uid)
+            _show_as(target, owner, os.getuid() if uid is None else uid, owner)
         elif uid is not None:
             os.chown(target, uid, uid)
         stage_volumes(plan, target)
@@ -214,18 +214,22 @@ def stage(plan: Plan) -> None:
 
 def stage_volumes(plan: Plan, workspace: str) -> None:
     """bubblewrap binds the workspace with what is mounted in it. The folders are there."""
-    for device, name, read_only in plan["volumes"]:
+    uid = os.getuid() if plan["uid"] is None else plan["uid"]
+    for kind, source, name, read_only, owner, group in plan["volumes"]:
         target = os.path.join(workspace, name)
         flags = _MS_NOSUID | _MS_NODEV | _MS_NOATIME | (_MS_RDONLY if read_only else 0)
-        mount(device, target, "ext4", flags, plan["volume_options"])
-        uid = os.getuid() if plan["uid"] is None else plan["uid"]
-        if uid != plan["volume_owner"]:
-            _show_as(target, plan["volume_owner"], uid)
+        if kind:
+            mount(source, target, kind, flags, plan["volume_options"])
+        else:
+            mount(source, target, "", _MS_BIND, "")
+            mount("none", target, "", _MS_REMOUNT | _MS_BIND | flags, "")
+        if (owner, group) != (uid, uid):
+            _show_as(target, owner, uid, group)
 
 
-def _show_as(target: str, owner: int, uid: int) -> None:
-    """Show the files of one uid on a mounted file system as another's (Linux 5.12)."""
-    users = _user_namespace(f"{owner} {uid} 1")
+def _show_as(target: str, owner: int, uid: int, group: int) -> None:
+    """Show the files of one uid and gid on a mounted file system as another's (Linux 5.12)."""
+    users = _user_namespace(f"{owner} {uid} 1", f"{group} {uid} 1")
     try:
         tree = check(
             _libc.syscall(_OPEN_TREE, _AT_FDCWD, target.encode(), _TREE_FLAGS), "open_tree"
@@ -244,7 +248,7 @@ def _show_as(target: str, owner: int, uid: int) -> None:
         os.close(users)
 
 
-def _user_namespace(uids: str) -> int:
+def _user_namespace(uids: str, gids: str) -> int:
     """A new user namespace with a map of uids and gids: it lives as long as it is open."""
     ready, done = os.pipe(), os.pipe()
     pid = os.fork()
@@ -261,7 +265,7 @@ def _user_namespace(uids: str) -> int:
         if not child:
             raise OSError(1, "a user namespace cannot be made")
         _write(f"/proc/{child}/uid_map", uids)
-        _write(f"/proc/{child}/gid_map", uids)
+        _write(f"/proc/{child}/gid_map", gids)
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY)
     finally:
         for fd in (ready[0], *done):

@@ -36,10 +36,10 @@ class Plan(BarePlan):
     disk_options: str
     disk_owner: int | None
     """The uid that its files have, if not the box's own."""
-    volumes: list[tuple[str, str, bool]]
-    """(device, folder in the workspace, read-only)."""
+    volumes: list[tuple[str, str, str, bool, int, int]]
+    """(kind of file system, or empty for a folder; its device, or the folder; the name in the
+    workspace; read-only; uid and gid to show as the box's)."""
     volume_options: str
-    volume_owner: int
 
     bwrap: str
     options: list[str]

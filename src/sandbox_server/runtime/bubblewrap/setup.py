@@ -10,6 +10,7 @@ from sandbox_server.runtime.base import (
     VOLUME_OPTIONS,
     VOLUME_OWNER,
     BoxSpec,
+    BoxVolume,
     Enforcement,
     Limits,
 )
@@ -74,6 +75,11 @@ class Setup:
         return self.namespace == "mount" and not self.no_disk
 
     @property
+    def _stages_volumes(self) -> bool:
+        """Whether the launcher mounts them, as root; otherwise bubblewrap binds them."""
+        return self.namespace == "mount"
+
+    @property
     def can_fork(self) -> bool:
         """Whether boxes can be forked: by root, and with a control group for processes."""
         return self.namespace == "mount" and "pids" in self.groups.parents
@@ -126,11 +132,8 @@ class Setup:
             "disk": disk,
             "disk_owner": None if spec.disk is None else spec.disk.owner,
             "disk_options": ",".join(o for o in MOUNT_OPTIONS.split(",") if o not in MOUNT_FLAGS),
-            "volumes": [
-                (each.device, each.name, each.read_only) for each in spec.volumes if each.device
-            ],
+            "volumes": [*map(_staged_volume, spec.volumes)] if self._stages_volumes else [],
             "volume_options": VOLUME_OPTIONS,
-            "volume_owner": VOLUME_OWNER,
             "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
             "options": mounts.options(layout, {**gpus.env, **spec.env}),
             "command": mounts.command(layout, arguments, pids=self._nproc(spec)),
@@ -162,7 +165,9 @@ class Setup:
             },
             devices=gpus.devices,
             bound={
-                each.path: (each.source, each.read_only) for each in spec.volumes if each.source
+                each.path: (each.source, each.read_only)
+                for each in spec.volumes
+                if not self._stages_volumes
             },
         )
 
@@ -205,6 +210,12 @@ class Setup:
         if "pids" in self.groups.parents or not self.nproc_per_namespace:
             return None
         return spec.limits.pids
+
+
+def _staged_volume(volume: BoxVolume) -> tuple[str, str, str, bool, int, int]:
+    uid, gid = volume.owner or (VOLUME_OWNER, VOLUME_OWNER)
+    kind = "ext4" if volume.device else ""
+    return kind, volume.device or volume.source, volume.name, volume.read_only, uid, gid
 
 
 def _numbered(sources: Mapping[str, str]) -> list[str]:

@@ -222,6 +222,14 @@ def _workspace(spec: BoxSpec, device: str | None) -> dict[str, Any]:
 def _volume(spec: BoxSpec, volume: BoxVolume) -> dict[str, Any]:
     """To the engine it is an anonymous volume, too, of which it removes the mount afterwards. Such
     a one cannot be ReadOnly, but its file system can."""
+    if volume.source:
+        return {
+            "Type": "bind",
+            "Source": volume.source,
+            "Target": volume.path,
+            "ReadOnly": volume.read_only,
+            "BindOptions": {"Propagation": "rprivate", "NonRecursive": True},
+        }
     flags = f"{'ro' if volume.read_only else 'rw'},{','.join(sorted(MOUNT_FLAGS))}"
     options = {"type": "ext4", "device": volume.device, "o": f"{flags},{VOLUME_OPTIONS}"}
     return {

@@ -16,7 +16,12 @@ import aiodocker
 import structlog
 from aiodocker.containers import DockerContainer
 
-from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
+from sandbox_sdk.protocol.errors import (
+    InvalidRequest,
+    RuntimeUnavailable,
+    SandboxError,
+    SessionLost,
+)
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.private import state_folder
 from sandbox_server.runtime import cpu_burst, disk_copies, gpus, loop_disk
@@ -222,6 +227,12 @@ class DockerRuntime(Runtime):
         return warden_version()
 
     async def create(self, spec: BoxSpec) -> DockerBox:
+        for volume in spec.volumes:
+            if volume.owner and volume.owner[0] != config.UID and not volume.read_only:
+                raise InvalidRequest(
+                    f"docker boxes cannot write to {volume.source}: it belongs to uid"
+                    f" {volume.owner[0]}, not to theirs, {config.UID}; use bubblewrap, or ro"
+                )
         image = await self._images.derived(spec.image)
         # Cancelling our call does not stop the engine, so let it finish and then remove the box.
         making = self._spawn(self._make(spec, image))
