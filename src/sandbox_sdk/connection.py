@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from sandbox_sdk.mounts.asked import MountOptions, mounts_of
+from sandbox_sdk.mounts.asked import MountOptions, in_place, mounts_of
 from sandbox_sdk.mounts.copying import Copies
 from sandbox_sdk.protocol.errors import (
     InvalidRequest,
@@ -52,6 +52,13 @@ class Connection:
         """options: of the session, where this connection makes it. Raises InvalidRequest."""
         self._backend = backend
         self._options = {name: value for name, value in (options or {}).items() if value}
+        if bound := in_place(mounts):
+            if not backend.same_machine:
+                raise InvalidRequest(
+                    f"mounts: {bound[0]['source']} cannot be {bound[0]['mode']} in a sandbox of a"
+                    " server, which does not see this machine; without that it gets a copy"
+                )
+            self._options["volumes"] = [*self._options.get("volumes", ()), *bound]
         checked(CreateSessionRequest, **self._options)
         self._copies = Copies(mounts_of(mounts))
         if session_id is not None and (self._options or mounts):

@@ -72,6 +72,8 @@ class SandboxClient:
     `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
     use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
     back. A sandbox that has its copies goes on with them, and a warning tells what is newer here.
+    A place that ends with `:ro` or `:rw` has the folder itself, where this process makes the
+    sandbox.
 
     Every method may raise any SandboxError. AsyncSandboxClient has the same methods for an event
     loop.

@@ -1,5 +1,6 @@
 """`sandbox run --mount`, `sandbox diff` and `sandbox apply`, on a server."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -113,3 +114,19 @@ def test_mistakes(sandbox: Program, thread: str, repo: Path) -> None:
         assert told in done.stderr, args
     sandbox.output("run", "-t", thread, "true")
     assert "no copy of a folder of this machine" in sandbox("diff", thread).stderr
+
+
+def test_the_folder_itself(alone: Program, sandbox: Program, thread: str, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    os.chown(folder, 1000, 1000)
+    (folder / "a").write_text("here\n")
+    os.chown(folder / "a", 1000, 1000)
+    mount = ("--mount", f"{folder}:/workspace/there:rw")
+    assert alone.output("run", *mount, "cat there/a; echo back > there/b") == "here\n"
+    assert (folder / "b").read_text() == "back\n"
+    assert (folder / "b").stat().st_uid == 1000
+    reads = ("--mount", f"{folder}:ro")
+    assert "Read-only file system" in alone("run", *reads, "cat own/b; rm own/b").stderr
+    refused = sandbox("run", "-t", thread, *mount, "true")
+    assert (refused.returncode, "does not see this machine" in refused.stderr) == (125, True)

@@ -86,6 +86,8 @@ class LocalBackend(Crossing):
     InvalidRequest for a setting that is wrong, or that cannot have any effect here.
     """
 
+    same_machine = True
+
     def __init__(self, **settings: Unpack[LocalSettings]) -> None:
         for name in settings.keys() - LocalSettings.__annotations__.keys():
             near = did_you_mean(name, LocalSettings.__annotations__)

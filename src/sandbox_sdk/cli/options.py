@@ -27,9 +27,9 @@ MountPairs = Annotated[
     typer.Option(
         "--mount",
         "-m",
-        metavar="FOLDER[:PATH]",
+        metavar="FOLDER[:PATH[:ro|:rw]]",
         help="A folder of this machine to copy into a new sandbox; repeatable. `sandbox diff` and"
-        " `sandbox apply` bring it back.",
+        " `sandbox apply` bring it back. With ro or rw the folder itself, without a server.",
     ),
 ]
 VolumeNames = Annotated[
@@ -98,10 +98,11 @@ def mounts_of(pairs: list[str] | None) -> dict[str, str]:
     in it is a folder that is there."""
     found = {}
     for pair in pairs or ():
+        pair, mode = (pair[:-3], pair[-3:]) if pair.endswith((":ro", ":rw")) else (pair, "")
         folder, colon, path = pair.rpartition(":")
         if not colon or Path(pair).is_dir():
             folder, path = pair, ""
-        found[folder] = path or Path(folder).resolve().name
+        found[folder] = (path or Path(folder).resolve().name) + mode
     return found
 
 

@@ -8,10 +8,12 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_sdk.protocol.models import WORKSPACE, VolumeOptions
 
 MountOptions = Mapping[str, str] | Mapping[Path, str] | Mapping[str | Path, str]
-"""Folders of this machine, each with its place in the sandbox."""
+"""Folders of this machine, each with its place in the sandbox. A place that ends with `:ro` or
+`:rw` has the folder itself instead of a copy."""
+_IN_PLACE = (":ro", ":rw")
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,22 @@ class Mount:
 
 def mounts_of(options: MountOptions | None) -> list[Mount]:
     """Raises InvalidRequest for a folder that is not there, and for places that cannot be."""
-    found = [Mount(_source(each), _place(path)) for each, path in (options or {}).items()]
+    every = (options or {}).items()
+    found = [Mount(_source(each), _place(p)) for each, p in every if not p.endswith(_IN_PLACE)]
     places = sorted(mount.path for mount in found)
     for before, after in pairwise(places):
         if PurePosixPath(after).is_relative_to(before):
             raise InvalidRequest(f"mounts: {after} is in {before}, where another folder is")
+    return found
+
+
+def in_place(options: MountOptions | None) -> list[VolumeOptions]:
+    """Those that are not copied, as volumes. Raises InvalidRequest."""
+    found: list[VolumeOptions] = []
+    for each, place in (options or {}).items():
+        if place.endswith(_IN_PLACE):
+            source, path = str(_source(each)), _place(place[:-3])
+            found.append({"source": source, "path": path, "mode": place[-2:]})  # type: ignore[typeddict-item]
     return found
 
 

@@ -38,6 +38,9 @@ class Sandboxes(ABC):
     session_id they raise SessionNotFound instead.
     """
 
+    same_machine = False
+    """Whether they are on the caller's machine, made by the caller's user."""
+
     @abstractmethod
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         """Carry out an operation of the table."""
