@@ -167,7 +167,9 @@ class Volumes:
                 return await self._work(work)
             except InUse as exc:
                 if time.monotonic() > deadline:
-                    raise in_use(name, exc.thread_id, exc.mode) from None
+                    # Of those that read, the disk knows the first, which may have ended.
+                    thread_id = exc.thread_id if exc.mode == "rw" else None
+                    raise in_use(name, thread_id, exc.mode) from None
             await asyncio.sleep(_LOOK_S)
 
     async def _work(self, work: Callable[[], _Result]) -> _Result:
@@ -189,10 +191,11 @@ class Volumes:
             yield folder
 
 
-def in_use(name: str, thread_id: str, mode: str) -> Conflict:
+def in_use(name: str, thread_id: str | None, mode: str) -> Conflict:
+    whose = "another thread has" if thread_id is None else f"thread {thread_id!r} has"
     return Conflict(
-        f"volume {name!r} is in use: thread {thread_id!r} has it, {mode}; one thread can have it"
-        " rw, or any number ro: end that session, or wait for its end"
+        f"volume {name!r} is in use: {whose} it, {mode}; one thread can have it rw, or any number"
+        " ro: end that session, or wait for its end"
     )
 
 
