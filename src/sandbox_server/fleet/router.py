@@ -286,7 +286,8 @@ class Router:
         if target is None:
             return Location()
         known = self._known.get((attempt.tenant, target))
-        if known is None:
+        if known is None or attempt.only is not None:
+            # The cached worker may have ended the session: it would make a new one, wherever it is.
             where = await self._directory.locate(attempt.tenant, target)
         elif time.monotonic() < known.fresh_until:
             return Location(worker=known.worker, presence=Presence.HERE, assumed=True)
