@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from tests.leftovers import Leftovers
+from tests.machine import Machine
 from tests.s3_server import S3Server
 
 GRACE_S = 10.0
@@ -28,6 +29,20 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: looking through it again and again is a good part of a run."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def machine_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For a test that takes all there is of something of the machine."""
+    with Machine(tmp_path_factory.getbasetemp().parent).alone():
+        yield
+
+
+@pytest.fixture
+def terminals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For a test that needs terminals: none that takes all of them runs meanwhile."""
+    with Machine(tmp_path_factory.getbasetemp().parent).shared():
+        yield
 
 
 @pytest.fixture(scope="session")

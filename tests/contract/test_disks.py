@@ -71,7 +71,7 @@ async def test_everything_comes_over(stand: Stand) -> None:
     again = await stand.sandboxes.checkpoint(CheckpointRequest(thread_id="b"))
     await stand.sandboxes.cleanup(Target(thread_id="b"))
     await begin(stand.sandboxes, "c", again.checkpoint_id)
-    assert await run(stand.sandboxes, "c", "cat unreadable; ls -d a new || true") == (
+    assert await run(stand.sandboxes, "c", "cat unreadable; ls -d a new 2>&1 || true") == (
         "secret\nls: cannot access 'a': No such file or directory\nnew\n"
     )
     await stand.sandboxes.restore(RestoreRequest(thread_id="c", checkpoint_id=made.checkpoint_id))

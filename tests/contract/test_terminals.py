@@ -19,6 +19,8 @@ from .test_sandboxes import run, thread
 PATIENCE_S = 60.0
 SIZE = (24, 80)
 
+pytestmark = pytest.mark.usefixtures("terminals")
+
 
 class Typist:
     """Somebody at a terminal of a warden."""
@@ -35,12 +37,14 @@ class Typist:
         """Wait until something new is on the screen; returns all up to there."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                output = (await self.warden.result(self.command_id)).output
+                result = await self.warden.result(self.command_id)
+                output = result.output
                 at = output.find(text, self._seen)
                 if at >= 0:
                     seen = output[self._seen : at + len(text)]
                     self._seen = at + len(text)
                     return seen
+                assert result.exit_code is None, f"ended without {text!r}: {output[self._seen :]!r}"
                 await asyncio.sleep(0.03)
 
     async def left(self) -> CommandResult:

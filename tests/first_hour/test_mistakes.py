@@ -282,7 +282,7 @@ with SandboxTools() as tools:
         "Error: write_file: content: this field is required, but missing. Correct the call and try"
         " again.",
         "Error: there is no tool 'nope', only bash, run_code, read_file, write_file, edit_file,"
-        " list_files, upload_file, download_file. Correct the call and try again.",
+        " list_files, upload_file, download_file, undo. Correct the call and try again.",
         "Error: the arguments are not JSON: Expecting property name enclosed in double quotes: line"
         " 1 column 2 (char 1). Correct the call and try again.",
         f"bash: line 1: sudo: command not found\n[hint: {WALLS['sudo ls']}]\n[exit code 127]",

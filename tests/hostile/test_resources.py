@@ -5,13 +5,12 @@ of 50 MB (test_commands.py).
 """
 
 import asyncio
-import fcntl
 import re
 import shutil
 import subprocess
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -292,15 +291,7 @@ async def fine(warden: WardenClient, command: str) -> bool:
     return (await warden.run(command)).output == "fine\n"
 
 
-@pytest.fixture
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One at a time over all processes of this run: what they exhaust is the machine's."""
-    with (tmp_path_factory.getbasetemp().parent / "machine.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("machine_alone")
 async def test_terminals_of_a_neighbour_are_its_own(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -308,7 +299,7 @@ async def test_terminals_of_a_neighbour_are_its_own(
         assert await fine(neighbour, USE_TERMINAL)
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("machine_alone")
 async def test_inotify_of_a_neighbour_is_its_own(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -316,7 +307,7 @@ async def test_inotify_of_a_neighbour_is_its_own(
         assert await fine(neighbour, USE_INOTIFY)
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("machine_alone")
 async def test_descriptors_in_flight_do_not_stop_a_neighbour(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -326,7 +317,7 @@ async def test_descriptors_in_flight_do_not_stop_a_neighbour(
             assert await fine(neighbour, "echo fine")
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("machine_alone")
 async def test_descriptors_in_flight_do_not_stop_the_session(warden: WardenClient) -> None:
     async with exhausted(warden, IN_FLIGHT):
         for _ in range(3):
