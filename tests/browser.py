@@ -87,9 +87,11 @@ class Page:
         await self.evaluate(f"document.querySelector({selector!r}).click()")
 
     async def click_text(self, text: str, selector: str = "button, a, summary") -> None:
-        """Click the first element of a kind that says just this."""
+        """Click the first element of a kind that says just this, once it can be clicked."""
         found = f"[...document.querySelectorAll({selector!r})]"
-        one = f"{found}.find(each => each.innerText.trim() === {json.dumps(text)})"
+        one = (
+            f"{found}.find(each => !each.disabled && each.innerText.trim() === {json.dumps(text)})"
+        )
         await self.until(f"{one} !== undefined")
         await self.evaluate(f"{one}.click()")
 
