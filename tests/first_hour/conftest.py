@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_sdk import SandboxClient
 from tests.contract.conftest import RUNTIMES, state_dir
 from tests.first_hour.newcomer import BIN, Newcomer, newcomer_in
 from tests.run import VARIABLE
@@ -70,5 +71,9 @@ def serving(newcomer: Newcomer, settings: dict[str, str]) -> Iterator[str]:
 
 @pytest.fixture
 def remote(newcomer: Newcomer, url: str) -> Newcomer:
-    """With the server in SANDBOX_URL."""
+    """With the server in SANDBOX_URL, which has no sessions of an earlier test: documents use the
+    same names, with other environments."""
+    with SandboxClient(server_url=url) as client:
+        for each in client.sessions().sessions:
+            SandboxClient(session_id=each.session_id, server_url=url).cleanup()
     return replace(newcomer, env={**newcomer.env, "SANDBOX_URL": url, "READER_URL": url})
