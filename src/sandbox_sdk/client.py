@@ -10,12 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sandbox_sdk import checkpoints, transfer, volumes
+from sandbox_sdk import checkpoints, forwarding, transfer, volumes
 from sandbox_sdk.artifacts import AsyncArtifactFile
 from sandbox_sdk.checkpoints import CheckpointMethods
 from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
 from sandbox_sdk.documented import takes_options, with_contents
 from sandbox_sdk.errors import CodeFailed, CommandFailed
+from sandbox_sdk.forwarding import ForwardMethods
 from sandbox_sdk.mounts import methods
 from sandbox_sdk.mounts.asked import MountOptions
 from sandbox_sdk.mounts.methods import MountMethods
@@ -85,13 +86,14 @@ METHODS = {
     "Mounts": methods.METHODS,
     "Checkpoints": checkpoints.METHODS,
     "Volumes": volumes.METHODS,
+    "Ports": forwarding.METHODS,
     "Declared by the operator": ("registry", "call_tool"),
 }  # fmt: skip
 """The methods of a client, as its docstring lists them."""
 
 
 @with_contents(METHODS)
-class AsyncSandboxClient(CheckpointMethods, MountMethods, VolumeMethods):
+class AsyncSandboxClient(CheckpointMethods, ForwardMethods, MountMethods, VolumeMethods):
     """The sandbox of one thread. It is made at its first use.
 
         >>> async def main():

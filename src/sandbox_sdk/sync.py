@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
@@ -11,6 +12,7 @@ from sandbox_sdk.artifacts import ArtifactFile
 from sandbox_sdk.background import background
 from sandbox_sdk.client import METHODS, AsyncSandboxClient
 from sandbox_sdk.documented import twin_of, with_contents
+from sandbox_sdk.forwarding import BlockingChannel, Forward
 from sandbox_sdk.mounts.asked import MountOptions
 from sandbox_sdk.mounts.changes import MountChanges
 from sandbox_sdk.options import CodeOptions, CommandOptions
@@ -359,6 +361,27 @@ class SandboxClient:
 
     def exists(self, path: str) -> bool:
         return self._run(lambda: self._client.exists(path))
+
+    @contextlib.contextmanager
+    def connect(self, port: int | str) -> Iterator[BlockingChannel]:
+        with self._open(self._client.connect(port)) as channel:
+            yield BlockingChannel(channel, self._background)
+
+    @contextlib.contextmanager
+    def forward(
+        self, port: int | str, *, local_port: int = 0, host: str = "127.0.0.1"
+    ) -> Iterator[Forward]:
+        with self._open(self._client.forward(port, local_port=local_port, host=host)) as forward:
+            yield forward
+
+    @contextlib.contextmanager
+    def _open(self, opening: contextlib.AbstractAsyncContextManager[_Result]) -> Iterator[_Result]:
+        """Something that is open as long as the block lasts, in the background loop."""
+        opened = self._run(opening.__aenter__)
+        try:
+            yield opened
+        finally:
+            self._run(lambda: opening.__aexit__(None, None, None))
 
     def _run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
         self._close_at_exit()

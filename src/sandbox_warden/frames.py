@@ -25,7 +25,7 @@ WINDOW = 1 << 20
 HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, _END, PING, STDIN, RENAME = range(
     1, 15
 )
-CHANGES, CODE, CONTEXTS, RESIZE, PACK, UNPACK = range(15, 21)
+CHANGES, CODE, CONTEXTS, RESIZE, PACK, UNPACK, DIAL, ACCEPT = range(15, 23)
 # Parts of a request, in either direction.
 DATA, EOF, CREDIT, CANCEL = range(32, 36)
 # Answers.
@@ -33,7 +33,7 @@ REPLY, ERROR, STARTED, STDOUT, STDERR, GAP, RESULT = range(64, 71)
 
 REQUEST_KINDS = range(1, 32)
 """Range for requests, including those of later versions."""
-KINDS = frozenset([*range(1, 21), *range(32, 36), *range(64, 71)])
+KINDS = frozenset([*range(1, 23), *range(32, 36), *range(64, 71)])
 
 Frame = Tuple[int, int, bytes]
 """Kind, channel, payload."""

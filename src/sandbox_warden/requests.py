@@ -19,6 +19,7 @@ from .paths import PLACES
 from .records import KEY_LENGTH
 from .state import WORKSPACE
 from .terminals import Size
+from .tunnels import Tunnels, addresses_of, port_of
 from .walk import BEING_RECEIVED
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ MAX_OUTPUT_LIMIT = 64 << 20
 MIN_OUTPUT_LIMIT = 4096
 MAX_SIZE = 10000
 MAX_PAUSE_S = 120.0
-ABILITIES = ("pty", "tree")
+ABILITIES = ("pty", "tree", "tunnel")
 """What wardens of this protocol version did not always have."""
 _USES = (frames.RUN, frames.CODE, frames.PUT, frames.GET, frames.LIST, frames.RENAME,
-         frames.CHANGES, frames.PACK, frames.UNPACK)  # fmt: skip
+         frames.CHANGES, frames.PACK, frames.UNPACK, frames.DIAL)  # fmt: skip
 """Requests that count as use of the box; monitoring does not."""
 _WAIT = (frames.RUN, frames.CODE, frames.RENAME, frames.PACK)
 """Requests that wait while the files of the box are read or written as a whole."""
@@ -49,6 +50,7 @@ class Requests:
         commands: Commands,
         cells: Cells,
         meter: Meter,
+        tunnels: Tunnels,
         *,
         box: str,
         build: str,
@@ -57,6 +59,7 @@ class Requests:
         self._commands = commands
         self._cells = cells
         self._meter = meter
+        self._tunnels = tunnels
         self._box = box
         self._build = build
         self._boot = os.urandom(8).hex()
@@ -85,6 +88,8 @@ class Requests:
             frames.CONTEXTS: self._contexts,
             frames.PACK: self._pack,
             frames.UNPACK: self._unpack,
+            frames.DIAL: self._dial,
+            frames.ACCEPT: self._accept,
         }
 
     def serve(self, connection: Connection, kind: int, channel: int, body: Body) -> None:
@@ -123,6 +128,14 @@ class Requests:
             "cwd": self._commands.cwd,
             "state": self._state,
         }
+
+    # Tunnels
+
+    def _dial(self, connection: Connection, channel: int, body: Body) -> None:
+        connection.add(channel, self._tunnels.dial(connection, channel, addresses_of(body)))
+
+    def _accept(self, connection: Connection, channel: int, body: Body) -> None:
+        connection.add(channel, self._tunnels.accept(connection, channel, port_of(body)))
 
     # Commands
 

@@ -18,6 +18,7 @@ from .meter import Meter
 from .reporting import report
 from .requests import Requests
 from .shell import prctl
+from .tunnels import Tunnels
 
 MAX_CONNECTIONS = 16
 _PR_SET_DUMPABLE = 4
@@ -34,7 +35,7 @@ class Warden:
         self._door = door
         self._commands = Commands(loop, meter, open_files=open_files)
         self._requests = Requests(
-            self._commands, Cells(loop, self._commands, meter), meter,
+            self._commands, Cells(loop, self._commands, meter), meter, Tunnels(loop),
             box=box, build=build, hello=self._hello,
         )  # fmt: skip
         self._connections: List[Connection] = []

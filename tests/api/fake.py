@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import (
     CheckpointNotFound,
     Conflict,
     FileMissing,
     KernelMissing,
     NotFound,
+    NotListening,
     SandboxError,
     SessionNotFound,
     StdinClosed,
@@ -53,6 +55,7 @@ from sandbox_sdk.protocol.models import (
     CommandInfo,
     CommandList,
     CommandTarget,
+    ConnectRequest,
     Context,
     ContextList,
     ContextTarget,
@@ -157,6 +160,24 @@ def exited(command_id: str = "c-1", output_bytes: int = 0) -> ExitEvent:
         generation=1,
         session_state="live",
     )
+
+
+LISTENING = 8080
+"""The port at which every sandbox has somebody who sends back what he gets."""
+
+
+class Echo(ByteChannel):
+    def __init__(self) -> None:
+        self._held: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def read(self) -> bytes:
+        return await self._held.get()
+
+    async def write(self, data: bytes) -> None:
+        self._held.put_nowait(data)
+
+    async def end(self) -> None:
+        self._held.put_nowait(b"")
 
 
 class FakeTenants(Tenants):
@@ -408,6 +429,16 @@ class FakeTenants(Tenants):
             yield Download(info, self.pieces(b"tar" if folder else content))
         finally:
             closed.append("download")
+
+    @asynccontextmanager
+    async def connect(self, tenant: str, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
+        self.find(request, tenant)
+        if request.port != LISTENING:
+            raise NotListening(f"nobody listens at {request.port or request.path} in the box")
+        try:
+            yield Echo()
+        finally:
+            self.closed.append("connect")
 
     @asynccontextmanager
     async def download_artifact(
@@ -663,3 +694,6 @@ class _Of(Sandboxes):
         if isinstance(request, ArtifactTarget):
             return self._all.download_artifact(self._tenant, request)
         return self._all.download(self._tenant, request)
+
+    def connect(self, request: ConnectRequest) -> AbstractAsyncContextManager[ByteChannel]:
+        return self._all.connect(self._tenant, request)

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sandbox_sdk import AsyncSandboxClient, Process, SandboxClient
+from sandbox_sdk.forwarding import BlockingChannel
+from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
     WORKSPACE,
@@ -31,6 +33,7 @@ from sandbox_sdk.protocol.models import (
     CommandInfo,
     CommandList,
     CommandTarget,
+    ConnectRequest,
     Context,
     ContextList,
     ContextTarget,
@@ -211,6 +214,11 @@ class ThroughClient(Sandboxes):
         )
         yield Download(info, whole())
 
+    @contextlib.asynccontextmanager
+    async def connect(self, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
+        async with self.client(request).connect(request.port or request.path) as channel:
+            yield channel
+
     async def _list_files(self, request: ListRequest) -> ListResult:
         options = request.model_dump(include={"recursive", "limit"})
         listing = self.client(request).list_files(request.path, **options)
@@ -329,6 +337,8 @@ class InThreads:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._wrapped, name)
+        if name == "connect":
+            return lambda *args: self._connected(method(*args))
         if name in ("stream", "stream_code"):
             return lambda *args, **options: self._each(method(*args, **options))
 
@@ -342,6 +352,14 @@ class InThreads:
             return InThreads(done, self._threads) if isinstance(done, Process) else done
 
         return call
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, opening: Any) -> AsyncIterator[ByteChannel]:
+        channel = await self._in_thread(opening.__enter__)
+        try:
+            yield _ChannelInThreads(channel, self._in_thread)
+        finally:
+            await self._in_thread(lambda: opening.__exit__(None, None, None))
 
     async def _each(self, items: Any) -> AsyncGenerator[Any]:
         try:
@@ -372,3 +390,18 @@ async def through_client(kind: str, backend: Sandboxes) -> AsyncIterator[Sandbox
         finally:
             for client in made:
                 await client.close()
+
+
+class _ChannelInThreads(ByteChannel):
+    def __init__(self, channel: BlockingChannel, in_thread: Callable[..., Any]) -> None:
+        self._channel = channel
+        self._in_thread = in_thread
+
+    async def read(self) -> bytes:
+        return await self._in_thread(self._channel.read)  # type: ignore[no-any-return]
+
+    async def write(self, data: bytes) -> None:
+        await self._in_thread(lambda: self._channel.write(data))
+
+    async def end(self) -> None:
+        await self._in_thread(self._channel.end)

@@ -21,7 +21,8 @@ from sandbox_sdk.testing import FakeBackend
 from sandbox_server import fleet
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
-from sandbox_server.api.server import bound, url_of
+from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.server import bound, server_config, url_of
 from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.checkpoints.opening import StoreSettings, open_checkpoints, open_points
 from sandbox_server.checkpoints.points import Points
@@ -286,7 +287,7 @@ async def served(
     keys: ApiKeys | None = None,
 ) -> AsyncIterator[str]:
     """The url of a server on a real socket."""
-    config = uvicorn.Config(create_app(tenants, keys=keys), log_config=None, access_log=False)
+    config = server_config(create_app(tenants, keys=keys), ApiLimits(), drain_timeout_s=60)
     server = uvicorn.Server(config)
     with listener or bound("127.0.0.1", 0) as listening:
         serving = asyncio.create_task(server.serve([listening]))

@@ -46,6 +46,7 @@ NOT_FROM_A_BOX = {
     "command_rejected": "takes a policy",
     "rate_limited": "takes a limit of calls",
     "stdin_closed": "a command that takes no input; with real boxes in tests/contract",
+    "not_listening": "a connection; with real boxes in tests/contract/test_connections.py",
     "unavailable": "the base of other errors",
     "misdirected": "what a worker tells a coordinator",
     "kernel_failed": "a kernel that does not start; with real ones in tests/contract/test_code.py",

@@ -299,6 +299,14 @@ async def listing(warden: WardenClient) -> None:
         file_entry(entry).model_dump_json()
 
 
+async def tunnel(warden: WardenClient) -> None:
+    async with asyncio.timeout(1), warden.dial(port=8080) as channel:
+        await channel.write(b"abc")
+        await channel.end()
+        while await channel.read():
+            pass
+
+
 async def feed(warden: WardenClient) -> None:
     await warden._send_stdin("c", b"abc", offset=0, end=False)
 
@@ -311,7 +319,7 @@ async def upload(warden: WardenClient) -> None:
 
 
 CALLS: list[Callable[[WardenClient], Awaitable[object]]] = [
-    run, stream, attach, result, ended, look, download, listing, upload,
+    run, stream, attach, result, ended, look, download, listing, upload, tunnel,
     lambda warden: warden.stat("f"),
     lambda warden: warden.signal("c", 9),
     lambda warden: warden.send_stdin("c", b"abc", offset=0),

@@ -8,9 +8,11 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 
 from sandbox_sdk.background import Background, coming_from
+from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
     ArtifactTarget,
+    ConnectRequest,
     DownloadRequest,
     UploadRequest,
     UploadResult,
@@ -66,3 +68,30 @@ class Crossing(Sandboxes):
             yield Download(download.info, self._background.cross_each(pieces))
         finally:
             await self._background.cross(stack.aclose)
+
+    @contextlib.asynccontextmanager
+    async def connect(self, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
+        stack = contextlib.AsyncExitStack()
+
+        async def enter() -> ByteChannel:
+            return await stack.enter_async_context((await self._place()).connect(request))
+
+        try:
+            yield _CrossingChannel(self._background, await self._background.cross(enter))
+        finally:
+            await self._background.cross(stack.aclose)
+
+
+class _CrossingChannel(ByteChannel):
+    def __init__(self, background: Background, channel: ByteChannel) -> None:
+        self._background = background
+        self._channel = channel
+
+    async def read(self) -> bytes:
+        return await self._background.cross(self._channel.read)
+
+    async def write(self, data: bytes) -> None:
+        await self._background.cross(lambda: self._channel.write(data))
+
+    async def end(self) -> None:
+        await self._background.cross(self._channel.end)

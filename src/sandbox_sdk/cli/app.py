@@ -14,6 +14,7 @@ from sandbox_sdk.cli import (
     code,
     commands,
     copy,
+    forward,
     history,
     mcp,
     mounts,
@@ -56,6 +57,7 @@ _COMMANDS: list[Callable[..., None]] = [
     history.history,
     history.undo,
     volumes.volumes,
+    forward.forward,
     sessions.health,
     mcp.mcp,
 ]

@@ -190,6 +190,13 @@ class StdinClosed(SandboxError):
     status = 409
 
 
+class NotListening(SandboxError):
+    """Nobody listens at a port or a socket of the box, or not yet."""
+
+    code = "not_listening"
+    status = 502
+
+
 class SessionLost(SandboxError):
     """The box is gone, and everything in it."""
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.events import AnyEvent, CodeEvent, CommandEvent
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
@@ -33,7 +34,8 @@ class Download:
 class Sandboxes(ABC):
     """The sandboxes of one tenant. Every method may raise any SandboxError.
 
-    An implementation provides call, events, upload and download; the other methods use these.
+    An implementation provides call, events, upload, download and connect; the other methods use
+    these.
     execute, stream, upload_file and list_files make the session of a thread that has none; with a
     session_id they raise SessionNotFound instead.
     """
@@ -60,6 +62,11 @@ class Sandboxes(ABC):
         self, request: models.DownloadRequest | models.ArtifactTarget
     ) -> AbstractAsyncContextManager[Download]:
         """Read a file, or a folder as a tar, or an artifact."""
+
+    @abstractmethod
+    def connect(self, request: models.ConnectRequest) -> AbstractAsyncContextManager[ByteChannel]:
+        """A connection to a port or a unix socket of a sandbox. Its bytes count as use of the
+        session; being open does not. Raises NotListening, SessionNotFound, Capacity."""
 
     # Sessions
 

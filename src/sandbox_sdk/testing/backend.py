@@ -24,7 +24,8 @@ from sandbox_sdk.integrations.arguments import USUAL, parsed
 from sandbox_sdk.integrations.tools import AsyncSandboxTools
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import FileTooLarge, InvalidRequest
+from sandbox_sdk.protocol.channels import ByteChannel
+from sandbox_sdk.protocol.errors import FileTooLarge, InvalidRequest, NotListening
 from sandbox_sdk.protocol.events import (
     AnyEvent,
     CodeCollector,
@@ -476,6 +477,13 @@ class FakeBackend(Sandboxes):
             modified_at=entry.modified_at,
         )
         yield Download(info, aiter(ByteChunks(data)))
+
+    @contextlib.asynccontextmanager
+    async def connect(self, request: models.ConnectRequest) -> AsyncIterator[ByteChannel]:
+        """What is scripted listens at no port."""
+        self._sessions.find(request)
+        raise NotListening(f"nothing listens at {request.port or request.path} in a fake sandbox")
+        yield
 
     async def _rename(self, request: models.RenameRequest) -> models.FileEntry:
         session = self._sessions.find(request)

@@ -15,6 +15,7 @@ from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server.api.artifacts import artifact_route
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.code import code_route
+from sandbox_server.api.connect import connect
 from sandbox_server.api.errors import install_error_handlers
 from sandbox_server.api.execute import execute_route
 from sandbox_server.api.files import UPLOAD, download_route, upload_route
@@ -63,7 +64,11 @@ def create_app(
     served = Served(tenants, keys, limits)
     routes = _routes(served)
     app.router.routes.extend(routes)
-    for path, handler in (("/terminal", terminal), ("/ws", multiplexed)):
+    for path, handler in (
+        ("/terminal", terminal),
+        ("/connect", connect),
+        ("/ws", multiplexed),
+    ):
         of_page = None if keys.required else hosts or AllowedHosts()
         app.router.routes.append(socket_route(path, handler, served=served, hosts=of_page))
     app.router.routes.append(no_socket_route())

@@ -53,6 +53,8 @@ def server_config(app: FastAPI, limits: ApiLimits, *, drain_timeout_s: float) ->
         http=cast(type[asyncio.Protocol], bounded_protocol(limits)),
         ws=cast(type[asyncio.Protocol], CountedWebSocket),
         ws_max_size=MAX_MESSAGE,
+        # A caller whose box reads nothing is not read from either, its answer to a ping included.
+        ws_ping_timeout=None,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=round(drain_timeout_s),

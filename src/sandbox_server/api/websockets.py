@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
 from sandbox_sdk.protocol.errors import Forbidden, Internal, SandboxError, Unauthorized
 from sandbox_sdk.protocol.sandboxes import Sandboxes
@@ -31,6 +34,7 @@ base64url without padding."""
 CLOSE_ERROR = 4000
 """To which the HTTP status of an error is added."""
 MAX_MESSAGE = 1 << 20
+_LOST = "sandbox.lost"
 
 Handler = Callable[[WebSocket, Sandboxes], Awaitable[None]]
 
@@ -113,13 +117,26 @@ def _headers(socket: WebSocket) -> Headers:
     return Headers(raw=[*socket.headers.raw, (b"x-api-key", key)])
 
 
+def lost(socket: WebSocket) -> asyncio.Event:
+    """Set once the connection is lost, for a handler that is not receiving just then."""
+    found: asyncio.Event = socket.scope.get("extensions", {}).get(_LOST) or asyncio.Event()
+    return found
+
+
 class CountedWebSocket(WebSocketsSansIOProtocol):
     """Tells when its connection is lost."""
 
     def __init__(self, on_lost: Callable[[], None], **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
         self._on_lost = on_lost
+        self._lost = asyncio.Event()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            self.scope["extensions"][_LOST] = self._lost  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lost.set()
         self._on_lost()
         super().connection_lost(exc)

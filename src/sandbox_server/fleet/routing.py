@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import TypeVar
 
 from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import Conflict, RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.events import (
     AnyEvent,
@@ -22,6 +23,7 @@ from sandbox_sdk.protocol.events import (
 from sandbox_sdk.protocol.models import (
     ArtifactTarget,
     CodeResult,
+    ConnectRequest,
     CreateSessionRequest,
     DownloadRequest,
     ExecuteRequest,
@@ -238,6 +240,15 @@ class RoutedSandboxes(Sandboxes):
             async def opened(worker: Sandboxes, target: Target | None) -> Download:
                 download = worker.download(_aimed(request, target))
                 return await stack.enter_async_context(download)
+
+            yield await self._router.route(self._attempt(request), opened, until=stack)
+
+    @contextlib.asynccontextmanager
+    async def connect(self, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def opened(worker: Sandboxes, target: Target | None) -> ByteChannel:
+                return await stack.enter_async_context(worker.connect(_aimed(request, target)))
 
             yield await self._router.route(self._attempt(request), opened, until=stack)
 

@@ -24,7 +24,7 @@ from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import ANY, AllowedHosts
-from sandbox_server.api.server import serving_privately
+from sandbox_server.api.server import server_config, serving_privately
 from sandbox_server.main import open_service
 from sandbox_server.sessions.lease import alone
 from sandbox_server.settings import ANY_FOLDER, IN_PROCESS, Settings, load
@@ -85,7 +85,7 @@ async def _reachable(service: Tenants, settings: Settings) -> AsyncIterator[None
     # Any Host header: web pages cannot connect to a unix socket.
     app = create_app(service, limits=limits, hosts=AllowedHosts(more=[ANY]))
     # No graceful shutdown: guests repeat their open calls on the next host.
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=0)
+    config = server_config(app, limits, drain_timeout_s=0)
     server = uvicorn.Server(config)
     with _silent("uvicorn.error"):
         async with serving_privately(server, socket_path(settings), backlog=128):

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, Required, Self, 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.channels import ByteChannel
 
 OUTPUT_LIMIT = 1 << 20
 Short = Annotated[str, StringConstraints(max_length=200)]
@@ -28,9 +29,9 @@ Count = Annotated[int, Field(ge=0, le=1 << 62)]
 ExitCode = Annotated[int, Field(ge=0, le=255)]
 StreamName = Literal["stdout", "stderr", "result"]
 """Results are those of code: JSON, one on each line."""
-Ability = Literal["replay", "stdin", "code", "pty", "tree"]
+Ability = Literal["replay", "stdin", "code", "pty", "tree", "tunnel"]
 """What an agent may lack: replaying output from an offset; input to a running command; code on
-Jupyter kernels; terminals; all files as a whole."""
+Jupyter kernels; terminals; all files as a whole; connections to its sockets."""
 
 
 class AgentAnswer(BaseModel):
@@ -521,6 +522,26 @@ class BoxAgent(ABC):
         """Replace all files, and the state of the shell, by those of a packed tree. If it raises,
         the box is of no more use."""
         raise _no_tree()
+
+    def dial(
+        self,
+        *,
+        port: int | None = None,  # noqa: ARG002
+        path: str | None = None,  # noqa: ARG002
+    ) -> AbstractAsyncContextManager[ByteChannel]:
+        """A connection to a port of the box's loopback, or to a unix socket in it. Raises
+        NotListening."""
+        raise _no_tunnel()
+
+    def accept(self, port: int) -> AbstractAsyncContextManager[ByteChannel]:  # noqa: ARG002
+        """The next connection that a process of the box makes to a port of its loopback, at which
+        the box listens for us from the first call on. Waits for it. Raises Conflict if somebody
+        else listens there."""
+        raise _no_tunnel()
+
+
+def _no_tunnel() -> errors.InvalidRequest:
+    return errors.InvalidRequest("sandboxes of this runtime have no connections to their ports")
 
 
 def _no_tree() -> errors.InvalidRequest:

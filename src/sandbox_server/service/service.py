@@ -6,9 +6,11 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 
 from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
     ArtifactTarget,
+    ConnectRequest,
     DownloadRequest,
     EmptyRequest,
     ExecuteRequest,
@@ -28,6 +30,7 @@ from sandbox_server.service.answers import ServiceFacts
 from sandbox_server.service.checkpoints import CheckpointHandlers
 from sandbox_server.service.code import CodeHandlers, KernelsOf
 from sandbox_server.service.commands import CommandHandlers
+from sandbox_server.service.connections import ConnectionHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
 from sandbox_server.service.history import HistoryHandlers
@@ -68,6 +71,7 @@ class SandboxService(Tenants):
         self.commands = CommandHandlers(access, facts, gate, self.stored)
         self.code = CodeHandlers(access, facts, gate, self.commands, kernels_of)
         self.files = FileHandlers(access, facts)
+        self.connections = ConnectionHandlers(access)
         self.checkpoints = CheckpointHandlers(access, facts, self._registry, self.of)
         self.handlers: Handlers = {
             op.HEALTH: self._healthy,
@@ -151,3 +155,8 @@ class _OfTenant(Sandboxes):
         if isinstance(request, ArtifactTarget):
             return self._service.stored.download(self._tenant, request)
         return self._service.files.download(self._tenant, request)
+
+    def connect(
+        self, request: ConnectRequest
+    ) -> contextlib.AbstractAsyncContextManager[ByteChannel]:
+        return self._service.connections.connect(self._tenant, request)

@@ -18,7 +18,9 @@ from sandbox_sdk.backends.remote.listing import read_listing
 from sandbox_sdk.backends.remote.multipart import UploadForm, download_info
 from sandbox_sdk.backends.remote.retry import FIRST_CONTACT_S
 from sandbox_sdk.backends.remote.server import Call, Server
+from sandbox_sdk.backends.remote.websocket_channel import WebSocketChannel
 from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import Internal, Unreachable
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
@@ -27,6 +29,7 @@ from sandbox_sdk.protocol.models import (
     ArtifactTarget,
     CallToolRequest,
     CodeResult,
+    ConnectRequest,
     ContextTarget,
     CreateContextRequest,
     DownloadRequest,
@@ -155,6 +158,14 @@ class _Remote(Sandboxes):
             chunks = self._server.chunks(call, answer)
             named = request.path if isinstance(request, DownloadRequest) else request.artifact_id
             yield Download(download_info(named, answer.headers), chunks)
+
+    @contextlib.asynccontextmanager
+    async def connect(self, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
+        call = Call(method="GET", path="/connect", params=_body(request), tenant=self._tenant)
+        async with self._server.websocket(call) as socket:
+            channel = WebSocketChannel(socket, self._server.url)
+            await channel.opened()
+            yield channel
 
 
 class RemoteBackend(_Remote):

@@ -9,7 +9,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.request import getproxies
 
 import httpx
@@ -32,6 +32,9 @@ from sandbox_sdk.protocol.errors import (
 )
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, TENANT_HEADER
 
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
 log = logging.getLogger("sandbox.remote")
 
 SILENCE_S = 45.0
@@ -40,6 +43,7 @@ KEPT_ALIVE_S = 4.0
 """Below the 5 s after which many servers close a connection, so that no call meets that."""
 _GATEWAY = (502, 503, 504)
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_LONGEST_MESSAGE = 2 << 20
 _FIRST_CONNECT_S = 4.0
 """Most of the time for a connection to a server that has never answered: its address may be wrong,
 and the caller is told within 5 s."""
@@ -187,6 +191,76 @@ class Server:
                     await self.pause(retry, failed)
             with self._translated(call):
                 yield answer
+
+    @contextlib.asynccontextmanager
+    async def websocket(self, call: Call) -> AsyncIterator[ClientConnection]:
+        """A WebSocket, retried until it is open. Raises SandboxError."""
+        retry = self.retry()
+        while True:
+            try:
+                socket = await self._open_websocket(call)
+                break
+            except FailedAttempt as failed:
+                await self.pause(retry, failed)
+        try:
+            yield socket
+        finally:
+            # Not close(): a server that waits for a box would not hear it.
+            socket.transport.abort()
+            await socket.wait_closed()
+
+    async def _open_websocket(self, call: Call) -> ClientConnection:
+        """Raises FailedAttempt, or the error in the server's answer."""
+        # Not at the top: importing it takes longer than most programs use the rest.
+        from websockets.asyncio.client import connect, unix_connect
+        from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+        url = self._request(call).url
+        secure = url.scheme == "https"
+        address = str(url.copy_with(scheme="wss" if secure else "ws"))
+        options: dict[str, Any] = {
+            "additional_headers": self._websocket_headers(call),
+            "compression": None,
+            "open_timeout": self._connecting_s,
+            # A server that waits for a box reads nothing, an answer to a ping included.
+            "ping_timeout": None,
+            "max_size": _LONGEST_MESSAGE,
+            "user_agent_header": None,
+        }
+        if secure:
+            options["ssl"] = httpx.create_ssl_context(verify=self._verify)
+        if self._nearby:
+            options["proxy"] = None
+        with self._translated(call):
+            try:
+                if self._address.scheme == "unix":
+                    return await unix_connect(self._address.path, address, proxy=None, **options)
+                return await connect(address, **options)
+            except InvalidStatus as exc:
+                answer = exc.response
+                headers = list(answer.headers.raw_items())
+                self._known = True
+                self._refused(
+                    call,
+                    httpx.Response(
+                        answer.status_code, headers=headers, content=bytes(answer.body or b"")
+                    ),
+                )
+            except TimeoutError as exc:
+                raise httpx.ConnectTimeout(str(exc)) from exc
+            except OSError as exc:
+                raise httpx.ConnectError(str(exc)) from exc
+            except InvalidHandshake as exc:
+                raise NotHttp(str(exc)) from exc
+
+    def _websocket_headers(self, call: Call) -> list[tuple[str, str]]:
+        headers = [(name.decode(), value.decode()) for name, value in self._headers.items()]
+        if self._auth is not None:
+            asked = next(self._auth.auth_flow(httpx.Request("GET", self._address)))
+            headers.append(("authorization", asked.headers["authorization"]))
+        if call.tenant is not None:
+            headers.append((TENANT_HEADER, call.tenant))
+        return headers
 
     async def chunks(self, call: Call, answer: httpx.Response) -> AsyncIterator[bytes]:
         """The body of an answer as it comes. Raises SandboxError."""

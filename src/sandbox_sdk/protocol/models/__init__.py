@@ -5,6 +5,7 @@ from sandbox_sdk.protocol.models.base import *  # noqa: F403
 from sandbox_sdk.protocol.models.checkpoints import *  # noqa: F403
 from sandbox_sdk.protocol.models.code import *  # noqa: F403
 from sandbox_sdk.protocol.models.commands import *  # noqa: F403
+from sandbox_sdk.protocol.models.connections import *  # noqa: F403
 from sandbox_sdk.protocol.models.files import *  # noqa: F403
 from sandbox_sdk.protocol.models.history import *  # noqa: F403
 from sandbox_sdk.protocol.models.limits import *  # noqa: F403

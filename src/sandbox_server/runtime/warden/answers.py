@@ -33,6 +33,7 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "conflict": errors.Conflict,
     "idempotency_mismatch": errors.IdempotencyMismatch,
     "stdin_closed": errors.StdinClosed,
+    "not_listening": errors.NotListening,
     "invalid_request": errors.InvalidRequest,
     "command_not_found": errors.NotFound,
     "exhausted": errors.Capacity,

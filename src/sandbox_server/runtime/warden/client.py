@@ -15,15 +15,16 @@ from sandbox_warden import frames
 from .commands import CommandCalls
 from .files import FileCalls
 from .trees import TreeCalls
+from .tunnels import TunnelCalls
 
 
-class WardenClient(CommandCalls, FileCalls, TreeCalls, BoxAgent):
+class WardenClient(CommandCalls, FileCalls, TreeCalls, TunnelCalls, BoxAgent):
     """Connection to the warden of one box under one epoch, over a link that reconnects."""
 
     def require(self, ability: Ability, purpose: str) -> None:
         super().require(ability, purpose)
         if (
-            ability in ("pty", "tree")
+            ability in ("pty", "tree", "tunnel")
             and self.about is not None
             and ability not in self.about.abilities
         ):

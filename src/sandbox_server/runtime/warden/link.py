@@ -20,6 +20,8 @@ from sandbox_warden.frames import Frame, FrameError
 
 _SLACK = 256 * 1024
 """On top of the window: the warden does not count small frames (started, gap, reply)."""
+_JOINED = 4096
+"""Bytes up to which pieces are put together that wait to be read."""
 _MAX_FRAMES = 150_000
 """Unread frames on one channel. More than fit into the window if each carries one byte of output
 and its offset."""
@@ -54,6 +56,11 @@ class Channel:
         self._consumed = 0
         self._waiter: asyncio.Future[None] | None = None
         self._complete = False
+        self._window = frames.WINDOW
+        """Bytes that the warden has room for, where it says so."""
+        self._sender: asyncio.Future[None] | None = None
+        self._ended = False
+        """Whether its last frame has come, read or not."""
 
     async def __aenter__(self) -> Channel:
         self._link.add(self)
@@ -90,9 +97,28 @@ class Channel:
         if frame[0] in (frames.DATA, frames.STDOUT, frames.STDERR):
             self._consumed += size
             if self._consumed >= frames.WINDOW // 2:
-                granted, self._consumed = self._consumed, 0
-                await self.send(frames.CREDIT, frames.OFFSET.pack(granted))
+                await self._credit()
         return frame
+
+    async def _credit(self) -> None:
+        granted, self._consumed = self._consumed, 0
+        await self.send(frames.CREDIT, frames.OFFSET.pack(granted))
+
+    async def receive_more(self, most: int) -> list[bytes]:
+        """The bytes of DATA that have come already, up to so many."""
+        pieces, left = [], most
+        while self._frames and self._frames[0][0] == frames.DATA:
+            payload = self._frames[0][2]
+            if len(payload) > left:
+                break
+            self._frames.popleft()
+            left -= len(payload)
+            pieces.append(payload)
+        self._buffered -= most - left
+        self._consumed += most - left
+        if self._consumed >= frames.WINDOW // 2:
+            await self._credit()
+        return pieces
 
     async def _wait(self, silence_s: float | None) -> None:
         """Not asyncio.timeout(): a command waits here every time, and that takes twice as long."""
@@ -109,9 +135,32 @@ class Channel:
     async def send(self, kind: int, payload: bytes = b"") -> None:
         await self._link.write(frames.encode(kind, self.number, payload))
 
+    async def send_within_window(self, data: bytes) -> None:
+        """Send bytes once the warden has room for them: it tells with CREDIT. One at a time. Raises
+        LinkLost, also once the warden has ended the request."""
+        while self._window < len(data):
+            if self._link.lost is not None or self._ended:
+                raise LinkLost(self._link.lost or "the other end has closed it")
+            self._sender = asyncio.get_running_loop().create_future()
+            try:
+                await self._sender
+            finally:
+                self._sender = None
+        self._window -= len(data)
+        await self.send(frames.DATA, data)
+
     def push(self, frame: Frame) -> None:
+        if frame[0] == frames.CREDIT:
+            self._grant(frame[2])
+            return
+        if frame[0] == frames.DATA and self._frames and _fits(self._frames[-1], frame):
+            # Programs that send byte by byte: the window counts bytes, not frames.
+            before = self._frames.pop()[2]
+            self._buffered -= len(before)
+            frame = (frame[0], frame[1], before + frame[2])
         self._frames.append(frame)
         self._buffered += len(frame[2])
+        self._ended = frame[0] in (frames.REPLY, frames.ERROR)
         if self._buffered > frames.WINDOW + _SLACK or len(self._frames) > _MAX_FRAMES:
             raise FrameError(
                 f"channel {self.number}: {self._buffered} bytes in {len(self._frames)} frames, more"
@@ -119,9 +168,24 @@ class Channel:
             )
         self.wake()
 
+    def _grant(self, payload: bytes) -> None:
+        if len(payload) != frames.OFFSET.size:
+            raise FrameError(f"channel {self.number}: CREDIT of {len(payload)} bytes")
+        self._window = min(self._window + frames.OFFSET.unpack(payload)[0], frames.WINDOW)
+        self._wake(self._sender)
+
     def wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._wake(self._waiter)
+        if self._link.lost is not None or self._ended:
+            self._wake(self._sender)
+
+    def _wake(self, waiting: asyncio.Future[None] | None) -> None:
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+
+def _fits(last: Frame, frame: Frame) -> bool:
+    return last[0] == frames.DATA and len(last[2]) + len(frame[2]) <= _JOINED
 
 
 def _encoded(kind: int, channel: int, body: dict[str, Any]) -> bytes:

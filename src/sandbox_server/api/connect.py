@@ -1,0 +1,72 @@
+"""GET /connect: a connection to a port or a unix socket of a sandbox, over a WebSocket.
+
+Binary messages are bytes of the connection. The text message `{"type": "open"}` tells that it is
+made, and `{"type": "end"}`, in either direction, that nothing more comes from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from sandbox_sdk.protocol.channels import ByteChannel
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.models import ConnectRequest
+from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_server.api.operations import parse_query
+from sandbox_server.api.websockets import lost
+from sandbox_server.tasks import stop
+
+
+async def connect(socket: WebSocket, sandboxes: Sandboxes) -> None:
+    """Serve one connection, until both ends have sent all, or one of them leaves."""
+    request = parse_query(ConnectRequest, socket)
+    async with sandboxes.connect(request) as channel:
+        await socket.send_json({"type": "open"})
+        ended = asyncio.Event()
+        to_box = asyncio.create_task(_to_box(socket, channel, ended))
+        from_box = asyncio.create_task(_from_box(socket, channel, ended))
+        # Whoever leaves while the box takes nothing is not heard by _to_box.
+        left = asyncio.create_task(lost(socket).wait())
+        tasks = (to_box, from_box, left)
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await stop(*tasks)
+        for task in done:
+            task.result()
+
+
+async def _to_box(socket: WebSocket, channel: ByteChannel, ended: asyncio.Event) -> None:
+    """Goes on after the end, to learn that the caller has left."""
+    while True:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code") or 1000)
+        if (text := message.get("text")) is not None:
+            _check_end(text)
+            if not ended.is_set():
+                await channel.end()
+                ended.set()
+        elif data := message.get("bytes"):
+            if ended.is_set():
+                raise InvalidRequest("bytes after the end")
+            await channel.write(data)
+
+
+async def _from_box(socket: WebSocket, channel: ByteChannel, ended: asyncio.Event) -> None:
+    while data := await channel.read():
+        await socket.send_bytes(data)
+    await socket.send_json({"type": "end"})
+    await ended.wait()
+
+
+def _check_end(text: str) -> None:
+    try:
+        message = json.loads(text)
+    except ValueError:
+        message = None
+    if not isinstance(message, dict) or message.get("type") != "end":
+        raise InvalidRequest('a text message is {"type": "end"}; bytes go in binary messages')
