@@ -11,6 +11,7 @@ from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import logs
 from sandbox_server.event_loop import run_server
 from sandbox_server.main import serve
+from sandbox_server.previews.opening import PreviewPort
 from sandbox_server.settings import load
 
 EVERY_S = 0.02
@@ -26,7 +27,7 @@ async def main(path: Path) -> None:
         watching.cancel()
 
 
-async def _nothing(url: str, tenants: Tenants) -> None:
+async def _nothing(url: str, tenants: Tenants, previews: PreviewPort | None) -> None:
     """Nobody waits for a greeting."""
 
 

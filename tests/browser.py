@@ -172,7 +172,8 @@ async def open_browser(folder: Path) -> AsyncIterator[Browser]:
     process = await asyncio.create_subprocess_exec(
         program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
         "--disable-background-networking", "--disable-component-update", "--no-first-run",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost,"
+        " EXCLUDE *.localhost",
         "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank",
         stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True,
     )  # fmt: skip

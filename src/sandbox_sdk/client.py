@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sandbox_sdk import checkpoints, forwarding, transfer, volumes
+from sandbox_sdk import checkpoints, forwarding, previews, transfer, volumes
 from sandbox_sdk.artifacts import AsyncArtifactFile
 from sandbox_sdk.checkpoints import CheckpointMethods
 from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
@@ -21,6 +21,7 @@ from sandbox_sdk.mounts import methods
 from sandbox_sdk.mounts.asked import MountOptions
 from sandbox_sdk.mounts.methods import MountMethods
 from sandbox_sdk.options import CodeOptions, CommandOptions
+from sandbox_sdk.previews import PreviewMethods
 from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import (
     FileMissing,
@@ -86,14 +87,16 @@ METHODS = {
     "Mounts": methods.METHODS,
     "Checkpoints": checkpoints.METHODS,
     "Volumes": volumes.METHODS,
-    "Ports": forwarding.METHODS,
+    "Ports": (*forwarding.METHODS, *previews.METHODS),
     "Declared by the operator": ("registry", "call_tool"),
 }  # fmt: skip
 """The methods of a client, as its docstring lists them."""
 
 
 @with_contents(METHODS)
-class AsyncSandboxClient(CheckpointMethods, ForwardMethods, MountMethods, VolumeMethods):
+class AsyncSandboxClient(
+    CheckpointMethods, ForwardMethods, MountMethods, PreviewMethods, VolumeMethods
+):
     """The sandbox of one thread. It is made at its first use.
 
         >>> async def main():

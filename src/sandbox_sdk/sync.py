@@ -33,6 +33,7 @@ from sandbox_sdk.protocol.models import (
     HistoryEntry,
     LimitOptions,
     ListResult,
+    Preview,
     RegistryList,
     Session,
     SessionInfo,
@@ -373,6 +374,15 @@ class SandboxClient:
     ) -> Iterator[Forward]:
         with self._open(self._client.forward(port, local_port=local_port, host=host)) as forward:
             yield forward
+
+    def expose(self, port: int, *, public: bool = False) -> Preview:
+        return self._run(lambda: self._client.expose(port, public=public))
+
+    def previews(self) -> list[Preview]:
+        return self._run(self._client.previews)
+
+    def unexpose(self, port: int) -> None:
+        self._run(lambda: self._client.unexpose(port))
 
     @contextlib.contextmanager
     def _open(self, opening: contextlib.AbstractAsyncContextManager[_Result]) -> Iterator[_Result]:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import structlog
@@ -30,6 +31,7 @@ from sandbox_server.checkpoints.opening import open_checkpoints, open_points
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
+from sandbox_server.previews.opening import PreviewPort, bind_previews, serving_previews
 from sandbox_server.providers import facts_of, providers_of, rules_of
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import open_pool
@@ -38,6 +40,7 @@ from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate
 from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
 from sandbox_server.sessions.occupancy import Occupancy
+from sandbox_server.sessions.preview_address import PreviewSite
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.share import Share
 from sandbox_server.sessions.sqlite import SqliteRegistry
@@ -47,13 +50,17 @@ from sandbox_server.unused import unknown, unused
 from sandbox_server.volumes.volumes import Volumes
 from sandbox_server.worker import Worker
 
+if TYPE_CHECKING:
+    from sandbox_server.fleet.routing import RoutedTenants  # Slow to import, and only for a fleet.
+
 log = structlog.get_logger()
 
 MANY_FILES = 65536
 
 
-OnListening = Callable[[str, Tenants], Awaitable[None]]
-"""Called with the url and the tenants once the server listens; runs concurrently with it."""
+OnListening = Callable[[str, Tenants, PreviewPort | None], Awaitable[None]]
+"""Called with the url, the tenants and where previews are once the server listens; runs
+concurrently with it."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +83,24 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
         async with contextlib.AsyncExitStack() as stack:
-            tenants: Tenants = await (
-                stack.enter_async_context(_open_routing(settings))
+            previews = None
+            if settings.role != "worker":  # Their coordinators have them.
+                previews = stack.enter_context(bind_previews(settings, listener.getsockname()[1]))
+            site = None if previews is None else previews.site
+            tenants: RoutedTenants | SandboxService = await (
+                stack.enter_async_context(_open_routing(settings, site))
                 if settings.role == "coordinator"
-                else stack.enter_async_context(open_service(settings, url=url, stop=stop))
+                else stack.enter_async_context(
+                    open_service(settings, url=url, stop=stop, previews_at=site)
+                )
             )
+            if previews is not None:
+                await stack.enter_async_context(serving_previews(tenants, previews))
             await serve_app(
                 make_app(tenants, settings),
                 listener,
                 limits=limits,
-                on_listening=functools.partial(_listening, url, tenants, on_listening),
+                on_listening=functools.partial(_listening, url, tenants, previews, on_listening),
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
             )
@@ -166,9 +181,11 @@ def _advertised(settings: Settings) -> list[str]:
     return [host] if host else []
 
 
-async def _listening(url: str, tenants: Tenants, then: OnListening) -> None:
+async def _listening(
+    url: str, tenants: Tenants, previews: PreviewPort | None, then: OnListening
+) -> None:
     log.info("server.listening", url=url)
-    await then(url, tenants)
+    await then(url, tenants, previews)
 
 
 @contextlib.asynccontextmanager
@@ -179,16 +196,19 @@ async def open_service(
     stop: asyncio.Event | None = None,
     share: Share | None = None,
     occupancy: Occupancy | None = None,
+    previews_at: PreviewSite | None = None,
 ) -> AsyncIterator[SandboxService]:
     """A running service on the configured runtime. The boxes of sessions outlive it.
 
-    share and occupancy: of a process that is one of several. Raises InvalidRequest for an invalid
-    rule file or registry.
+    share and occupancy: of a process that is one of several. previews_at: None for a worker.
+    Raises InvalidRequest for an invalid rule file or registry.
     """
     share = share or Share(name=settings.name())
     registry = LiveRegistry(settings.registry)
     with open_gate(settings) as gate:
-        service = _open_service(settings, gate, registry, share, occupancy, url=url, stop=stop)
+        service = _open_service(
+            settings, gate, registry, share, occupancy, previews_at, url=url, stop=stop
+        )
         async with service as opened:
             yield opened
 
@@ -212,6 +232,7 @@ async def _open_service(
     declared: LiveRegistry,
     share: Share,
     occupancy: Occupancy | None,
+    previews_at: PreviewSite | None,
     *,
     url: str,
     stop: asyncio.Event | None,
@@ -310,6 +331,7 @@ async def _open_service(
                 registry=declared,
                 storage=storage,
                 volumes=volumes,
+                previews_at=previews_at,
             )
 
 
@@ -337,10 +359,12 @@ def open_registry(share: Share, state: Path) -> SqliteRegistry:
     return SqliteRegistry(state / f"{share.name}.sqlite", share=share)
 
 
-def _open_routing(settings: Settings) -> contextlib.AbstractAsyncContextManager[Tenants]:
+def _open_routing(
+    settings: Settings, previews_at: PreviewSite | None
+) -> contextlib.AbstractAsyncContextManager[RoutedTenants]:
     from sandbox_server.fleet.opening import open_routing
 
-    return open_routing(settings)
+    return open_routing(settings, previews_at=previews_at)
 
 
 def _allow_many_files() -> int:

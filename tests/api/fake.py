@@ -67,6 +67,7 @@ from sandbox_sdk.protocol.models import (
     EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
+    ExposeRequest,
     FileEntry,
     FollowCodeRequest,
     FollowRequest,
@@ -77,6 +78,9 @@ from sandbox_sdk.protocol.models import (
     Limits,
     ListRequest,
     ListResult,
+    Preview,
+    PreviewList,
+    PreviewTarget,
     RegistryList,
     RenameRequest,
     ResizeRequest,
@@ -101,6 +105,7 @@ from sandbox_sdk.protocol.models import (
     ToolAnswer,
     Undone,
     UndoRequest,
+    Unexposed,
     UploadRequest,
     UploadResult,
     Verdict,
@@ -200,6 +205,7 @@ class FakeTenants(Tenants):
         self.kept: list[tuple[str, Artifact]] = []
         self.checkpointed: list[tuple[str, Checkpoint]] = []
         self.made_volumes: dict[tuple[str, str], Volume] = {}
+        self.made_previews: dict[tuple[str, str, int], Preview] = {}
 
     def of(self, tenant: str) -> Sandboxes:
         return _Of(self, tenant)
@@ -529,6 +535,30 @@ class FakeTenants(Tenants):
         if self.made_volumes.pop((tenant, request.name), None) is None:
             raise VolumeNotFound(f"no volume {request.name}")
         return VolumeDeleted(name=request.name)
+
+    async def expose(self, tenant: str, request: ExposeRequest) -> Preview:
+        session_id = self.find(request, tenant).session_id
+        made = Preview(
+            port=request.port,
+            session_id=session_id,
+            url=f"http://{request.port}-{session_id}.localhost:8001/",
+            public=request.public,
+            created_at=NOW,
+            expires_at=NOW,
+        )
+        self.made_previews[tenant, session_id, request.port] = made
+        return made
+
+    async def previews(self, tenant: str, request: Target) -> PreviewList:
+        wanted = (tenant, self.find(request, tenant).session_id)
+        found = [each for key, each in self.made_previews.items() if key[:2] == wanted]
+        return PreviewList(previews=found)
+
+    async def unexpose(self, tenant: str, request: PreviewTarget) -> Unexposed:
+        key = (tenant, self.find(request, tenant).session_id, request.port)
+        if self.made_previews.pop(key, None) is None:
+            raise NotFound(f"port {request.port} is not exposed")
+        return Unexposed(port=request.port)
 
     async def restore(self, tenant: str, request: RestoreRequest) -> Session:
         self.find_checkpoint(tenant, request.checkpoint_id)

@@ -53,6 +53,9 @@ FURTHER = [
     ("get", "/volumes", "volumes"),
     ("post", "/volumes", "volumes"),
     ("post", "/volume/delete", "volumes"),
+    ("post", "/expose", "previews"),
+    ("get", "/previews", "previews"),
+    ("post", "/unexpose", "previews"),
     ("get", "/api/sessions", "platform"),
     ("post", "/api/sessions", "platform"),
     ("get", "/api/sessions/{session_id}", "platform"),
@@ -118,6 +121,7 @@ def test_further_routes_have_tags_of_their_own(document: dict[str, Any]) -> None
         "artifacts",
         "checkpoints",
         "volumes",
+        "previews",
         "platform",
     ]
 

@@ -32,6 +32,7 @@ ROUTES = [
     ("OPTIONS", "/execute"),
     ("HEAD", "/health"),
 ]
+SESSION = "0a1b2c3d-0000-4000-8000-00000000abcd"
 RUN = {"thread_id": "t", "command": "true"}
 
 
@@ -51,6 +52,9 @@ def foreign(port: int) -> list[dict[str, str]]:
         {"Host": "evil.example@127.0.0.1"},
         {"Host": "169.254.169.254"},
         {"Host": "0.0.0.0"},
+        {"Host": f"8080-{SESSION}.localhost:{port}"},
+        {"Origin": f"http://8080-{SESSION}.localhost:{port + 1}"},
+        {"Origin": f"http://8080-{SESSION}.localhost:{port}", "Host": f"localhost:{port}"},
         {"Host": ""},
         {"Host": "localhost/evil.example"},
         {"Origin": "http://evil.example"},

@@ -45,6 +45,7 @@ from sandbox_sdk.protocol.models import (
     EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
+    ExposeRequest,
     FileEntry,
     ForkRequest,
     ForkResult,
@@ -52,6 +53,9 @@ from sandbox_sdk.protocol.models import (
     HistoryRequest,
     ListRequest,
     ListResult,
+    Preview,
+    PreviewList,
+    PreviewTarget,
     RegistryList,
     RenameRequest,
     RestoreRequest,
@@ -71,6 +75,7 @@ from sandbox_sdk.protocol.models import (
     ToolAnswer,
     Undone,
     UndoRequest,
+    Unexposed,
     UploadRequest,
     UploadResult,
     Verdict,
@@ -302,6 +307,16 @@ class ThroughClient(Sandboxes):
 
     async def _create_volume(self, request: CreateVolumeRequest) -> Volume:
         return await self.client().create_volume(request.name, size=request.size)  # type: ignore[no-any-return]
+
+    async def _expose(self, request: ExposeRequest) -> Preview:
+        return await self.client(request).expose(request.port, public=request.public)  # type: ignore[no-any-return]
+
+    async def _previews(self, request: Target) -> PreviewList:
+        return PreviewList(previews=await self.client(request).previews())
+
+    async def _unexpose(self, request: PreviewTarget) -> Unexposed:
+        await self.client(request).unexpose(request.port)
+        return Unexposed(port=request.port)
 
     async def _delete_volume(self, request: VolumeTarget) -> VolumeDeleted:
         await self.client().delete_volume(request.name)

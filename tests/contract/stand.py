@@ -38,6 +38,7 @@ from sandbox_server.fleet import (
 from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.main import Standing
 from sandbox_server.pool import PoolSettings
+from sandbox_server.previews.opening import PreviewsOnDemand
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
@@ -259,6 +260,7 @@ async def _open_stand(
     async with worker:
         await lease.serve(load=worker.load, on_gap=worker.table.vouch)
         facts = ServiceFacts(worker_id=lease.worker, runtime=runtime.name, limits=limits)
+        previews = PreviewsOnDemand()
         service = SandboxService(
             worker.table,
             facts,
@@ -266,8 +268,10 @@ async def _open_stand(
             registry=declared,
             storage=storage,
             volumes=volumes,
+            previews_at=None if isinstance(registry, RedisRegistry) else previews.site,
         )
-        yield Stand(worker, service, storage_folder / "folders")
+        async with previews.of(service):
+            yield Stand(worker, service, storage_folder / "folders")
 
 
 @contextlib.asynccontextmanager
@@ -352,7 +356,15 @@ async def routed_stand(
 
         directory = Directory(index, grace_s=LEASE_S)
         router = await stack.enter_async_context(Router(directory, connect, patience_s=patience_s))
-        routing = RoutedTenants(directory, router, coordinator_id="coordinator", history=history)
+        previews = PreviewsOnDemand()
+        routing = RoutedTenants(
+            directory,
+            router,
+            coordinator_id="coordinator",
+            history=history,
+            previews_at=previews.site,
+        )
+        await stack.enter_async_context(previews.of(routing))
         yield RoutedStand(stand, await stack.enter_async_context(served(routing)))
 
 

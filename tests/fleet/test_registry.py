@@ -21,6 +21,7 @@ from sandbox_server.fleet.registry import RedisRegistry
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import Worker, worker_fields
 from sandbox_server.sessions.lease import LoneLease
+from sandbox_server.sessions.previews import SessionPreviews, StoredPreview
 from sandbox_server.sessions.registry import Record, Registry, Status
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from tests.fleet.conftest import opened_store
@@ -253,6 +254,32 @@ async def test_keys_tell_nothing_and_end_by_themselves(
     await registry_of(index, "w1").end(first, Status.EXPIRED)
     assert await redis_server.keys_without_ttl() == [store.workers_key]
     assert "secret-name" not in await redis_server.everything()
+
+
+async def test_previews_are_found_by_their_session_until_it_ends(
+    index: SessionIndex, store: Store, redis_server: RedisServer
+) -> None:
+    first = record()
+    mine = registry_of(index, "w1")
+    await mine.begin(first, before=None)
+    assert await index.previews(first.session_id) is None
+    stored = StoredPreview(public=False, created_at=1.0).with_token("secret-token")
+    previews = SessionPreviews(tenant="t", session_id=first.session_id, ports={8080: stored})
+    mine.previews.keep(previews)
+    await mine.publish(previews)
+    assert await index.previews(first.session_id) == previews
+    assert "secret-token" not in await redis_server.everything()
+    key = store.previews_key(first.session_id)
+    assert key not in await redis_server.keys_without_ttl()
+    await store.delete(key)  # As when Redis was emptied: the worker tells again.
+    assert await mine.restore(first)
+    assert await index.previews(first.session_id) == previews
+    await mine.publish(previews.with_port(8080, None))
+    assert await index.previews(first.session_id) is None
+    await mine.publish(previews)
+    await mine.end(first, Status.EXPIRED)
+    assert await index.previews(first.session_id) is None
+    assert mine.previews.of(first.session_id) is None
 
 
 async def test_a_live_session_is_never_forgotten(

@@ -148,7 +148,7 @@ async def test_what_keeps_a_server_from_starting(
         assert "hu" not in raised.value.message.replace("hush@host", "")
 
 
-async def _never(url: str, tenants: Tenants) -> None:
+async def _never(url: str, tenants: Tenants, previews: object) -> None:
     raise AssertionError("it listens")
 
 

@@ -98,7 +98,7 @@ def server(folder: Path) -> Iterator[str]:
         "from sandbox_server.main import serve\n"
         "from sandbox_server.settings import load\n"
         "logs.configure(form='json', level='error')\n"
-        "async def tell(url, service): print(url, flush=True)\n"
+        "async def tell(url, *_): print(url, flush=True)\n"
         "asyncio.run(serve(load(port=0, pool_size=1, min_pool_size=0, max_pool_size=2,\n"
         f"    worker_id='scripts-{folder.name}', destroy_on_exit=True), on_listening=tell))\n"
     )

@@ -249,7 +249,7 @@ def test_bad_keys_stop_the_start_and_are_not_shown(
     assert "same" not in str(raised.value)
 
 
-async def never(url: str, sandboxes: Tenants) -> None:
+async def never(url: str, sandboxes: Tenants, previews: object) -> None:
     raise AssertionError("it listens")
 
 

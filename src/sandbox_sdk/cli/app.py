@@ -14,6 +14,7 @@ from sandbox_sdk.cli import (
     code,
     commands,
     copy,
+    expose,
     forward,
     history,
     mcp,
@@ -58,6 +59,7 @@ _COMMANDS: list[Callable[..., None]] = [
     history.undo,
     volumes.volumes,
     forward.forward,
+    expose.expose,
     sessions.health,
     mcp.mcp,
 ]

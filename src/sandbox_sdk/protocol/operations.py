@@ -21,7 +21,7 @@ Ans = TypeVar("Ans", bound=models.Model)
 Scope = Literal["use", "read", "public"]
 Tag = Literal[
     "sandboxes", "code", "commands", "sessions", "files", "registry", "artifacts", "platform",
-    "checkpoints", "volumes",
+    "checkpoints", "volumes", "previews",
 ]  # fmt: skip
 
 OF_SESSION = (errors.SessionNotFound, errors.SessionLost)
@@ -608,6 +608,44 @@ DELETE_VOLUME = Operation(
     repeatable=never,
     errors=(errors.VolumeNotFound, errors.Conflict),
 )
+EXPOSE = Operation(
+    name="expose",
+    method="POST",
+    path="/expose",
+    request=models.ExposeRequest,
+    answer=models.Preview,
+    summary="Make a port of a sandbox a preview",
+    description="A URL at which browsers reach what listens at a port of the sandbox, now or "
+    "later. The same port again: the same preview. The session is not made where there is none.",
+    tag="previews",
+    errors=(*OF_SESSION, errors.Capacity),
+)
+PREVIEWS = Operation(
+    name="previews",
+    method="GET",
+    path="/previews",
+    request=models.Target,
+    answer=models.PreviewList,
+    summary="See which previews a session has",
+    description="The ports of a session that are exposed, without their tokens. Asking does not "
+    "count as use of it.",
+    tag="previews",
+    scope="read",
+    errors=OF_SESSION,
+)
+UNEXPOSE = Operation(
+    name="unexpose",
+    method="POST",
+    path="/unexpose",
+    request=models.PreviewTarget,
+    answer=models.Unexposed,
+    summary="End a preview",
+    description="From now on nobody gets in with its token. What is open through it is cut.",
+    tag="previews",
+    # The second time it would say that the port is not exposed.
+    repeatable=never,
+    errors=(*OF_SESSION, errors.NotFound),
+)
 
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
@@ -617,5 +655,6 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CHECKPOINT, CHECKPOINTS, GET_CHECKPOINT, DELETE_CHECKPOINT, RESTORE, FORK,
     HISTORY, CHANGES, UNDO,
     VOLUMES, CREATE_VOLUME, DELETE_VOLUME,
+    EXPOSE, PREVIEWS, UNEXPOSE,
     STORED_SESSIONS, STORED_SESSION,
 )  # fmt: skip

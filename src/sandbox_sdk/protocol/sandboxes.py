@@ -319,6 +319,24 @@ class Sandboxes(ABC):
         request = models.checked(models.VolumeTarget, name=name)
         return await self.call(op.DELETE_VOLUME, request)
 
+    # Previews
+
+    async def expose(
+        self, target: models.Target, port: int, *, public: bool = False
+    ) -> models.Preview:
+        """A URL for browsers of what listens at a port. Raises SessionNotFound, Capacity."""
+        request = models.checked(models.ExposeRequest, **_of(target), port=port, public=public)
+        return await self.call(op.EXPOSE, request)
+
+    async def previews(self, target: models.Target) -> models.PreviewList:
+        """The ports of a session that are exposed, without their tokens."""
+        return await self.call(op.PREVIEWS, target)
+
+    async def unexpose(self, target: models.Target, port: int) -> models.Unexposed:
+        """End a preview. Raises NotFound."""
+        request = models.checked(models.PreviewTarget, **_of(target), port=port)
+        return await self.call(op.UNEXPOSE, request)
+
 
 class Tenants(ABC):
     """The sandboxes of all tenants. The same thread_id of two tenants is two threads, and a tenant

@@ -136,6 +136,9 @@ class FakeBackend(Sandboxes):
             op.VOLUMES: self._no_volumes,
             op.CREATE_VOLUME: self._no_volumes,
             op.DELETE_VOLUME: self._no_volumes,
+            op.EXPOSE: self._no_previews,
+            op.PREVIEWS: self._no_previews,
+            op.UNEXPOSE: self._no_previews,
         }
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
@@ -297,6 +300,9 @@ class FakeBackend(Sandboxes):
 
     def _told(self, session: FakeSession, status: str) -> models.Session:
         return models.Session.model_validate({**session.fields(self._limits), "status": status})
+
+    async def _no_previews(self, _request: models.Request) -> NoReturn:
+        raise InvalidRequest("FakeBackend has no previews: nothing listens in its sandboxes")
 
     async def _no_volumes(self, _request: models.Request) -> NoReturn:
         raise InvalidRequest("FakeBackend has no volumes: put files into `files(thread_id)`")

@@ -420,6 +420,20 @@ VOLUME: dict[str, Any] = {
 
 VOLUME_LIST: dict[str, Any] = {"volumes": [VOLUME], "quota": 10 << 30, "unreachable": []}
 
+TOKEN = "preview_Zk3vW0m2QdYJ0l6cQb7nTqk9Hc1xS5uR8eVfAaGgPpI"
+PREVIEW: dict[str, Any] = {
+    "port": 8080,
+    "session_id": SESSION["session_id"],
+    "url": f"http://8080-{SESSION['session_id']}.localhost:8001/?token={TOKEN}",
+    "token": TOKEN,
+    "public": False,
+    "created_at": "2025-01-01T12:00:05Z",
+    "expires_at": "2025-01-01T12:30:05Z",
+}
+PREVIEW_LIST: dict[str, Any] = {
+    "previews": [{**PREVIEW, "url": PREVIEW["url"].partition("?")[0], "token": None}]
+}
+
 FORK_RESULT: dict[str, Any] = {
     "checkpoint_id": CHECKPOINT["checkpoint_id"],
     "sessions": [{**SESSION, "thread_id": "conv-42-b"}],
@@ -501,4 +515,7 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
     op.VOLUMES: {200: answer("The volumes.", VOLUME_LIST)},
     op.CREATE_VOLUME: {200: answer("The volume.", {**VOLUME, "mounted_by": []})},
     op.DELETE_VOLUME: {200: answer("It is gone.", {"name": VOLUME["name"]})},
+    op.EXPOSE: {200: answer("The preview.", PREVIEW)},
+    op.PREVIEWS: {200: answer("The previews.", PREVIEW_LIST)},
+    op.UNEXPOSE: {200: answer("It has ended.", {"port": PREVIEW["port"]})},
 }

@@ -27,6 +27,7 @@ TAGS = [
     {"name": "artifacts", "description": "Files that outlive their session."},
     {"name": "checkpoints", "description": "Copies of a thread, to go back to and to fork."},
     {"name": "volumes", "description": "Folders that outlive sessions."},
+    {"name": "previews", "description": "Ports of a sandbox for browsers."},
     {
         "name": "platform",
         "description": "Sessions on a provider, in an environment, and what is stored of them.",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sandbox_sdk.protocol.models import Limits
     from sandbox_sdk.protocol.sandboxes import Tenants
     from sandbox_server.main import Left
+    from sandbox_server.previews.opening import PreviewPort
     from sandbox_server.service import SandboxService, ServiceFacts
     from sandbox_server.settings import Settings
 
@@ -143,13 +144,13 @@ async def _serve(caller: Caller, settings: Settings, again: str) -> None:
 
     logs.configure(form=settings.log_format, level=settings.log_level)
 
-    async def greet(url: str, tenants: Tenants) -> None:
+    async def greet(url: str, tenants: Tenants, previews: PreviewPort | None) -> None:
         if not isinstance(tenants, SandboxService):
-            await _greet_for_fleet(caller, url, tenants)
+            await _greet_for_fleet(caller, url, tenants, previews)
         elif caller.json:
-            _tell_facts(caller, url, tenants.facts)
+            _tell_facts(caller, url, tenants.facts, previews)
         elif settings.log_format != "json":  # With JSON, stderr is read by a program.
-            print(greeting(url, tenants.facts, settings), file=sys.stderr, flush=True)
+            print(greeting(url, tenants.facts, settings, previews), file=sys.stderr, flush=True)
             await _warming(tenants, settings.pool_size)
 
     left = await serve(settings, on_listening=greet)
@@ -164,11 +165,11 @@ def _serve_processes(caller: Caller, settings: Settings, again: str) -> None:
     logs.configure(form=settings.log_format, level=settings.log_level)
     gc.enable()  # The start is over, see main().
 
-    def greet(url: str, facts: ServiceFacts) -> None:
+    def greet(url: str, facts: ServiceFacts, previews: PreviewPort | None) -> None:
         if caller.json:
-            _tell_facts(caller, url, facts)
+            _tell_facts(caller, url, facts, previews)
         elif settings.log_format != "json":
-            print(greeting(url, facts, settings), file=sys.stderr, flush=True)
+            print(greeting(url, facts, settings, previews), file=sys.stderr, flush=True)
 
     try:
         _part(caller, settings, serve_processes(settings, on_listening=greet), again)
@@ -176,11 +177,13 @@ def _serve_processes(caller: Caller, settings: Settings, again: str) -> None:
         caller.fail(exc)
 
 
-def _tell_facts(caller: Caller, url: str, facts: ServiceFacts) -> None:
+def _tell_facts(
+    caller: Caller, url: str, facts: ServiceFacts, previews: PreviewPort | None
+) -> None:
     limits, providers = facts.limits.model_dump(mode="json"), list(facts.by_provider)
     caller.tell(
         {"url": url, "runtime": facts.runtime, "why": facts.why, "limits": limits,
-         "providers": providers}
+         "providers": providers, "previews": previews and str(previews)}
     )  # fmt: skip
 
 
@@ -204,14 +207,18 @@ def farewell(left: Left, role: str, again: str) -> str:
     )
 
 
-async def _greet_for_fleet(caller: Caller, url: str, tenants: Tenants) -> None:
+async def _greet_for_fleet(
+    caller: Caller, url: str, tenants: Tenants, previews: PreviewPort | None
+) -> None:
     health = await tenants.health()
     if caller.json:
-        caller.tell({"url": url, "role": health.role, "checks": health.checks})
+        told = previews and str(previews)
+        caller.tell({"url": url, "role": health.role, "checks": health.checks, "previews": told})
         return
     checks = "\n".join(f"    {name:<30} {state}" for name, state in health.checks.items())
     print(
-        f"\n  A coordinator at {url}, reference at {url}/docs\n\n{checks}\n",
+        f"\n  A coordinator at {url}, reference at {url}/docs\n"
+        f"  previews at {previews}\n\n{checks}\n",
         file=sys.stderr,
         flush=True,
     )
@@ -239,7 +246,9 @@ async def _warming(service: SandboxService, wanted: int) -> None:
     print(f"  {boxes} warm after {took_s:.1f} s", file=sys.stderr, flush=True)
 
 
-def greeting(url: str, facts: ServiceFacts, settings: Settings) -> str:
+def greeting(
+    url: str, facts: ServiceFacts, settings: Settings, previews: PreviewPort | None = None
+) -> str:
     """The runtime, the limits, and commands to try."""
     snippet = 'print(SandboxClient("demo").execute("cat four greeting").output)'
     idle_min = settings.idle_timeout / 60
@@ -250,12 +259,13 @@ def greeting(url: str, facts: ServiceFacts, settings: Settings) -> str:
     header = ' -H "authorization: Bearer $SANDBOX_API_KEY"' if keyed else ""
     needs_key = "\n  (set SANDBOX_API_KEY to one of the keys first)" if keyed else ""
     console = f", console at {url}/console" if settings.console else ""
+    shown = "" if previews is None else f"\n  previews   {_wrapped(str(previews))}"
     return f"""
   Sandboxes at {url}, reference at {url}/docs{console}
 
   runtime    {_wrapped(facts.why)}
   each box   {_limits(facts.limits)}
-  sessions   {settings.max_sessions} at most; idle for {idle_min:g} min, a session ends
+  sessions   {settings.max_sessions} at most; idle for {idle_min:g} min, a session ends{shown}
   not enforced on this machine:{lacks or " nothing, all limits hold"}
 
   Try, in another terminal:{needs_key}

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_server.api.server import bound
 from sandbox_server.doctor.findings import Finding, State
 from sandbox_server.runtime import disk_pool, loop_disk
 from sandbox_server.runtime.bubblewrap import cgroups, host
@@ -43,6 +44,7 @@ async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Fi
         yield await asyncio.to_thread(_copies, settings)
     if makes_boxes:
         yield await asyncio.to_thread(_volumes, settings)
+        yield _previews(settings)
     answers = False
     async for finding in _docker(settings, wants):
         answers = answers or finding.state is State.OK
@@ -121,6 +123,20 @@ def _volumes(settings: Settings) -> Finding:
         return Finding(name=name, state=State.OPTIONAL, told=told, fix=fix)
     told = "each has a disk of its own, whose size is enforced"
     return Finding(name=name, state=State.OK, told=told)
+
+
+def _previews(settings: Settings) -> Finding:
+    name, fix = "previews", "choose another port with SANDBOX_PREVIEW_PORT"
+    if not settings.previews:
+        return Finding(name=name, state=State.OPTIONAL, told="SANDBOX_PREVIEWS is off")
+    port = settings.previews_port(settings.listening_port())
+    try:
+        bound(settings.host, port).close()
+    except RuntimeUnavailable:
+        told = f"port {port} is taken, by a server that runs or by another program"
+        return Finding(name=name, state=State.OPTIONAL, told=told, fix=fix)
+    url = settings.preview_url or f"http://localhost:{port or '…'}"
+    return Finding(name=name, state=State.OK, told=f"a server would serve them below {url}")
 
 
 async def _docker(settings: Settings, wants: Collection[str]) -> AsyncGenerator[Finding]:

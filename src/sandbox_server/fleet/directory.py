@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.workers import Presence, Worker
+from sandbox_server.sessions.previews import SessionPreviews
 from sandbox_server.sessions.registry import Record, Status
 
 
@@ -54,6 +55,10 @@ class Directory:
     async def with_asked(self, record: Record) -> Record:
         """The record with what its session was asked for."""
         return await self._index.with_asked(record)
+
+    async def previews_of(self, session_id: str) -> SessionPreviews | None:
+        """The previews of a session, whoever it belongs to."""
+        return await self._index.previews(session_id)
 
     async def workers(self) -> list[Worker]:
         """Every worker of the fleet, serving or not."""

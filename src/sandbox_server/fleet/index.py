@@ -18,10 +18,15 @@ import structlog
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Restored, Store
 from sandbox_server.fleet.workers import KEEP_S, Presence, Worker, worker_from
+from sandbox_server.sessions.previews import SessionPreviews
+from sandbox_server.sessions.previews import decode as decode_previews
+from sandbox_server.sessions.previews import encode as encode_previews
 from sandbox_server.sessions.registry import REMEMBER_S, Record, Status, remember_s
 
 log = structlog.get_logger()
 
+_PREVIEWS_S = 7 * 86400.0
+"""How long previews that nobody looks at are found, if no worker removes them."""
 _LISTED = 0.1
 """How long the list of workers is cached, as a fraction of the lease."""
 
@@ -96,6 +101,7 @@ class SessionIndex:
         key = self._store.session_key(record.tenant, record.session_id)
         await self._store.set(key, remembered, ttl_s=ttl_s)
         await self._store.expire(self._asked_key(record), ttl_s=ttl_s)
+        await self._store.delete(self._store.previews_key(record.session_id))
         await self._unhold(record)
 
     async def note(self, record: Record) -> None:
@@ -112,6 +118,22 @@ class SessionIndex:
         await self._store.delete(self._store.session_key(record.tenant, record.session_id))
         await self._store.delete(self._asked_key(record))
         await self._unhold(record)
+
+    async def previews(self, session_id: str) -> SessionPreviews | None:
+        """Those of a session of any tenant. Raises RuntimeUnavailable for a miss while Redis may
+        lack data."""
+        text = await self._store.get_kept(self._store.previews_key(session_id), ttl_s=_PREVIEWS_S)
+        if text is None:
+            await self.make_sure()
+            return None
+        return decode_previews(session_id, text)
+
+    async def keep_previews(self, previews: SessionPreviews) -> None:
+        key = self._store.previews_key(previews.session_id)
+        if previews.ports:
+            await self._store.set(key, encode_previews(previews), ttl_s=_PREVIEWS_S)
+        else:
+            await self._store.delete(key)
 
     async def with_asked(self, record: Record) -> Record:
         """The record with what its session was asked for."""

@@ -22,6 +22,7 @@ from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import Phase, Worker
 from sandbox_server.sessions.lease import Lease
+from sandbox_server.sessions.preview_address import PreviewSite
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import Settings
@@ -54,13 +55,18 @@ async def worker_standing(
             local = SqliteRegistry(state / f"{card.id}.sqlite", worker=card.id)
             try:
                 history = RedisHistory(store, settings.stored().history)
-                yield RedisRegistry(index, lease, ledger=local.ledger, history=history), lease
+                registry = RedisRegistry(
+                    index, lease, ledger=local.ledger, previews=local.previews, history=history
+                )
+                yield registry, lease
             finally:
                 await local.close()
 
 
 @contextlib.asynccontextmanager
-async def open_routing(settings: Settings) -> AsyncIterator[RoutedTenants]:
+async def open_routing(
+    settings: Settings, *, previews_at: PreviewSite | None = None
+) -> AsyncIterator[RoutedTenants]:
     """The sandboxes of all workers, for a coordinator to serve."""
 
     def connect(url: str) -> RemoteTenants:
@@ -71,7 +77,13 @@ async def open_routing(settings: Settings) -> AsyncIterator[RoutedTenants]:
         directory = Directory(index, grace_s=settings.grace, only=settings.workers)
         async with Router(directory, connect, patience_s=settings.patience) as router:
             history = RedisHistory(store, settings.stored().history)
-            yield RoutedTenants(directory, router, coordinator_id=settings.name(), history=history)
+            yield RoutedTenants(
+                directory,
+                router,
+                coordinator_id=settings.name(),
+                history=history,
+                previews_at=previews_at,
+            )
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.workers import Presence
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.sessions.previews import PreviewTable, SessionPreviews
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.storage.history import History
 
@@ -22,13 +23,16 @@ class RedisRegistry(Registry):
         lease: Lease,
         *,
         ledger: Ledger | None = None,
+        previews: PreviewTable | None = None,
         history: History | None = None,
     ) -> None:
-        """`ledger` defaults to one in memory, for a worker that is never restarted."""
+        """`ledger` and `previews` default to ones in memory, for a worker that is never
+        restarted."""
         self.history = history
         self._index = index
         self._lease = lease
         self.ledger = ledger or Ledger()
+        self.previews = previews or PreviewTable()
 
     async def close(self) -> None:
         """No-op: whoever opened the store closes it."""
@@ -73,9 +77,16 @@ class RedisRegistry(Registry):
                 " registering their sessions; retry in 1 s",
                 retry_after_s=1,
             )
+        for record, is_ours in zip(records, ours, strict=True):
+            if is_ours and (previews := self.previews.of(record.session_id)) is not None:
+                await self._index.keep_previews(previews)
         return ours
 
+    async def publish(self, previews: SessionPreviews) -> None:
+        await self._index.keep_previews(previews)
+
     async def end(self, record: Record, status: Status) -> None:
+        self.previews.drop(record.session_id)
         await self._index.end(replace(record, status=status))
 
     async def tidy(self) -> None:

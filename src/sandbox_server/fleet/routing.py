@@ -32,6 +32,8 @@ from sandbox_sdk.protocol.models import (
     FollowRequest,
     ForkRequest,
     Health,
+    Preview,
+    PreviewList,
     Request,
     RestoreRequest,
     RunCodeRequest,
@@ -48,6 +50,8 @@ from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Attempt, Router
 from sandbox_server.fleet.workers import Presence, Worker
 from sandbox_server.forking import fork
+from sandbox_server.sessions.preview_address import Origin, PreviewAddress, PreviewSite
+from sandbox_server.sessions.previews import SessionPreviews
 from sandbox_server.sessions.registry import Record
 from sandbox_server.storage.history import History
 
@@ -70,7 +74,10 @@ class RoutedTenants(Tenants):
         *,
         coordinator_id: str,
         history: History | None = None,
+        previews_at: PreviewSite | None = None,
     ) -> None:
+        """previews_at: where this coordinator serves them; None if the workers tell."""
+        self.previews_at = previews_at
         self.all = AllWorkers(directory, router, history)
         self.directory = directory
         self._router = router
@@ -82,6 +89,10 @@ class RoutedTenants(Tenants):
 
     def of(self, tenant: str) -> Sandboxes:
         return RoutedSandboxes(self, self._router, tenant)
+
+    async def previews_of(self, session_id: str) -> SessionPreviews | None:
+        """The previews of a session, whoever it belongs to. Raises RuntimeUnavailable."""
+        return await self.directory.previews_of(session_id)
 
     async def health(self) -> Health:
         """Unhealthy if no worker serves, degraded if some do not."""
@@ -138,6 +149,8 @@ class RoutedSandboxes(Sandboxes):
             return await fork(self, asked)  # type: ignore[return-value]
         repeatable = operation.repeatable(asked)
         attempt = self._attempt(asked, creates=operation.creates, repeatable=repeatable)
+        if operation is op.EXPOSE:
+            await self._previews_at()  # Raises if there are none, before the port is exposed.
         if isinstance(asked, CreateSessionRequest | RestoreRequest):
             attempt.only = await self._able(asked)
         answer = await self._router.route(
@@ -145,7 +158,15 @@ class RoutedSandboxes(Sandboxes):
         )
         if isinstance(answer, ExecuteResult | CodeResult) and answer.replayed and attempt.repeated:
             return answer.model_copy(update={"replayed": False})  # type: ignore[return-value]
+        if isinstance(answer, Preview) or (isinstance(answer, PreviewList) and answer.previews):
+            address = await self._previews_at()
+            return answer if address is None else _with_urls(answer, address)
         return answer
+
+    async def _previews_at(self) -> PreviewAddress | None:
+        """Raises RuntimeUnavailable if there are none."""
+        site = self._fleet.previews_at
+        return None if site is None else await site()
 
     async def _able(self, asked: CreateSessionRequest | RestoreRequest) -> frozenset[str] | None:
         """The workers that have the checkpoint and the volumes of a new session; None: any. Raises
@@ -278,6 +299,17 @@ class _Replay:
             else:
                 self._kept.clear()
             yield chunk
+
+
+def _with_urls(answer: Ans, address: PreviewAddress) -> Ans:
+    """An answer about previews, with the URLs that they have here."""
+    if isinstance(answer, Preview):
+        url = address.url(Origin(answer.session_id, answer.port), answer.token)
+        return answer.model_copy(update={"url": url})
+    if isinstance(answer, PreviewList):
+        listed = [_with_urls(each, address) for each in answer.previews]
+        return answer.model_copy(update={"previews": listed})
+    return answer
 
 
 def worker_health(worker: Worker, state: str) -> WorkerHealth:

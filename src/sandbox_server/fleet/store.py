@@ -80,6 +80,10 @@ class Store:
         """What a session was asked for. Not in its record, which an earlier version has to read."""
         return f"{self._namespace}:{{{_hashed(tenant, session_id)}}}:asked"
 
+    def previews_key(self, session_id: str) -> str:
+        """By the session alone: all that the URL of a preview tells."""
+        return f"{self._namespace}:{{{_hashed(session_id)}}}:previews"
+
     def worker_key(self, worker: str) -> str:
         return f"{self._namespace}:{{{_hashed(worker)}}}:worker"
 
@@ -104,6 +108,11 @@ class Store:
 
     async def get(self, key: str) -> str | None:
         found = await self._ask("GET", key)
+        return None if found is None else str(found)
+
+    async def get_kept(self, key: str, *, ttl_s: float) -> str | None:
+        """The value of a key, which is kept for another ttl_s."""
+        found, _ = await self._ask_all(("GET", key), ("PEXPIRE", key, _ms(ttl_s)))
         return None if found is None else str(found)
 
     async def set(self, key: str, value: str, *, ttl_s: float | None) -> None:

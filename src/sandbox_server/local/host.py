@@ -26,6 +26,7 @@ from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.api.server import server_config, serving_privately
 from sandbox_server.main import open_service
+from sandbox_server.previews.opening import PreviewsOnDemand
 from sandbox_server.sessions.lease import alone
 from sandbox_server.settings import ANY_FOLDER, IN_PROCESS, Settings, load
 from sandbox_server.unused import unused
@@ -37,7 +38,7 @@ _POOL = {"pool_size": 1, "min_pool_size": 0, "max_pool_size": 2}
 _ANY = {"host", "port", "processes", "worker_id", "api_keys", "insecure", "drain_timeout",
         "destroy_on_exit", "log_format", "log_level", "artifact_quota", "artifact_retention",
         "checkpoint_quota", "checkpoint_retention", "undo_quota", "volume_size", "volume_quota",
-        "bind_folders",
+        "bind_folders", "previews", "preview_port", "preview_url",
         "history_retention", "history_sessions", "history_commands", *_POOL}  # fmt: skip
 """Settings that do not affect boxes: programs that differ only in these share sandboxes."""
 
@@ -72,8 +73,10 @@ async def open_local(settings: Settings) -> AsyncIterator[Sandboxes]:
         for setting, why in unused(settings, role=IN_PROCESS).items():
             # Not a warning: an environment that a server shares with programs is fine.
             log.info("setting.unused", setting=setting, why=why)
+        previews = PreviewsOnDemand()
         async with (
-            open_service(settings) as service,
+            open_service(settings, previews_at=previews.site) as service,
+            previews.of(service),
             _reachable(service, settings),
         ):
             yield service.of(SOLE_TENANT)

@@ -36,6 +36,7 @@ from sandbox_server.main import (
     server_limits,
     sessions_left,
 )
+from sandbox_server.previews.opening import PreviewPort, serving_previews
 from sandbox_server.private import short_path
 from sandbox_server.processes.routing import Processes, ProcessRouter, ProcessTenants
 from sandbox_server.processes.supervisor import Report
@@ -48,6 +49,8 @@ from sandbox_server.settings import Settings
 
 log = structlog.get_logger()
 
+PREVIEW_PROCESS = 0
+"""Has all connections of previews, and reaches the boxes of the others through them."""
 _PREDECESSOR_S = 5.0
 """How long a killed predecessor may take to be gone."""
 _LOOK_S = 0.05
@@ -65,6 +68,8 @@ class Shared:
     counts: memoryview[int]
     """See Occupancy."""
     up: memoryview[int]
+    previews: PreviewPort
+    """Served by one of them."""
 
     def keep_only(self, index: int) -> None:
         """Close what is for other processes, so that it ends with them."""
@@ -74,6 +79,8 @@ class Shared:
             if number != index:
                 listener.close()
                 arriving.close()
+        if index != PREVIEW_PROCESS:
+            self.previews.close()
 
 
 def part_of(settings: Settings, count: int) -> Settings:
@@ -96,7 +103,11 @@ async def serve_share(settings: Settings, share: Share, shared: Shared, report: 
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(
             open_service(
-                part_of(settings, share.count), stop=stop, share=share, occupancy=occupancy
+                part_of(settings, share.count),
+                stop=stop,
+                share=share,
+                occupancy=occupancy,
+                previews_at=shared.previews.site,
             )
         )
         path, drain_s = _socket(state, share), settings.drain_timeout
@@ -105,6 +116,8 @@ async def serve_share(settings: Settings, share: Share, shared: Shared, report: 
             _routing(settings, share, state, service)
         )
         tenants = ProcessTenants(processes, router, service, capacity=settings.max_sessions)
+        if share.index == PREVIEW_PROCESS:
+            await stack.enter_async_context(serving_previews(tenants, shared.previews))
         handover = Handover(
             share.index,
             shared.arriving[share.index],

@@ -31,6 +31,7 @@ from sandbox_server.fleet.router import Attempt, Router, WorkerClient
 from sandbox_server.fleet.routing import RoutedSandboxes, RoutedTenants
 from sandbox_server.fleet.workers import Presence, Worker
 from sandbox_server.service import SandboxService
+from sandbox_server.sessions.previews import SessionPreviews
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.share import Share
 from sandbox_server.sessions.sqlite import SqliteRegistry
@@ -77,6 +78,9 @@ class Processes(Directory):
 
     async def with_asked(self, record: Record) -> Record:
         return record
+
+    async def previews_of(self, session_id: str) -> SessionPreviews | None:
+        return self._registry.previews.of(session_id)
 
     async def workers(self) -> list[Worker]:
         return self.all

@@ -20,6 +20,7 @@ from sandbox_server.api.server import bound, url_of
 from sandbox_server.checks import check_settings
 from sandbox_server.event_loop import run_server
 from sandbox_server.main import Left, log_unused, open_registry, serve
+from sandbox_server.previews.opening import PreviewPort, bind_previews
 from sandbox_server.processes.child import Shared, part_of, serve_share, tell_left, told_facts
 from sandbox_server.processes.supervisor import Message, Report, Supervisor
 from sandbox_server.service import ServiceFacts
@@ -30,8 +31,8 @@ from sandbox_server.settings import Settings
 
 log = structlog.get_logger()
 
-OnListening = Callable[[str, ServiceFacts], None]
-"""Called with the url and the facts of one process once all listen."""
+OnListening = Callable[[str, ServiceFacts, PreviewPort | None], None]
+"""Called with the url, the facts of one process and where previews are once all listen."""
 
 
 def serve_processes(settings: Settings, *, on_listening: OnListening) -> Left:
@@ -61,12 +62,13 @@ def _supervise(settings: Settings, on_listening: OnListening) -> Left:
             # Ours too, so that callers are refused, and try again at the next server.
             for sock in (*shared.listeners, *shared.arriving):
                 sock.close()
+            shared.previews.close()
 
         def died(index: int) -> None:
             shared.up[index] = 0
 
         def ready(told: list[Message]) -> None:
-            on_listening(url, _facts(name, told[0]))
+            on_listening(url, _facts(name, told[0]), shared.previews)
 
         supervisor = Supervisor(count, run, on_ready=ready, on_stop=stop, on_death=died)
         return _all_left(supervisor.supervise())
@@ -89,6 +91,7 @@ def _make_shared(settings: Settings, stack: contextlib.ExitStack) -> Shared:
         leaving=[leaving for _, leaving in pairs],
         counts=shared_counts(count),
         up=memoryview(mmap.mmap(-1, count)).cast("b"),
+        previews=stack.enter_context(bind_previews(settings, port)),
     )
 
 
@@ -102,7 +105,7 @@ def _supervise_workers(settings: Settings, on_listening: OnListening) -> Left:
         run_server(_serve_worker(worker, report))
 
     def ready(told: list[Message]) -> None:
-        on_listening(told[0]["url"], _facts(settings.name(), told[0]))
+        on_listening(told[0]["url"], _facts(settings.name(), told[0]), None)
 
     def nothing(*_: object) -> None:
         """No-op: workers share nothing."""
@@ -143,7 +146,9 @@ async def _serve_worker(settings: Settings, report: Report) -> None:
     tell_left(left, report)
 
 
-async def _tell_worker(report: Report, url: str, tenants: Tenants) -> None:
+async def _tell_worker(
+    report: Report, url: str, tenants: Tenants, _previews: PreviewPort | None
+) -> None:
     facts: ServiceFacts = tenants.facts  # type: ignore[attr-defined]
     report({"ready": {"url": url, **told_facts(facts)}})
 

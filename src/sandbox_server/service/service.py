@@ -34,10 +34,13 @@ from sandbox_server.service.connections import ConnectionHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
 from sandbox_server.service.history import HistoryHandlers
+from sandbox_server.service.previews import PreviewHandlers
 from sandbox_server.service.sessions import SessionHandlers
 from sandbox_server.service.stored import StoredHandlers
 from sandbox_server.service.tools import ToolHandlers
 from sandbox_server.service.volumes import VolumeHandlers
+from sandbox_server.sessions.preview_address import PreviewSite
+from sandbox_server.sessions.previews import SessionPreviews
 from sandbox_server.sessions.table import AsBefore, SessionTable
 from sandbox_server.storage.storage import Storage
 from sandbox_server.volumes.volumes import Volumes
@@ -58,9 +61,11 @@ class SandboxService(Tenants):
         kernels_of: KernelsOf = lambda _environment: Kernels(),
         storage: Storage | None = None,
         volumes: Volumes | None = None,
+        previews_at: PreviewSite | None = None,
     ) -> None:
         """name_of: the name of an environment as it is declared, for one in another case.
-        registry: by default the built-in one. volumes: those of the table's sessions."""
+        registry: by default the built-in one. volumes: those of the table's sessions.
+        previews_at: None for a worker, see PreviewHandlers."""
         access = SessionAccess(table, self._as_before)
         gate = gate or Gate.default()
         self.facts = facts
@@ -86,6 +91,7 @@ class SandboxService(Tenants):
             **self.files.handlers,
             **self.stored.handlers,
             **VolumeHandlers(table, facts, volumes).handlers,
+            **PreviewHandlers(table, previews_at).handlers,
         }
 
     def _as_before(self, tenant: str) -> AsBefore:
@@ -105,6 +111,10 @@ class SandboxService(Tenants):
     def has(self, tenant: str, thread_id: str) -> bool:
         """Whether the thread has a live session here."""
         return self._table.live(tenant, thread_id) is not None
+
+    async def previews_of(self, session_id: str) -> SessionPreviews | None:
+        """The previews of a session, whoever it belongs to. Raises RuntimeUnavailable."""
+        return self._table.previews_of(session_id)
 
     async def health(self) -> Health:
         """With what is wrong with the registry's files; the last good ones are in use then."""

@@ -96,6 +96,8 @@ class LiveSession:
     """The checkpoint it began with."""
     resumed: Resumed | None = None
     """How it went on from there."""
+    preview_tokens: dict[int, str] = field(default_factory=dict)
+    """Of its previews by port, as far as this process has made them: what is stored has digests."""
     points: ThreadPoints | None = None
     """Those of its thread, once they were needed."""
 

@@ -15,6 +15,7 @@ from typing import Any
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost, SessionNotFound
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.sessions.previews import PreviewTable, SessionPreviews
 from sandbox_server.storage.history import History
 
 REMEMBER_S = 7 * 86400.0
@@ -60,6 +61,8 @@ class Registry(ABC):
 
     ledger: Ledger
     """The worker's record of its boxes, in a local file."""
+    previews: PreviewTable
+    """Those of its sessions, in the same file."""
     history: History | None = None
     """Where sessions are remembered after their end; None: in a local file."""
 
@@ -105,6 +108,10 @@ class Registry(ABC):
     @abstractmethod
     async def end(self, record: Record, status: Status) -> None:
         """Record the end of this worker's session. No-op if it was superseded."""
+
+    @abstractmethod
+    async def publish(self, previews: SessionPreviews) -> None:
+        """Tell others of the previews of a session."""
 
     @abstractmethod
     async def explain(self, record: Record | None, target: Target) -> SandboxError:

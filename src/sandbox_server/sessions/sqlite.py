@@ -14,6 +14,7 @@ from sandbox_sdk.protocol.errors import Misdirected, SandboxError
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.private import private_file
 from sandbox_server.sessions.ledger import Ledger, add_column, translated
+from sandbox_server.sessions.previews import PreviewTable, SessionPreviews
 from sandbox_server.sessions.registry import (
     REMEMBER_KEPT_S,
     REMEMBER_S,
@@ -58,6 +59,7 @@ class SqliteRegistry(Registry):
         add_column(self._db, "sessions", "worker text")
         add_column(self._db, "sessions", "asked text")
         self.ledger = Ledger(self._db, self._share)
+        self.previews = PreviewTable(self._db)
         self._forget()
 
     async def close(self) -> None:
@@ -122,9 +124,13 @@ class SqliteRegistry(Registry):
         return True
 
     async def end(self, record: Record, status: Status) -> None:
+        self.previews.drop(record.session_id)
         known = await self.by_session(record.tenant, record.session_id)
         if known is None or known.status in (Status.LIVE, Status.LOST):
             self._save(replace(record, status=status))
+
+    async def publish(self, previews: SessionPreviews) -> None:
+        """No-op: the processes of a server read the same file."""
 
     async def tidy(self) -> None:
         self._forget()

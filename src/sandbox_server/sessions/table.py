@@ -24,6 +24,7 @@ from sandbox_server.sessions.live import Key, LiveSession
 from sandbox_server.sessions.making import SessionMaker, SessionOptions
 from sandbox_server.sessions.notes import SessionNotes
 from sandbox_server.sessions.occupancy import Occupancy
+from sandbox_server.sessions.previews import SessionPreviews
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.reporter import BATCH, Reporter
 from sandbox_server.sessions.volumes import require_free
@@ -116,6 +117,17 @@ class SessionTable:
         if not await self._is_ours(session):
             raise _error_of(session)
         return session
+
+    def previews_of(self, session_id: str) -> SessionPreviews | None:
+        """Those of a session, whoever it belongs to. Raises RuntimeUnavailable."""
+        return self._registry.previews.of(session_id)
+
+    async def keep_previews(self, session: LiveSession, previews: SessionPreviews) -> None:
+        """Raises RuntimeUnavailable, and the error of a session that has ended."""
+        if session.ended is not None:
+            raise _error_of(session)
+        self._registry.previews.keep(previews)
+        await self._registry.publish(previews)
 
     async def lose(self, session: LiveSession) -> SandboxError:
         """End a session whose box is gone; returns the error for its callers.

@@ -315,6 +315,29 @@ class DeclaredSettings(BaseSettings):
     console: bool = _server(
         True, "Serve the console, for people, at /console.", roles=("standalone", "coordinator")
     )
+    previews: bool = _server(
+        True,
+        "Whether ports of sandboxes can be exposed to browsers, at a port of their own"
+        " (docs/network.md).",
+        roles=("standalone", "coordinator"),
+    )
+    preview_port: int | None = _server(
+        None,
+        "The port at which previews are served; 0 picks a free one.",
+        roles=("standalone", "coordinator"),
+        otherwise="one more than the server's own; a free one if that is 0",
+        example="8001",
+        ge=0,
+        le=65535,
+    )
+    preview_url: str = _server(
+        "",
+        "How browsers reach that port, where a proxy is before it: every preview has a host name"
+        " below this one's, which needs a wildcard name and certificate.",
+        roles=("standalone", "coordinator"),
+        otherwise="http://localhost with the port",
+        example="https://previews.example.com",
+    )
     insecure: bool = _server(False, "Listen on other addresses than loopback without keys.")
     drain_timeout: Seconds = _server(
         20.0, "How long open calls may take to end when the server stops.", unit="duration"

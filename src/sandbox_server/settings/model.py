@@ -23,6 +23,7 @@ from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.registry import AUTO, RuntimeOptions, unknown
+from sandbox_server.sessions.preview_address import PreviewAddress
 from sandbox_server.settings.declared import DeclaredSettings
 from sandbox_server.settings.fields import PREFIX
 from sandbox_server.storage.history import Kept
@@ -30,6 +31,7 @@ from sandbox_server.storage.storage import StorageLimits
 from sandbox_server.volumes.binding import BindFolders
 
 DEADMAN_MARGIN_S = 300.0
+_LAST_PORT = 65535
 ANY_FOLDER = "*"
 """In the place of a list of folders, all of them: nobody can set this, but in-process it is so."""
 _HOST_NAME = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
@@ -150,6 +152,13 @@ class Settings(DeclaredSettings):
                 raise ValueError(f"{url!r} is not a URL: write http://host:port")
         return value
 
+    @field_validator("preview_url")
+    @classmethod
+    def _preview_url(cls, url: str) -> str:
+        if url:
+            PreviewAddress.parse(url)
+        return url
+
     @field_validator("bind_folders")
     @classmethod
     def _bind_folders(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
@@ -239,6 +248,12 @@ class Settings(DeclaredSettings):
         if self.port is not None:
             return self.port
         return 5000 if self.role == "worker" else 8000
+
+    def previews_port(self, api_port: int) -> int:
+        """The port for previews. api_port: the one at which the server listens."""
+        if self.preview_port is not None:
+            return self.preview_port
+        return api_port + 1 if self.listening_port() and api_port < _LAST_PORT else 0
 
     def name(self) -> str:
         return self.worker_id or f"{socket.gethostname()}-{self.listening_port()}"

@@ -229,12 +229,12 @@ class Server:
         }
         if secure:
             options["ssl"] = httpx.create_ssl_context(verify=self._verify)
-        if self._nearby:
+        if self._nearby or self._address.scheme == "unix":
             options["proxy"] = None
         with self._translated(call):
             try:
                 if self._address.scheme == "unix":
-                    return await unix_connect(self._address.path, address, proxy=None, **options)
+                    return await unix_connect(self._address.path, address, **options)
                 return await connect(address, **options)
             except InvalidStatus as exc:
                 answer = exc.response

@@ -1,0 +1,112 @@
+"""The pages that a preview shows in the place of what is in the box."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from dataclasses import dataclass
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:18vh auto;padding:0 1rem;"
+    "color:#222;background:#fff}h1{font-size:1.3rem}p{color:#555}"
+    "@media(prefers-color-scheme:dark){body{color:#ddd;background:#161616}p{color:#aaa}}"
+)
+_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'"
+).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    status: int
+    code: str
+    title: str
+    text: str
+    again_s: int | None = None
+    """After how many seconds a browser is to load it again."""
+
+    def body(self, *, as_html: bool) -> bytes:
+        if not as_html:
+            error = {"code": self.code, "message": f"{self.title}: {self.text}"}
+            return json.dumps({"error": error}).encode() + b"\n"
+        title, text = html.escape(self.title), html.escape(self.text)
+        again = ""
+        if self.again_s is not None:
+            again = f'<meta http-equiv="refresh" content="{self.again_s}">'
+        return (
+            f'<!doctype html><html lang="en"><meta charset="utf-8">{again}<title>{title}</title>'
+            f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style>'
+            f"<h1>{title}</h1><p>{text}</p></html>\n"
+        ).encode()
+
+    def headers(self, body: bytes, *, as_html: bool) -> list[tuple[bytes, bytes]]:
+        kind = b"text/html; charset=utf-8" if as_html else b"application/json"
+        found = [
+            (b"content-type", kind),
+            (b"content-length", str(len(body)).encode()),
+            (b"content-security-policy", _POLICY),
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"cache-control", b"no-store"),
+        ]
+        if self.again_s is not None:
+            found.append((b"retry-after", str(self.again_s).encode()))
+        return found
+
+
+NO_PREVIEW = Page(
+    status=404,
+    code="not_found",
+    title="There is no preview here",
+    text="The URL of a preview begins with a port and a session, as `sandbox expose` prints it.",
+)
+NO_ACCESS = Page(
+    status=401,
+    code="unauthorized",
+    title="This preview cannot be opened",
+    text="It needs the link with its token, or it has ended. Ask for a new link with"
+    " `sandbox expose`.",
+)
+MANY = Page(
+    status=503,
+    code="capacity",
+    title="Too many connections",
+    text="This preview has as many connections as it may have. Try again in a moment.",
+    again_s=2,
+)
+UNAVAILABLE = Page(
+    status=503,
+    code="runtime_unavailable",
+    title="The sandbox cannot be reached",
+    text="Its server does not answer at the moment. This page tries again.",
+    again_s=2,
+)
+BAD_ANSWER = Page(
+    status=502,
+    code="bad_gateway",
+    title="The answer is not HTTP",
+    text="What listens at this port of the sandbox closed the connection, or sent something that is"
+    " not an HTTP response.",
+)
+TOO_SLOW = Page(
+    status=408, code="request_timeout", title="Too slow", text="The request did not come in time."
+)
+
+
+def not_listening(port: int) -> Page:
+    return Page(
+        status=502,
+        code="not_listening",
+        title=f"Nothing listens at port {port} yet",
+        text="As soon as something in the sandbox does, at 127.0.0.1 or on all addresses, it"
+        " appears here: this page loads itself again.",
+        again_s=1,
+    )
+
+
+def invalid(status: int, why: str) -> Page:
+    """For what is not a request. why: from the parser, without what was sent."""
+    return Page(status=status, code="invalid_request", title="Not a request", text=why)

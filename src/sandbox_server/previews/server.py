@@ -1,0 +1,216 @@
+"""The preview server: its own listener, never the API's, so that a page out of a box has an origin
+of its own and nothing of the API's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Self
+
+import h11
+import structlog
+
+from sandbox_sdk.protocol.errors import NotListening, SandboxError, SessionLost, SessionNotFound
+from sandbox_server.previews import pages
+from sandbox_server.previews.boxes import BoxConnections, SandboxesOf
+from sandbox_server.previews.browser import Browser, BrowserGone
+from sandbox_server.previews.exchange import BadAnswer, Exchange
+from sandbox_server.previews.heads import Asked, entering, read_head
+from sandbox_server.previews.limits import PreviewLimits
+from sandbox_server.sessions.preview_address import PreviewAddress
+from sandbox_server.sessions.previews import SessionPreviews
+from sandbox_server.tasks import stop
+
+log = structlog.get_logger()
+
+PreviewsOf = Callable[[str], Awaitable[SessionPreviews | None]]
+"""The previews of a session, whoever it belongs to. Raises RuntimeUnavailable."""
+_BACKLOG = 512
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+@dataclass(eq=False)
+class _Visit:
+    """A connection of a browser, and what it carries now."""
+
+    task: asyncio.Task[None]
+    asked: Asked | None = None
+
+
+class PreviewServer:
+    """Use as an async context manager."""
+
+    def __init__(
+        self,
+        sandboxes_of: SandboxesOf,
+        previews_of: PreviewsOf,
+        address: PreviewAddress,
+        listener: socket.socket,
+        *,
+        limits: PreviewLimits = PreviewLimits(),  # noqa: B008 - frozen
+    ) -> None:
+        """listener: bound; it is closed in the end."""
+        self._previews_of = previews_of
+        self._address = address
+        self._listener = listener
+        self._limits = limits
+        self._boxes = BoxConnections(sandboxes_of, limits)
+        self._visits: set[_Visit] = set()
+        self._carried: Counter[str] = Counter()
+        """Requests that are being carried out, by session."""
+        self._stack = contextlib.AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<PreviewServer {self._address} {len(self._visits)} connections>"
+
+    async def __aenter__(self) -> Self:
+        self._stack.push_async_callback(self._boxes.close)
+        self._stack.push_async_callback(self._leave)
+        server = await asyncio.start_server(
+            self._accept, sock=self._listener, backlog=_BACKLOG, limit=1 << 16
+        )
+        self._stack.callback(server.close)
+        watching = asyncio.create_task(self._watch())
+        self._stack.push_async_callback(stop, watching)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    async def _leave(self) -> None:
+        await stop(*(visit.task for visit in self._visits))
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        visit = _Visit(task)
+        self._visits.add(visit)
+        try:
+            if len(self._visits) > self._limits.connections:
+                writer.write(_FULL)
+            else:
+                await self._serve(Browser(reader, writer, self._limits), visit)
+            writer.close()
+            async with asyncio.timeout(self._limits.head_s):
+                await writer.wait_closed()
+        except asyncio.CancelledError:
+            pass  # The preview has ended, or the server stops.
+        except (BrowserGone, OSError, TimeoutError):
+            pass
+        except Exception:
+            log.exception("preview.failed")
+        finally:
+            self._visits.discard(visit)
+            writer.transport.abort()
+
+    async def _serve(self, browser: Browser, visit: _Visit) -> None:
+        first = True
+        while True:
+            try:
+                request = await browser.next_request(first=first)
+            except TimeoutError:
+                if first:
+                    await browser.show(pages.TOO_SLOW, as_html=False)
+                return
+            except h11.RemoteProtocolError as exc:
+                why = "it has too large a head, or is not HTTP/1.1"
+                await browser.show(pages.invalid(exc.error_status_hint, why), as_html=False)
+                await browser.linger()
+                return
+            if request is None:
+                return
+            first = False
+            if not await self._respond(browser, visit, request):
+                return
+            if not browser.next_cycle():
+                await browser.linger()
+                return
+
+    async def _respond(self, browser: Browser, visit: _Visit, request: h11.Request) -> bool:
+        """Whether the response is complete."""
+        asked = read_head(request, self._address)
+        page: pages.Page | None = pages.NO_PREVIEW
+        if asked is not None:
+            try:
+                page = await self._judged(browser, visit, request, asked)
+            except BadAnswer as exc:
+                if exc.begun:
+                    return False  # Cut, so that the browser sees that it is not complete.
+                page = pages.BAD_ANSWER
+            except SandboxError as exc:
+                page = _page_for(exc, asked)
+        if page is not None:
+            await browser.show(page, as_html=_wants_html(request), head=_is_head(request))
+        return True
+
+    async def _judged(
+        self, browser: Browser, visit: _Visit, request: h11.Request, asked: Asked
+    ) -> pages.Page | None:
+        """Answers a request; or the page that is to be shown in place of an answer."""
+        previews, port = await self._previews_of(asked.origin.session_id), asked.origin.port
+        if previews is None or not previews.allows(port, asked.tokens):
+            return pages.NO_ACCESS
+        if asked.in_url and asked.navigates:
+            right = [token for token in asked.tokens if previews.is_token(port, token)]
+            headers = entering(asked, self._address, right)
+            await browser.respond(302, headers, head=_is_head(request))
+            return None
+        if self._carried[asked.origin.session_id] >= self._limits.per_session:
+            return pages.MANY
+        await self._carry(browser, visit, request, asked, previews.tenant)
+        return None
+
+    async def _carry(
+        self, browser: Browser, visit: _Visit, request: h11.Request, asked: Asked, tenant: str
+    ) -> None:
+        session_id, visit.asked = asked.origin.session_id, asked
+        self._carried[session_id] += 1
+        try:
+            exchange = Exchange(
+                browser, request, asked, self._boxes, tenant=tenant, scheme=self._address.scheme
+            )
+            await exchange.run()
+        finally:
+            visit.asked = None
+            self._carried[session_id] -= 1
+            if not self._carried[session_id]:
+                del self._carried[session_id]
+
+    async def _watch(self) -> None:
+        """Cut what is still open through previews that have ended."""
+        seen: dict[_Visit, Asked] = {}
+        while True:
+            await asyncio.sleep(self._limits.look_again_s)
+            lasting = {v: v.asked for v in self._visits if v.asked and seen.get(v) is v.asked}
+            for visit, asked in lasting.items():
+                if not await self._may_go_on(asked) and visit.asked is asked:
+                    visit.task.cancel()
+            seen = {visit: visit.asked for visit in self._visits if visit.asked is not None}
+
+    async def _may_go_on(self, asked: Asked) -> bool:
+        try:
+            previews = await self._previews_of(asked.origin.session_id)
+        except SandboxError:
+            return True  # Not known: asked again soon.
+        return previews is not None and previews.allows(asked.origin.port, asked.tokens)
+
+
+def _page_for(error: SandboxError, asked: Asked) -> pages.Page:
+    if isinstance(error, NotListening):
+        return pages.not_listening(asked.origin.port)
+    if isinstance(error, SessionNotFound | SessionLost):
+        return pages.NO_ACCESS
+    log.warning("preview.unavailable", session=asked.origin.session_id, why=error.message)
+    return pages.UNAVAILABLE
+
+
+def _is_head(request: h11.Request) -> bool:
+    return bytes(request.method) == b"HEAD"
+
+
+def _wants_html(request: h11.Request) -> bool:
+    return any(name == b"accept" and b"text/html" in value for name, value in request.headers)

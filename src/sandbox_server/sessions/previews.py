@@ -1,0 +1,130 @@
+"""Which ports of sessions are exposed, and to whom. Tokens are kept as digests."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import secrets
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+from sandbox_server.sessions.ledger import translated
+
+TOKEN_FORM = re.compile(r"preview_[A-Za-z0-9_-]{43}", re.ASCII)
+"""What our tokens look like, so that none of them is passed on to a box, not even an old one."""
+_TOKENS = 8
+"""Of one preview: after a restart of the server a new one is made, and earlier ones stay valid."""
+_SCHEMA = """
+create table if not exists previews (
+    session_id text primary key, tenant text not null, previews text not null
+)
+"""
+
+
+def new_token() -> str:
+    return f"preview_{secrets.token_urlsafe(32)}"
+
+
+def digest(token: str) -> str:
+    return sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredPreview:
+    """One port."""
+
+    public: bool
+    created_at: float
+    digests: tuple[str, ...] = ()
+
+    def with_token(self, token: str) -> StoredPreview:
+        return replace(self, digests=(*self.digests, digest(token))[-_TOKENS:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPreviews:
+    """The previews of a session, by port."""
+
+    tenant: str
+    session_id: str
+    ports: Mapping[int, StoredPreview] = field(default_factory=dict)
+
+    def allows(self, port: int, tokens: Iterable[str]) -> bool:
+        """Whether somebody with these tokens may see what is at the port."""
+        stored = self.ports.get(port)
+        # No early exit: the time must not depend on which one matches.
+        right = [self.is_token(port, token) for token in tokens]
+        return stored is not None and (stored.public or any(right))
+
+    def is_token(self, port: int, token: str) -> bool:
+        """Whether it is a token of the preview."""
+        stored, shown = self.ports.get(port), digest(token)
+        known = () if stored is None else stored.digests
+        matches = [hmac.compare_digest(each, shown) for each in known]
+        return any(matches)
+
+    def with_port(self, port: int, stored: StoredPreview | None) -> SessionPreviews:
+        """With the port as given; None: without it."""
+        others = {each: kept for each, kept in self.ports.items() if each != port}
+        return replace(self, ports=others if stored is None else {**others, port: stored})
+
+
+def encode(previews: SessionPreviews) -> str:
+    ports = {
+        str(port): {
+            "public": each.public,
+            "created_at": each.created_at,
+            "digests": list(each.digests),
+        }
+        for port, each in previews.ports.items()
+    }
+    return json.dumps({"tenant": previews.tenant, "ports": ports})
+
+
+def decode(session_id: str, text: str) -> SessionPreviews:
+    found = json.loads(text)
+    ports = {
+        int(port): StoredPreview(
+            public=bool(each["public"]),
+            created_at=float(each["created_at"]),
+            digests=tuple(each["digests"]),
+        )
+        for port, each in found["ports"].items()
+    }
+    return SessionPreviews(tenant=found["tenant"], session_id=session_id, ports=ports)
+
+
+class PreviewTable:
+    """A table in the worker's SQLite file, which all processes of a server share.
+
+    Raises RuntimeUnavailable if it cannot be used.
+    """
+
+    def __init__(self, db: sqlite3.Connection | None = None) -> None:
+        self._db = db or sqlite3.connect(":memory:", isolation_level=None)
+        with translated():
+            self._db.execute(_SCHEMA)
+
+    def of(self, session_id: str) -> SessionPreviews | None:
+        with translated():
+            row = self._db.execute(
+                "select previews from previews where session_id = ?", (session_id,)
+            ).fetchone()
+        return None if row is None else decode(session_id, row[0])
+
+    def keep(self, previews: SessionPreviews) -> None:
+        if not previews.ports:
+            self.drop(previews.session_id)
+            return
+        with translated():
+            self._db.execute(
+                "insert or replace into previews (session_id, tenant, previews) values (?, ?, ?)",
+                (previews.session_id, previews.tenant, encode(previews)),
+            )
+
+    def drop(self, session_id: str) -> None:
+        with translated():
+            self._db.execute("delete from previews where session_id = ?", (session_id,))
