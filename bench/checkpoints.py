@@ -12,20 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import machine
+from bench import embedded, machine
 from sandbox_sdk import AsyncSandboxClient, InvalidRequest, RemoteBackend
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "checkpoints.md"
@@ -48,31 +46,18 @@ async def main(sizes: tuple[int, ...]) -> None:
     for way, pool in WAYS.items():
         with tempfile.TemporaryDirectory(prefix="bench-checkpoints-") as folder:
             os.chmod(folder, 0o711)
-            async with _server(folder, pool) as url, RemoteBackend(url) as backend:
+            async with (
+                embedded.server(
+                    folder, disk_limit="2g", checkpoint_quota="200g", disk_pool=pool
+                ) as url,
+                RemoteBackend(url) as backend,
+            ):
                 print(way, (await backend.health()).checkpoints, flush=True)
                 found[way] = {size: await _measured(backend, size) for size in sizes}
     found["docker"] = {size: _docker(size) for size in sizes} if _has_engine() else {}
     page = _page(found, sizes, about)
     print(page)
     PAGE.write_text(page)
-
-
-@contextlib.asynccontextmanager
-async def _server(state: str, pool: str) -> AsyncIterator[str]:
-    settings = {"SANDBOX_RUNTIME": "bubblewrap", "SANDBOX_STATE_DIR": state, "SANDBOX_PORT": "0",
-                "SANDBOX_DESTROY_ON_EXIT": "1", "SANDBOX_POOL_SIZE": "2",
-                "SANDBOX_DISK_LIMIT": "2g", "SANDBOX_CHECKPOINT_QUOTA": "200g",
-                "SANDBOX_DISK_POOL": pool}  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sandbox_server", "--json",
-        env={**os.environ, **settings}, stdout=PIPE, stderr=DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        yield json.loads(await process.stdout.readline())["url"]
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 async def _measured(backend: RemoteBackend, megabytes: int) -> Times:

@@ -12,18 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from bench import machine
+from bench import embedded, machine
 from sandbox_sdk import AsyncSandboxClient, ByteChannel, LocalBackend, RemoteBackend, Sandboxes
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "network.md"
@@ -91,7 +90,7 @@ async def main() -> None:
             runtime="bubblewrap", state_dir=folder, max_cpus=2.0, destroy_on_exit=True
         )
         found |= await _of_sandboxes("in-process", local)
-        async with _server(folder) as url:
+        async with embedded.server(f"{folder}/server", max_cpus="2") as url:
             found |= await _of_sandboxes("over HTTP", RemoteBackend(url))
     page = _page(found, about)
     print(page)
@@ -160,23 +159,6 @@ async def _send(channel: ByteChannel) -> AsyncIterator[int]:
         yield len(BLOCK)
     await channel.end()
     assert int(await channel.read()) == BLOCKS * len(BLOCK)
-
-
-@contextlib.asynccontextmanager
-async def _server(state: str) -> AsyncIterator[str]:
-    settings = {"SANDBOX_RUNTIME": "bubblewrap", "SANDBOX_STATE_DIR": f"{state}/server",
-                "SANDBOX_PORT": "0", "SANDBOX_DESTROY_ON_EXIT": "1", "SANDBOX_POOL_SIZE": "1",
-                "SANDBOX_MAX_CPUS": "2"}  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sandbox_server", "--json",
-        env={**os.environ, **settings}, stdout=PIPE, stderr=DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        yield json.loads(await process.stdout.readline())["url"]
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 def _page(found: dict[str, Figures], about: dict[str, str]) -> str:

@@ -9,20 +9,17 @@ others. The server is a process of its own; the client is this process.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
-import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench import machine
+from bench import embedded, machine
 from sandbox_sdk import AsyncSandboxClient, RemoteBackend
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "previews.md"
@@ -125,7 +122,9 @@ async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-previews-") as folder:
         os.chmod(folder, 0o711)
         for name, processes in (("one process", 1), ("two processes", 2)):
-            async with _server(folder, processes) as url:
+            async with embedded.server(
+                f"{folder}/{processes}", max_cpus="2", processes=str(processes)
+            ) as url:
                 found[f"a preview, {name}"] = await _preview(url)
     page = _page(found, about)
     print(page)
@@ -153,23 +152,6 @@ async def _preview(url: str) -> Figures:
         place = urlsplit(preview.url)
         cookie = f"sandbox_preview={preview.token}"
         return await figures(Client(place.port or 80, place.netloc, cookie))
-
-
-@contextlib.asynccontextmanager
-async def _server(state: str, processes: int) -> AsyncIterator[str]:
-    settings = {"SANDBOX_RUNTIME": "bubblewrap", "SANDBOX_STATE_DIR": f"{state}/{processes}",
-                "SANDBOX_PORT": "0", "SANDBOX_DESTROY_ON_EXIT": "1", "SANDBOX_POOL_SIZE": "1",
-                "SANDBOX_MAX_CPUS": "2", "SANDBOX_PROCESSES": str(processes)}  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sandbox_server", "--json",
-        env={**os.environ, **settings}, stdout=PIPE, stderr=DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        yield json.loads(await process.stdout.readline())["url"]
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 def _page(found: dict[str, Figures], about: dict[str, str]) -> str:

@@ -8,20 +8,17 @@ The server is a process of its own with embedded boxes; the client is this proce
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import json
 import os
 import sys
 import tempfile
 import time
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from bench import machine
+from bench import embedded, machine
 from bench.measure import percentile
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "terminals.md"
@@ -34,28 +31,13 @@ async def main(keys: int) -> None:
     about = machine.host()
     with tempfile.TemporaryDirectory(prefix="bench-terminals-") as folder:
         os.chmod(folder, 0o711)
-        async with _server(folder) as url:
+        async with embedded.server(folder) as http:
+            url = http.replace("http://", "ws://")
             echoes = await _echoes(url, keys)
             rate = await _rate(url)
     page = _page(echoes, rate, about)
     print(page)
     PAGE.write_text(page)
-
-
-@contextlib.asynccontextmanager
-async def _server(state: str) -> AsyncIterator[str]:
-    settings = {"SANDBOX_RUNTIME": "bubblewrap", "SANDBOX_STATE_DIR": state, "SANDBOX_PORT": "0",
-                "SANDBOX_DESTROY_ON_EXIT": "1", "SANDBOX_POOL_SIZE": "2"}  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sandbox_server", "--json",
-        env={**os.environ, **settings}, stdout=PIPE, stderr=DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        yield json.loads(await process.stdout.readline())["url"].replace("http://", "ws://")
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 async def _echoes(url: str, keys: int) -> list[float]:

@@ -46,6 +46,7 @@ from sandbox_sdk.protocol.models import (
     Health,
     LimitOptions,
     ListResult,
+    NetworkMode,
     RegistryList,
     RenameRequest,
     Session,
@@ -115,9 +116,9 @@ class AsyncSandboxClient(
     has the same, now and later; closing the client leaves the sandbox alone. A client without one
     has a sandbox of its own, which ends when the client is closed.
 
-    `environment`, `provider`, `limits`, `history` and `volumes` are those of create_session(), for
-    the sandbox that the first use makes. One that was there before keeps its own, and a warning
-    names what differs. A new one after a loss or an expiry has the same.
+    `environment`, `provider`, `limits`, `network`, `history` and `volumes` are those of
+    create_session(), for the sandbox that the first use makes. One that was there before keeps its
+    own, and a warning names what differs. A new one after a loss or an expiry has the same.
 
     `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
     use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
@@ -139,6 +140,7 @@ class AsyncSandboxClient(
         environment: str | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        network: NetworkMode | None = None,
         mounts: MountOptions | None = None,
         history: bool = False,
         volumes: Sequence[VolumeOptions] | None = None,
@@ -157,6 +159,7 @@ class AsyncSandboxClient(
             "environment": environment,
             "provider": provider,
             "limits": limits,
+            "network": network,
             "history": history,
             "volumes": volumes,
         }
@@ -201,6 +204,7 @@ class AsyncSandboxClient(
         idle_timeout_s: float | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        network: NetworkMode | None = None,
         checkpoint_id: str | None = None,
         persist: bool = False,
         checkpoint_every: str | float | None = None,
@@ -222,6 +226,9 @@ class AsyncSandboxClient(
         limits: `memory` and `disk` in bytes or as "2g", `cpus` in cores, `pids` as a number,
             `command_timeout_s` in seconds or as "10m". What is left out is as usual, and nothing
             may be more than the server allows: InvalidRequest names the maximum.
+        network: "none", "allowlist" (the hosts that the operator has named), "open" (any public
+            host) or "bridge" (that of a Docker engine), up to what the server allows; by default
+            that of the environment, or the server's. See docs/network.md.
         checkpoint_id: it begins with the files and the shell state of this checkpoint.
         persist: when it has been idle for too long it is kept as a checkpoint, and the next use
             goes on from there; so it does after its box is lost, from the last checkpoint.
@@ -242,6 +249,7 @@ class AsyncSandboxClient(
             idle_timeout_s=idle_timeout_s,
             provider=provider,
             limits=limits,
+            network=network,
             checkpoint_id=checkpoint_id,
             persist=persist or None,
             checkpoint_every=checkpoint_every,
@@ -268,8 +276,8 @@ class AsyncSandboxClient(
     async def restart(self, *, env: Mapping[str, str] | None = None) -> Session:
         """End the sandbox and make an empty one for its thread, with the next generation.
 
-        Environment, agent, provider, limits, volumes and idle timeout stay as they were; variables
-        are those given here.
+        Environment, agent, provider, limits, network, volumes and idle timeout stay as they were;
+        variables are those given here.
         """
         sandboxes, target = await self._connection.ready(makes=False)
         before = None if target.thread_id else await sandboxes.session(target)
@@ -284,6 +292,7 @@ class AsyncSandboxClient(
             idle_timeout_s=ended.idle_timeout_s,
             provider=ended.provider,
             limits=ended.limits or None,
+            network=ended.network,
             volumes=[each.to_dict() for each in ended.volumes] or None,
         )
 

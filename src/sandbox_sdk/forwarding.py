@@ -18,7 +18,7 @@ from sandbox_sdk.protocol.sandboxes import Sandboxes
 log = logging.getLogger("sandbox.client")
 
 METHODS = ("connect", "forward")
-_CHUNK = 64 * 1024
+_CHUNK = 256 * 1024
 
 
 class Forward:
@@ -47,7 +47,7 @@ class Forward:
 
     async def open(self, host: str, port: int) -> None:
         """Raises OSError, if the port is taken for example."""
-        self._server = await asyncio.start_server(self._accept, host, port)
+        self._server = await asyncio.start_server(self._accept, host, port, limit=_CHUNK)
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
 
     async def close(self) -> None:

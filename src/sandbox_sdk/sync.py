@@ -33,6 +33,7 @@ from sandbox_sdk.protocol.models import (
     HistoryEntry,
     LimitOptions,
     ListResult,
+    NetworkMode,
     Preview,
     RegistryList,
     Session,
@@ -68,9 +69,9 @@ class SandboxClient:
     has the same, now and later; closing the client leaves the sandbox alone. A client without one
     has a sandbox of its own, which ends when the client is closed.
 
-    `environment`, `provider`, `limits`, `history` and `volumes` are those of create_session(), for
-    the sandbox that the first use makes. One that was there before keeps its own, and a warning
-    names what differs. A new one after a loss or an expiry has the same.
+    `environment`, `provider`, `limits`, `network`, `history` and `volumes` are those of
+    create_session(), for the sandbox that the first use makes. One that was there before keeps its
+    own, and a warning names what differs. A new one after a loss or an expiry has the same.
 
     `mounts` are folders of this machine with their places in /workspace. The sandbox that the first
     use makes gets a copy of each; diff() tells what became of them there, and apply() brings it
@@ -99,6 +100,7 @@ class SandboxClient:
         environment: str | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        network: NetworkMode | None = None,
         mounts: MountOptions | None = None,
         history: bool = False,
         volumes: Sequence[VolumeOptions] | None = None,
@@ -113,6 +115,7 @@ class SandboxClient:
             environment=environment,
             provider=provider,
             limits=limits,
+            network=network,
             mounts=mounts,
             history=history,
             volumes=volumes,
@@ -147,6 +150,7 @@ class SandboxClient:
         idle_timeout_s: float | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        network: NetworkMode | None = None,
         checkpoint_id: str | None = None,
         persist: bool = False,
         checkpoint_every: str | float | None = None,
@@ -161,6 +165,7 @@ class SandboxClient:
                 idle_timeout_s=idle_timeout_s,
                 provider=provider,
                 limits=limits,
+                network=network,
                 checkpoint_id=checkpoint_id,
                 persist=persist,
                 checkpoint_every=checkpoint_every,

@@ -13,6 +13,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.server import resolved
 from sandbox_server.policy.rulefile import PolicyError
+from sandbox_server.providers import networks_of
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import DiskPool
 from sandbox_server.runtime.registry import AUTO, ChosenRuntime, choose
@@ -41,6 +42,7 @@ async def check_settings(settings: Settings) -> None:
     if settings.role != "coordinator":
         read_gate(settings).close()
         LiveRegistry(settings.registry)
+        networks_of(settings).close()
         _writable(settings.variable("state_dir"), settings.state_folder(), folder=True)
         if settings.audit_log is not None:
             _writable(settings.variable("audit_log"), settings.audit_log, folder=False)

@@ -32,7 +32,7 @@ from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_
 from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
 from sandbox_server.previews.opening import PreviewPort, bind_previews, serving_previews
-from sandbox_server.providers import facts_of, providers_of, rules_of
+from sandbox_server.providers import facts_of, networks_of, providers_of, rules_of
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
@@ -205,20 +205,26 @@ async def open_service(
     """
     share = share or Share(name=settings.name())
     registry = LiveRegistry(settings.registry)
-    with open_gate(settings) as gate:
+    with open_audit(settings) as audit, open_gate(settings, audit) as gate:
         service = _open_service(
-            settings, gate, registry, share, occupancy, previews_at, url=url, stop=stop
+            settings, gate, audit, registry, share, occupancy, previews_at, url=url, stop=stop
         )
         async with service as opened:
             yield opened
 
 
 @contextlib.contextmanager
-def open_gate(settings: Settings) -> Iterator[Gate]:
+def open_audit(settings: Settings) -> Iterator[AuditLog | None]:
+    if settings.audit_log is None:
+        yield None
+        return
+    with AuditLog(settings.audit_log) as audit:
+        yield audit
+
+
+@contextlib.contextmanager
+def open_gate(settings: Settings, audit: AuditLog | None = None) -> Iterator[Gate]:
     with contextlib.ExitStack() as stack:
-        audit = None
-        if settings.audit_log is not None:
-            audit = stack.enter_context(AuditLog(settings.audit_log))
         gate = read_gate(settings, audit=audit)
         stack.callback(gate.close)
         yield gate
@@ -229,6 +235,7 @@ def open_gate(settings: Settings) -> Iterator[Gate]:
 async def _open_service(
     settings: Settings,
     gate: Gate,
+    audit: AuditLog | None,
     declared: LiveRegistry,
     share: Share,
     occupancy: Occupancy | None,
@@ -248,7 +255,10 @@ async def _open_service(
                 log.warning("limit.not_enforced", runtime=each.name, limit=limit, why=lack)
         has_images = any(each.runtime.has_images for each in opened)
         environments = LiveEnvironments(declared, settings, has_images=has_images)
-        rules = rules_of(settings, opened, environments)
+        networks = networks_of(settings, opened, audit)
+        stack.callback(networks.close)
+        await asyncio.to_thread(networks.warm, list(environments.values()))
+        rules = rules_of(settings, opened, environments, networks)
         if settings.role == "worker":
             from sandbox_server.fleet.opening import worker_standing
 
@@ -317,10 +327,11 @@ async def _open_service(
             checkpoints=checkpoints,
             points=points,
             volumes=volumes,
+            networks=networks,
         )
         async with worker:
             await lease.serve(load=worker.load, on_gap=worker.table.vouch)
-            facts = facts_of(settings, opened, share.owner)
+            facts = facts_of(settings, opened, share.owner, networks)
             yield SandboxService(
                 worker.table,
                 facts,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 from sandbox_sdk.protocol import models
 from sandbox_server.environments.builds import Builds
 from sandbox_server.environments.opening import pooled
+from sandbox_server.network.egress import Subject, log_note
+from sandbox_server.network.egress import facts_of as facts_of_note
+from sandbox_server.network.modes import NetworkModes
+from sandbox_server.network.networks import Networks
+from sandbox_server.network.outbound import Note
+from sandbox_server.network.presets import read_presets
 from sandbox_server.pool import Provider
 from sandbox_server.registry.environments import Environment
 from sandbox_server.runtime.registry import ChosenRuntime
 from sandbox_server.service import ServiceFacts
+from sandbox_server.service.answers import network_limits
+from sandbox_server.service.audit import AuditLog
 from sandbox_server.sessions.rules import SessionRules, limit_values
 from sandbox_server.settings import Settings
 
@@ -27,13 +35,17 @@ def providers_of(
 ) -> list[Provider]:
     """Boxes of a runtime that lacks the network of the settings have none. builds: by provider."""
     spec = settings.box_spec(owner)
-    offline = replace(spec, network="none")
     return [
         Provider(
             name=each.name,
             runtime=each.runtime,
-            spec=spec if spec.network in each.runtime.networks else offline,
-            environments=pooled(environments, builds[each.name], rules.granted),
+            spec=rules.pool_network(None, each.name).of(spec),
+            environments=pooled(
+                environments,
+                builds[each.name],
+                rules.granted,
+                partial(rules.pool_network, provider=each.name),
+            ),
         )
         for each in opened
     ]
@@ -43,8 +55,10 @@ def rules_of(
     settings: Settings,
     opened: Sequence[ChosenRuntime],
     environments: Mapping[str, Environment] | None = None,
+    networks: Networks | None = None,
 ) -> SessionRules:
-    """environments: those of the registry, which may have limits and a provider of their own."""
+    """environments: those of the registry, which may have limits, a network and a provider of their
+    own."""
     return SessionRules(
         default=limit_values(settings.limits(), command_timeout_s=settings.command_timeout),
         idle_timeout_s=settings.idle_timeout,
@@ -52,13 +66,40 @@ def rules_of(
         most=settings.most(),
         total_memory=settings.total_memory,
         environments=environments,
+        networks=networks,
     )
 
 
-def facts_of(settings: Settings, opened: Sequence[ChosenRuntime], worker_id: str) -> ServiceFacts:
+def networks_of(
+    settings: Settings, opened: Sequence[ChosenRuntime] = (), audit: AuditLog | None = None
+) -> Networks:
+    """Close them. audit: has a line for every connection. Raises InvalidRequest for rules that
+    cannot be read."""
+
+    def report(subject: Subject, note: Note) -> None:
+        log_note(subject, note)
+        if audit is not None:
+            audit.write_connection(**facts_of_note(subject, note))
+
+    return Networks(
+        NetworkModes(
+            default=settings.network,
+            most=settings.max_network,
+            providers={each.name: each.runtime.networks for each in opened},
+        ),
+        allow=settings.network_allow,
+        presets=read_presets(settings.network_presets),
+        limits=settings.egress_limits(),
+        report=report,
+    )
+
+
+def facts_of(
+    settings: Settings, opened: Sequence[ChosenRuntime], worker_id: str, networks: Networks
+) -> ServiceFacts:
     default, *others = opened
     also = ", ".join(each.name for each in others)
-    limits = {each.name: _limits(settings, each) for each in opened}
+    limits = {each.name: _limits(settings, each, networks) for each in opened}
     return ServiceFacts(
         worker_id=worker_id,
         runtime=default.name,
@@ -68,7 +109,7 @@ def facts_of(settings: Settings, opened: Sequence[ChosenRuntime], worker_id: str
     )
 
 
-def _limits(settings: Settings, chosen: ChosenRuntime) -> models.Limits:
+def _limits(settings: Settings, chosen: ChosenRuntime, networks: Networks) -> models.Limits:
     return models.Limits(
         memory_bytes=settings.memory_limit,
         cpus=settings.cpu_limit,
@@ -77,6 +118,6 @@ def _limits(settings: Settings, chosen: ChosenRuntime) -> models.Limits:
         command_timeout_s=settings.command_timeout,
         output_limit_bytes=settings.output_limit,
         upload_limit_bytes=settings.max_upload,
-        network=settings.network if settings.network in chosen.runtime.networks else "none",
+        **network_limits(networks.granted(None, None, chosen.name)),
         not_enforced=chosen.enforcement.missing(),
     )

@@ -41,10 +41,17 @@ def _of_no_runtime(settings: Settings, opened: Sequence[ChosenRuntime]) -> Itera
     if not any(settings.network in each.runtime.networks for each in opened):
         given = f"{settings.variable('network')}={settings.network}"
         off = f"{settings.variable('network')}=none"
+        open_ = f"{settings.variable('network')}=open"
         if any(each.runtime.name == "docker" for each in opened):
-            yield f"{given}: boxes on gVisor have no network; use another runtime, or set {off}"
+            yield (
+                f"{given}: boxes on gVisor have no network of their own; use another runtime, or"
+                f" set {open_} (any public host, through the server) or {off}"
+            )
         else:
-            yield f"{given} needs the docker runtime: {engine}, or set {off}; the runtime is {why}"
+            yield (
+                f"{given} needs the docker runtime: {engine}, or set {open_} (any public host,"
+                f" through the server) or {off}; the runtime is {why}"
+            )
     if any(each.runtime.has_images for each in opened):
         return
     names = {each.runtime.name for each in opened}

@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, Health
 from sandbox_server import __version__
 from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.checkpoints.points import Points
+from sandbox_server.network.networks import Networks
 from sandbox_server.pool import (
     Environments,
     PooledBoxes,
@@ -70,12 +71,14 @@ class Worker:
         checkpoints: Checkpoints | None = None,
         points: Points | None = None,
         volumes: Volumes | None = None,
+        networks: Networks | None = None,
     ) -> None:
         """capacity: an Occupancy where several processes share it. owners: see PooledBoxes.
         name: by which sessions ask for the runtime, unless it is its own. others: further runtimes
         that they can ask for. rules: without, sessions have what the spec says. journal: remembers
         the sessions. checkpoints: keep them; without, there are none. points: those of
-        sessions with history. volumes: that they can have."""
+        sessions with history. volumes: that they can have. networks: the same as
+        the rules'."""
         name = name or runtime.name
         self._checkpoints = "off" if checkpoints is None else checkpoints.about
         self._volumes = "" if volumes is None else volumes.about
@@ -107,6 +110,7 @@ class Worker:
             default=limit_values(spec.limits, command_timeout_s=COMMAND_TIMEOUT_S),
             idle_timeout_s=idle_timeout_s,
             providers=dict.fromkeys(self._boxes.sources, Enforcement()),
+            networks=networks,
         )
         maker = SessionMaker(self._boxes, lease, registry.ledger, rules, volumes)
         self.table = SessionTable(
@@ -116,6 +120,7 @@ class Worker:
             self._occupancy,
             SessionNotes(journal),
             Keeper(checkpoints, points),
+            networks,
         )
         self._adoption = Adoption(
             self.table,
@@ -124,7 +129,7 @@ class Worker:
             lease,
             self._boxes.sources,
             idle_timeout_s=idle_timeout_s,
-            limits=rules.default,
+            rules=rules,
         )
         self._watch = Watch(self.table, registry, deadman_s=spec.deadman_s, tick_s=tick_s)
 

@@ -37,6 +37,7 @@ from sandbox_server.fleet import (
 )
 from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.main import Standing
+from sandbox_server.network.networks import Networks
 from sandbox_server.pool import PoolSettings
 from sandbox_server.previews.opening import PreviewsOnDemand
 from sandbox_server.registry.live import LiveRegistry
@@ -181,6 +182,7 @@ async def open_stand(
     spec: BoxSpec | None = None,
     checkpoints_in: str = "folder",
     images: Path | None = None,
+    networks: Networks | None = None,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
     store = replace(CHECKPOINTS, where=checkpoints_in)
@@ -200,6 +202,7 @@ async def open_stand(
                 checkpoints,
                 points,
                 Path(folder),
+                networks,
             ) as stand,
         ):
             yield stand
@@ -225,6 +228,7 @@ async def _open_stand(
     checkpoints: Checkpoints | None,
     points: Points,
     storage_folder: Path,
+    networks: Networks | None = None,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
     bound = [f"{storage_folder}/folders/{mode}:{mode}" for mode in ("ro", "rw")]
@@ -239,6 +243,7 @@ async def _open_stand(
         idle_timeout_s=600,
         providers={runtime.name: await runtime.enforcement()},
         most=checked(SessionLimits, **MOST).given(),
+        networks=networks,
     )
     worker = Worker(
         runtime,
@@ -256,6 +261,7 @@ async def _open_stand(
         checkpoints=checkpoints,
         points=points,
         volumes=volumes,
+        networks=networks,
     )
     async with worker:
         await lease.serve(load=worker.load, on_gap=worker.table.vouch)

@@ -8,6 +8,8 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+import redis.asyncio as redis
+from redis.asyncio.client import PubSub
 
 from sandbox_sdk import AsyncSandboxClient
 from sandbox_sdk.protocol import errors
@@ -177,6 +179,41 @@ async def test_a_port_of_this_machine_leads_into_a_sandbox(
             assert await _rest(open_reader) == b""
     with pytest.raises(OSError, match=r"refused|Connect call failed"):
         await asyncio.open_connection("127.0.0.1", kept)
+
+
+@pytest.mark.one_way
+async def test_a_database_in_a_sandbox(sandboxes: Sandboxes) -> None:
+    if (await run(sandboxes, "t", "command -v redis-server")).exit_code:
+        pytest.skip("Redis: boxes have none here")
+    serve = "exec redis-server --port 6379 --save '' --dir /tmp"
+    await sandboxes.execute(ExecuteRequest(thread_id="t", command=serve, background=True))
+    looking = "until (echo > /dev/tcp/127.0.0.1/6379) 2> /dev/null; do sleep 0.05; done"
+    await run(sandboxes, "t", looking)
+    async with (
+        AsyncSandboxClient("t", backend=sandboxes) as sandbox,
+        sandbox.forward(6379) as forward,
+        redis.Redis(host=forward.host, port=forward.port) as database,
+    ):
+        names = [f"key-{number}" for number in range(2000)]
+        async with database.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.set(name, name * 100)
+            await pipe.execute()
+        assert await database.mget(names) == [(name * 100).encode() for name in names]
+        async with database.pubsub() as listening:
+            await listening.subscribe("news")
+            await database.publish("news", "hello")
+            told = [message async for message in _messages(listening)]
+        assert told == [b"hello"]
+
+
+async def _messages(listening: PubSub) -> AsyncIterator[bytes]:
+    """The first one."""
+    async with asyncio.timeout(30):
+        async for message in listening.listen():
+            if message["type"] == "message":
+                yield message["data"]
+                return
 
 
 async def _rest(reader: asyncio.StreamReader) -> bytes:

@@ -83,7 +83,9 @@ def _image_id(tag: str) -> str:
 class Stack:
     """A project of docker-compose with its own name, port and keys."""
 
-    def __init__(self, folder: Path, variables: Mapping[str, str], *, port: int) -> None:
+    def __init__(
+        self, folder: Path, variables: Mapping[str, str], *, port: int, previews: int
+    ) -> None:
         self.name = run_owner(f"sandboxtest{port}")
         self.url = f"http://127.0.0.1:{port}"
         self.api_key = "a-key-of-this-test"
@@ -93,6 +95,8 @@ class Stack:
             **variables,
             "FLEET_NAME": self.name,
             "LISTEN": f"127.0.0.1:{port}",
+            "LISTEN_PREVIEWS": f"127.0.0.1:{previews}",
+            "SANDBOX_PREVIEW_URL": f"http://localhost:{previews}",
             "DOCKER_SOCK": socket,
             "DOCKER_GID": str(os.stat(socket).st_gid),
             "SANDBOX_API_KEYS": f"default:{self.api_key}",

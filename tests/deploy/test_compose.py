@@ -11,7 +11,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from sandbox_sdk import RemoteBackend, SandboxClient
@@ -83,7 +85,9 @@ def test_keys_in_use_are_not_overwritten(folder: Path, engine_socket: str) -> No
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    made = Stack(tmp_path_factory.mktemp("stack"), build_images(), port=free_port())
+    made = Stack(
+        tmp_path_factory.mktemp("stack"), build_images(), port=free_port(), previews=free_port()
+    )
     try:
         made.up()
         yield made
@@ -101,6 +105,7 @@ def test_the_stack_serves_and_leaves_nothing_behind(stack: Stack, tmp_path: Path
     with SandboxClient("kept", backend=RemoteBackend(stack.url, api_key=stack.api_key)) as sandbox:
         check_events_come_at_once(sandbox)
         check_files_of_any_size_pass(sandbox, tmp_path)
+        check_a_preview(sandbox)
         check_a_killed_worker_comes_back(sandbox, stack)
     stack.down()
     assert stack.left() == []
@@ -124,6 +129,18 @@ def check_files_of_any_size_pass(sandbox: SandboxClient, folder: Path) -> None:
     assert done.sha256 == hashlib.sha256(sent.read_bytes()).hexdigest()
     sandbox.download_file("large", received)
     assert received.read_bytes() == sent.read_bytes()
+
+
+def check_a_preview(sandbox: SandboxClient) -> None:
+    sandbox.write_text("index.html", "from a box")
+    server = sandbox.start("exec python3 -m http.server --bind 127.0.0.1 8080")
+    sandbox.execute("until (echo > /dev/tcp/127.0.0.1/8080) 2> /dev/null; do sleep 0.05; done")
+    url = urlsplit(sandbox.expose(8080).url)
+    place = f"http://127.0.0.1:{url.port}"
+    with httpx.Client(base_url=place, headers={"host": url.netloc}) as visitor:
+        assert visitor.get("/", params=url.query).text == "from a box"
+        assert visitor.get("/").status_code == 401
+    server.kill()
 
 
 def check_a_killed_worker_comes_back(sandbox: SandboxClient, stack: Stack) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
 from sandbox_server.runtime.base import Box, BoxVolume, DiskImage, Enforcement, Limits
+from sandbox_server.runtime.box_network import BoxNetwork
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.client import WardenBox
@@ -47,6 +48,7 @@ class NoSource:
         state: Mapping[str, Any],
         disk: DiskImage | None = None,
         volumes: Sequence[BoxVolume] = (),
+        network: BoxNetwork | None = None,
     ) -> tuple[Box, WardenClient]:
         raise AssertionError("no session begins here")
 

@@ -25,6 +25,7 @@ _RESOURCES = "hostile/test_resources.py::test_"
 _PROCESSES = "hostile/test_processes.py::test_"
 _KERNEL = "hostile/test_kernel.py::test_"
 _NETWORK = "hostile/test_network.py::test_"
+_EGRESS = "hostile/test_egress.py::test_"
 _HOSTILE_FILES = "hostile/test_files.py::test_"
 _RACES = "hostile/test_races.py::test_"
 _COMMANDS = "contract/test_commands.py::test_"
@@ -298,6 +299,30 @@ CASES = (
     )),
     Case(69, "Settings that cannot hold what they promise: refused at the start", (
         "integration/test_start.py",
+    )),
+    # The way out
+    Case(70, "A name that changes its address, redirects inwards: the judged address alone", (
+        f"{_EGRESS}a_name_that_changes_its_address",
+        f"{_EGRESS}redirects_to_what_is_private",
+    )),
+    Case(71, "Host, TLS server name or URL that name another host: refused, and told", (
+        f"{_EGRESS}a_host_header_that_says_another_name",
+        f"{_EGRESS}a_server_name_that_says_another_name", f"{_EGRESS}a_handshake_that_is_none",
+        f"{_EGRESS}users_and_passwords_in_a_url",
+    )),
+    Case(72, "Metadata and private addresses, mapped, decimal, octal, hex: refused", (
+        f"{_EGRESS}addresses_in_every_spelling", "unit/network/test_addresses.py",
+    )),
+    Case(73, "Requests inside of requests, lines inside of headers: refused or written anew", (
+        f"{_EGRESS}requests_inside_of_requests", f"{_EGRESS}lines_in_what_becomes_a_header",
+    )),
+    Case(74, "10,000 connections, slow readers, half requests: bounded, others are served", (
+        f"{_EGRESS}ten_thousand_connections", f"{_EGRESS}whoever_does_not_read_holds_up_nobody",
+        f"{_EGRESS}half_a_request_is_not_waited_for_for_ever",
+    )),
+    Case(75, "A header that the operator adds to requests: in no box, error or log", (
+        f"{_EGRESS}a_secret_is_in_no_error_and_no_log",
+        "contract/test_egress.py::test_a_secret_is_added_outside_of_the_box",
     )),
 )  # fmt: skip
 

@@ -1,18 +1,7 @@
 """Volumes where the server is not root: plain folders, locked by the keepers of boxes."""
 
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from tests.integration.ordinary_user import needs_a_second_user, run_as_a_user
 
-import pytest
-
-import sandbox_server
-from tests.contract.conftest import RUNTIMES
-from tests.integration.test_start import interpreter
-
-USER = 65534
 SCRIPT = """
 import json
 import os
@@ -82,24 +71,6 @@ print("fine")
 """
 
 
-@pytest.mark.skipif("bubblewrap" not in RUNTIMES, reason="no bubblewrap here")
-@pytest.mark.skipif(os.geteuid() != 0 or interpreter() is None, reason="takes a second user")
+@needs_a_second_user
 def test_volumes_of_a_user() -> None:
-    installed = [path for path in sys.path if path.endswith("-packages")]
-    packages = [str(Path(sandbox_server.__file__).parents[1]), *installed]
-    with tempfile.TemporaryDirectory(prefix="volumes-") as home:
-        os.chown(home, USER, USER)
-        env = {
-            "PATH": "/usr/bin:/bin",
-            "HOME": home,
-            "SANDBOX_RUNTIME": "bubblewrap",
-            "SANDBOX_STATE_DIR": f"{home}/state",
-            "PYTHONPATH": os.pathsep.join(packages),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        done = subprocess.run(
-            [interpreter() or "", "-c", SCRIPT],
-            user=USER, group=USER, extra_groups=[], cwd="/", env=env,
-            capture_output=True, text=True, timeout=110, check=False,
-        )  # fmt: skip
-        assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+    run_as_a_user(SCRIPT)

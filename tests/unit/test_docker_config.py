@@ -185,7 +185,20 @@ def test_pip_and_npm_fail_at_once_only_without_a_network():
         config(BoxSpec(owner="o", network=name))["Env"] for name in ("none", "bridge")
     )
     assert {"PIP_RETRIES=0", "NPM_CONFIG_FETCH_RETRIES=0"} <= set(alone)
-    assert not [line for line in reaching if "RETRIES" in line]
+    assert not [line for line in reaching if "RETRIES" in line or "proxy" in line.lower()]
+
+
+@pytest.mark.parametrize("network", ["allowlist", "open"])
+def test_a_box_behind_the_proxy_is_on_no_network(network):
+    spec = BoxSpec(owner="o", network=network, network_env={"PIP_INDEX_URL": "https://a.test/"})
+    made = config(spec)
+    assert made["NetworkDisabled"] is True
+    assert made["HostConfig"]["NetworkMode"] == "none"
+    proxy = "http://127.0.0.1:3128"
+    names = ("http_proxy", "https_proxy", "all_proxy")
+    expected = {f"{name}={proxy}" for name in (*names, *map(str.upper, names))}
+    expected |= {"no_proxy=localhost,127.0.0.1,::1", "NO_PROXY=localhost,127.0.0.1,::1"}
+    assert {*expected, "PIP_INDEX_URL=https://a.test/"} <= set(made["Env"])
 
 
 def test_another_runtime_of_the_engine():

@@ -117,3 +117,22 @@ def test_curl_that_says_nothing() -> None:
     assert hint_for(silent, "", limits=ONLINE, command=command) is None
     assert hint_for(silent, "", limits=LIMITS, command="echo curl; exit 6") is None
     assert hint_for(silent, "", limits=LIMITS) is None
+
+
+ALLOWED = LIMITS.model_copy(update={"network": "allowlist", "network_allow": ["a.test", "b.test"]})
+REFUSED = [
+    "curl: (56) CONNECT tunnel failed, response 403",
+    "curl: (56) Received HTTP code 403 from proxy after CONNECT",
+    "fatal: unable to access 'https://c.test/': CONNECT tunnel failed, response 403",
+    "OSError: Tunnel connection failed: 403 this sandbox may not connect to c.test:443",
+    "this sandbox may not GET http://c.test:80/. Allowed are: a.test.",
+    "error:0A000458:SSL routines::tlsv1 unrecognized name",
+]
+
+
+@pytest.mark.parametrize("output", REFUSED)
+def test_what_the_network_refuses(output: str) -> None:
+    assert "It can reach: a.test, b.test." in (hint_for(ended(1), output, limits=ALLOWED) or "")
+    opened = LIMITS.model_copy(update={"network": "open"})
+    assert "public hosts alone" in (hint_for(ended(1), output, limits=opened) or "")
+    assert hint_for(ended(1), output, limits=ONLINE) is None

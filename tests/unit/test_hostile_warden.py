@@ -358,7 +358,8 @@ async def one_call(
     if isinstance(error, errors.SandboxError):
         assert (error.status != 500, len(error.message) < 2000) == (True, True), error
     elif error is not None:
-        assert call in (stream, attach, ended, download), "only who waits for a command may wait"
+        may_wait = (stream, attach, ended, download, tunnel)
+        assert call in may_wait, "only who waits for a program of the box may wait"
 
 
 def own_memory() -> int:

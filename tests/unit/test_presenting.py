@@ -201,3 +201,17 @@ def test_the_system_prompt_has_the_limits():
     for fact in ("512 MiB", "0.5 CPU", "256 processes", "1 GiB", "30 seconds", "no network"):
         assert fact in text
     assert "no network" not in system_prompt(LIMITS.model_copy(update={"network": "bridge"}))
+
+
+def test_the_system_prompt_has_the_network():
+    def told(network: str, *hosts: str) -> str:
+        given = {"network": network, "network_allow": list(hosts)}
+        return system_prompt(LIMITS.model_copy(update=given))
+
+    two = told("allowlist", "a.test", "*.b.test")
+    assert "these hosts and no others: a.test, *.b.test. pip" in two
+    assert "There is no network: the operator has allowed no host." in told("allowlist")
+    assert "public hosts over HTTP" in told("open")
+    many = told("allowlist", *(f"host-{number}.example.com" for number in range(1000)))
+    assert "more. pip" in many
+    assert len(many) < 4000

@@ -36,9 +36,9 @@ EVENTS = [
 RESULTS = [
     "AgentEntry", "AgentInfo", "Artifact", "ArtifactProblem", "ChangedPaths", "Checkpoint",
     "CheckpointList", "CleanupResult", "CodeError", "CodeResult", "CommandChanges", "CommandInfo",
-    "CommandList", "Context", "EnvironmentEntry", "ExecuteResult", "FileEntry", "ForkResult",
-    "Health", "HistoryEntry", "Limits", "ListResult", "PathChanged", "Preview", "PreviewList",
-    "RegistryList", "Result",
+    "CommandList", "Context", "EgressUsage", "EnvironmentEntry", "ExecuteResult", "FileEntry",
+    "ForkResult", "Health", "HistoryEntry", "Limits", "ListResult", "PathChanged", "Preview",
+    "PreviewList", "RegistryList", "Result",
     "Resumed", "RunningCommand", "Session", "SessionInfo", "SessionList", "SessionSummary",
     "SessionUsage", "StdinReceipt", "ThreadHistory", "ToolAnswer", "ToolInfo", "Undone",
     "UploadResult", "Verdict", "Volume", "VolumeList",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol, Self, TypedDict, Unpack
+from typing import Protocol, Self, TypedDict, Unpack
 
 from sandbox_sdk import plugins
 from sandbox_sdk.backends.crossing import Crossing
 from sandbox_sdk.background import background
 from sandbox_sdk.nearest import did_you_mean
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_sdk.protocol.models import NetworkMode
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 
@@ -31,7 +32,13 @@ class LocalSettings(TypedDict, total=False):
     max_cpus: float
     max_pids: int
     max_disk: int | str
-    network: Literal["none", "bridge"]
+    network: NetworkMode
+    max_network: NetworkMode
+    network_allow: str | Sequence[str]
+    network_presets: str | Path
+    network_connections: int
+    network_bytes: int | str
+    network_rate: int | str
     idle_timeout: float | str
     command_timeout: float | str
     max_sessions: int

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import typer
 
@@ -19,7 +19,7 @@ from sandbox_sdk.cli.escape import escaped, escaped_json
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.mounts.asked import MountOptions
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_sdk.protocol.models import LimitOptions, VolumeOptions
+from sandbox_sdk.protocol.models import LimitOptions, NetworkMode, VolumeOptions
 
 if TYPE_CHECKING:
     from sandbox_sdk.backends.remote import RemoteBackend
@@ -42,6 +42,7 @@ class Caller:
         environment: str | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
+        network: str | None = None,
         mounts: MountOptions | None = None,
         history: bool = False,
         volumes: Sequence[VolumeOptions] | None = None,
@@ -54,6 +55,7 @@ class Caller:
             environment=environment,
             provider=provider,
             limits=limits,
+            network=cast("NetworkMode | None", network),
             mounts=mounts,
             history=history,
             volumes=volumes,

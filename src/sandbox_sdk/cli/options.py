@@ -67,6 +67,10 @@ Provider = Annotated[
     str | None,
     typer.Option("--provider", help="The runtime of a new sandbox: docker, bubblewrap."),
 ]
+Network = Annotated[
+    str | None,
+    typer.Option("--network", help="What a new sandbox can reach: none, allowlist, open, bridge."),
+]
 MemoryLimit = Annotated[
     str | None, typer.Option("--memory", metavar="SIZE", help="Memory of a new sandbox: 2g.")
 ]

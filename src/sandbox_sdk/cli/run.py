@@ -23,6 +23,7 @@ from sandbox_sdk.cli.options import (
     Json,
     MemoryLimit,
     MountPairs,
+    Network,
     PidsLimit,
     Provider,
     Url,
@@ -69,6 +70,7 @@ def run(
     environment: Environment = None,
     provider: Provider = None,
     history: History = False,
+    network: Network = None,
     memory: MemoryLimit = None,
     cpus: CpuLimit = None,
     pids: PidsLimit = None,
@@ -88,8 +90,8 @@ def run(
     Its stdout and stderr come as they are written; what is piped in becomes its stdin. Ctrl-C kills
     it with everything it has started. It has no terminal, so editors such as vim are refused: use
     `sandbox cp`, sed or a here-document. With --json, a line of JSON for every event. Environment,
-    provider, limits and volumes are those of a new sandbox; one that is there keeps its own, and a
-    line names them.
+    provider, limits, network and volumes are those of a new sandbox; one that is there keeps its
+    own, and a line names them.
     """
     options: CommandOptions = {"timeout": timeout, "env": env_of(env)}
     if cwd is not None:
@@ -105,6 +107,7 @@ def run(
             environment=environment,
             provider=provider,
             limits=limits,
+            network=network,
             mounts=mounts_of(mount),
             history=history,
             volumes=volumes_of(volume),

@@ -25,6 +25,7 @@ from sandbox_sdk.cli.options import (
     Json,
     MemoryLimit,
     MountPairs,
+    Network,
     PidsLimit,
     Provider,
     Url,
@@ -68,6 +69,7 @@ def shell(
     volume: VolumeNames = None,
     provider: Provider = None,
     history: History = False,
+    network: Network = None,
     memory: MemoryLimit = None,
     cpus: CpuLimit = None,
     pids: PidsLimit = None,
@@ -82,7 +84,7 @@ def shell(
     command of the thread, and leaves its directory and variables to the next one. `exit` or Ctrl-D
     ends it; with a thread, Ctrl-] detaches, and it runs on.
     Without a terminal here, and with --json (a line for every event), the input is read line by
-    line. Provider and limits are those of a new sandbox.
+    line. Provider, limits and network are those of a new sandbox.
     """
     caller = Caller(url=url, api_key=api_key, json=as_json)
     try:
@@ -91,6 +93,7 @@ def shell(
             thread,
             provider=provider,
             limits=limits,
+            network=network,
             mounts=mounts_of(mount),
             volumes=volumes_of(volume),
             history=history,

@@ -7,6 +7,7 @@ Everything here is pure. `present` shows the result of a command, `explain` an e
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sandbox_sdk import errors
@@ -167,7 +168,33 @@ def network_text(limits: Limits) -> str:
     """Whether a sandbox has a network, as a sentence."""
     if limits.network == "none":
         return "There is no network: nothing can be downloaded or installed from the internet."
+    if limits.network == "allowlist":
+        return _allowlist_text(limits.network_allow)
+    if limits.network == "open":
+        return (
+            "It can reach public hosts over HTTP, HTTPS and SOCKS5, through a proxy that the"
+            " environment variables name: pip, npm, git and curl work as usual."
+        )
     return "It can reach the network."
+
+
+def _allowlist_text(hosts: Sequence[str]) -> str:
+    if not hosts:
+        return "There is no network: the operator has allowed no host."
+    shown = shorter(hosts)
+    return (
+        f"It can reach these hosts and no others: {shown}. pip, npm, git and curl use the proxy"
+        " that the environment variables name; what is refused says why."
+    )
+
+
+def shorter(names: Sequence[str], *, chars: int = 1500) -> str:
+    """As many as fit, and how many more there are."""
+    fit = list(names)
+    while len(fit) > 1 and len(", ".join(fit)) > chars:
+        fit.pop()
+    more = len(names) - len(fit)
+    return ", ".join(fit) + (f" and {more} more" if more else "")
 
 
 def _last_state(line: str) -> str:

@@ -210,6 +210,11 @@ class FakeBackend(Sandboxes):
     async def _create_session(self, request: models.CreateSessionRequest) -> models.Session:
         if request.history:
             await _no_history(request)
+        if request.network not in (None, "none"):
+            raise InvalidRequest(
+                f"network: {request.network} is more than a session may have, none: ask for less,"
+                " or raise SANDBOX_MAX_NETWORK of the server"
+            )
         own_id = str(uuid.uuid4())
         if request.volumes:
             await self._no_volumes(request)

@@ -12,7 +12,7 @@ from sandbox_server.runtime.base import Limits
 Facts = Mapping[str, Any]
 
 _MIB = 1 << 20
-_NONE = "none"
+_NONE, _BRIDGE = "none", "bridge"
 _OVERRIDDEN = "boxes are not configured like this: check what overrides the engine's defaults"
 _GVISORS_OWN = {
     "unshare user", "unshare mount", "unshare cgroup", "io_uring_setup", "syslog"
@@ -198,12 +198,15 @@ def _files(facts: Facts, promised: Promised) -> Iterator[Finding]:
 
 def _network(facts: Facts, promised: Promised) -> Iterator[Finding]:
     others = [name for name in facts["interfaces"] if name != "lo"]
-    if promised.network == _NONE:
+    if promised.network != _BRIDGE:
+        through = (
+            "" if promised.network == _NONE else f", and {promised.network} through the server"
+        )
         yield _found(
             "network",
             not others,
-            "none",
-            bad=f"interfaces {', '.join(others)}, although SANDBOX_NETWORK is none",
+            f"none{through}",
+            bad=f"interfaces {', '.join(others)}, although SANDBOX_NETWORK is {promised.network}",
             fix="check what attaches networks to containers",
         )
         return

@@ -109,8 +109,17 @@ class Builds:
         build, task = self._building[name]
         done, _ = await asyncio.wait([task], timeout=self._wait_s)
         if done and not task.cancelled():
-            # The build may be one that another caller has begun, for a box with other limits.
-            return replace(task.result(), limits=spec.limits)
+            # The build may be one that another caller has begun, for a box that differs in these.
+            built = task.result()
+            return replace(
+                built,
+                limits=spec.limits,
+                network=spec.network,
+                network_env=spec.network_env,
+                network_files=spec.network_files,
+                disk=spec.disk,
+                volumes=spec.volumes,
+            )
         age_s = self._clock() - build.began
         raise EnvironmentBuilding(
             f"environment {name} is being built, for {age_s:.0f} s now"
@@ -247,7 +256,6 @@ def box_spec(environment: Environment, spec: BoxSpec) -> BoxSpec:
         files={path: text for path, text in environment.files.items() if is_writable(path)},
         setup=tuple(environment.setup),
         kernels=environment.kernels,
-        network=environment.network or spec.network,
         gpus=None if asked is None else GpuRequest(count=asked.count, shared=asked.shared),
     )
 

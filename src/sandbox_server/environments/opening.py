@@ -15,6 +15,7 @@ from sandbox_server.pool import PooledEnvironment
 from sandbox_server.registry.environments import Environment, Kernels
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.base import Runtime
+from sandbox_server.runtime.box_network import BoxNetwork
 
 if TYPE_CHECKING:
     from sandbox_server.settings import Settings
@@ -69,10 +70,11 @@ def pooled(
     environments: Mapping[str, Environment],
     builds: Builds,
     limits: Callable[[str], LimitValues | None] = lambda _: None,
+    network: Callable[[str], BoxNetwork | None] = lambda _: None,
 ) -> Callable[[], dict[str, PooledEnvironment]]:
     """What the pools of the environments are made of, as they are declared when it is called.
 
-    limits: those of an environment's boxes, where they are not the usual ones."""
+    limits, network: those of an environment's boxes, where they are not the usual ones."""
 
     def now() -> dict[str, PooledEnvironment]:
         return {
@@ -81,6 +83,7 @@ def pooled(
                 ready=partial(builds.ready, environment),
                 warm=environment.warm,
                 limits=limits(name),
+                network=network(name),
             )
             for name, environment in environments.items()
         }

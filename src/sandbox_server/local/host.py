@@ -38,7 +38,8 @@ _POOL = {"pool_size": 1, "min_pool_size": 0, "max_pool_size": 2}
 _ANY = {"host", "port", "processes", "worker_id", "api_keys", "insecure", "drain_timeout",
         "destroy_on_exit", "log_format", "log_level", "artifact_quota", "artifact_retention",
         "checkpoint_quota", "checkpoint_retention", "undo_quota", "volume_size", "volume_quota",
-        "bind_folders", "previews", "preview_port", "preview_url",
+        "bind_folders", "network_connections", "network_bytes", "network_rate",
+        "previews", "preview_port", "preview_url",
         "history_retention", "history_sessions", "history_commands", *_POOL}  # fmt: skip
 """Settings that do not affect boxes: programs that differ only in these share sandboxes."""
 

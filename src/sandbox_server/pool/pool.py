@@ -26,6 +26,7 @@ from sandbox_server.pool.plan import PoolSettings, plan
 from sandbox_server.pool.warm import Ready, WarmBox, let_go, make
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime
+from sandbox_server.runtime.box_network import BoxNetwork
 from sandbox_server.tasks import TaskSet, stop
 
 CLOSE_ANSWER_S = 1.0
@@ -143,14 +144,15 @@ class Pool:
         state: Mapping[str, Any],
         *,
         limits: Limits | None = None,
+        network: BoxNetwork | None = None,
         disk: DiskImage | None = None,
         volumes: Sequence[BoxVolume] = (),
     ) -> WarmBox:
         """An unused box that has stored `state`; the caller owns it from now on.
 
         Takes the oldest warm box, or waits for a new one if there is none. A box with other limits
-        than the pool's, with a disk to begin with or with volumes is made now. Raises Capacity if
-        the machine is full and RuntimeUnavailable if no box can be started.
+        or another network than the pool's, with a disk to begin with or with volumes is made now.
+        Raises Capacity if the machine is full and RuntimeUnavailable if no box can be started.
         """
         self._require_open()
         room, after_s = self._room(), self._settings.retry_after_s
@@ -165,7 +167,7 @@ class Pool:
         self._claims.append(self._idle_since)
         try:
             special = replace(
-                self._spec,
+                self._spec if network is None else network.of(self._spec),
                 limits=limits or self._spec.limits,
                 disk=disk,
                 volumes=tuple(volumes),

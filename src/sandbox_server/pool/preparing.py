@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from sandbox_sdk.protocol.errors import EnvironmentFailed
 from sandbox_sdk.protocol.models import WORKSPACE
-from sandbox_server.runtime.agent import BoxAgent
+from sandbox_server.runtime.agent import BoxAgent, put_files
 from sandbox_server.runtime.base import BoxSpec
 
 SETUP_S = 300.0
@@ -19,8 +17,7 @@ async def prepare(agent: BoxAgent, spec: BoxSpec) -> None:
 
     Raises EnvironmentFailed with the output of a command that failed, and what the agent raises.
     """
-    for path, text in spec.files.items():
-        await agent.put(path, _once(text.encode()))
+    await put_files(agent, {**spec.network_files, **spec.files})
     for command in spec.setup:
         done = await agent.run(command, timeout_s=SETUP_S)
         if done.exit_code != 0:
@@ -31,7 +28,3 @@ async def prepare(agent: BoxAgent, spec: BoxSpec) -> None:
             )
     if spec.setup:
         await agent.run(f"cd {WORKSPACE}")
-
-
-async def _once(data: bytes) -> AsyncIterator[bytes]:
-    yield data

@@ -11,6 +11,7 @@ from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.pool.source import Environments, PooledBoxes
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Runtime
+from sandbox_server.runtime.box_network import BoxNetwork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,10 @@ class ProviderBoxes:
         state: Mapping[str, Any],
         disk: DiskImage | None = None,
         volumes: Sequence[BoxVolume] = (),
+        network: BoxNetwork | None = None,
     ) -> tuple[Box, BoxAgent]:
-        return await self.sources[provider].claim(environment, limits, state, disk, volumes)
+        source = self.sources[provider]
+        return await source.claim(environment, limits, state, disk, volumes, network)
 
     async def no_volumes(self, provider: str) -> str:
         return await self.sources[provider].no_volumes()

@@ -15,6 +15,7 @@ from sandbox_server.pool.pool import BoxNotes, Pool
 from sandbox_server.pool.warm import Ready
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime
+from sandbox_server.runtime.box_network import BoxNetwork
 from sandbox_server.tasks import stop
 
 _FOLLOW_S = 1.0
@@ -32,6 +33,8 @@ class PooledEnvironment:
     """Boxes kept warm; others are made on demand."""
     limits: LimitValues | None = None
     """Left out: those of the usual boxes."""
+    network: BoxNetwork | None = None
+    """Left out: that of the usual boxes."""
 
 
 Environments = Callable[[], Mapping[str, PooledEnvironment]]
@@ -86,6 +89,8 @@ class PooledBoxes:
         spec = self._spec
         if given.limits is not None:
             spec = replace(spec, limits=_box_limits(spec.limits, given.limits))
+        if given.network is not None:
+            spec = given.network.of(spec)
         sizes = {"size": given.warm, "min_size": given.warm, "max_size": given.warm}
         return self._pool_of(spec, replace(self._settings, **sizes), given.ready)
 
@@ -157,9 +162,10 @@ class PooledBoxes:
         state: Mapping[str, Any],
         disk: DiskImage | None = None,
         volumes: Sequence[BoxVolume] = (),
+        network: BoxNetwork | None = None,
     ) -> tuple[Box, BoxAgent]:
-        """A box for a new session: a warm one, or a new one for another environment or limits, or
-        that begins with a disk or has volumes."""
+        """A box for a new session: a warm one, or a new one for another environment, limits or
+        network, or that begins with a disk or has volumes."""
         pool = self._pool
         if environment is not None:
             await self._follow()
@@ -167,7 +173,7 @@ class PooledBoxes:
                 raise self._unknown(environment)
             _, pool = self._pools[environment]
         given = _box_limits(self._spec.limits, limits)
-        made = await pool.claim(state, limits=given, disk=disk, volumes=volumes)
+        made = await pool.claim(state, limits=given, network=network, disk=disk, volumes=volumes)
         return made.box, made.agent
 
     async def no_volumes(self) -> str:

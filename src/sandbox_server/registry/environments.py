@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from sandbox_sdk.protocol.models import CommandTimeout, Cpus, Disk, Env, IdleTimeout, Memory, Pids
+from sandbox_sdk.protocol.models import (
+    CommandTimeout,
+    Cpus,
+    Disk,
+    Env,
+    IdleTimeout,
+    Memory,
+    NetworkMode,
+    Pids,
+)
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+Reachable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*_.:/\[\]-]{1,300}$")]
 PIP, NPM, APT = "pip", "npm", "apt"
 
 
@@ -74,7 +84,14 @@ class Environment(Declared):
     )
     setup: tuple[str, ...] = Field((), description="Commands that every new box runs once.")
     limits: BoxLimits = BoxLimits()
-    network: Literal["none", "bridge"] | None = None
+    network: NetworkMode | None = Field(
+        None, description="none, allowlist, open or bridge. Left out: that of the server."
+    )
+    allow: tuple[Reachable, ...] | None = Field(
+        None,
+        description="Hosts, addresses and presets that it can reach with `network: allowlist`. "
+        "Left out: SANDBOX_NETWORK_ALLOW.",
+    )
     policy: str | None = None
     persist: bool = False
     warm: int = Field(0, ge=0, description="Boxes kept warm.")

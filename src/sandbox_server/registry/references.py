@@ -51,6 +51,8 @@ def _environment(entry: ReadEntry, value: Environment) -> Iterator[Problem]:
         )
     if value.dockerfile is not None and not Path(value.dockerfile).is_file():
         yield entry.problem(("dockerfile",), f'dockerfile: no file "{value.dockerfile}"')
+    if value.allow is not None and value.network not in ("allowlist", "open"):
+        yield entry.problem(("allow",), "allow: has an effect with `network: allowlist` alone")
     yield from _limits(entry, value.limits)
     yield from _policy(entry, value.policy)
 

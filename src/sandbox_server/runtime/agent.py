@@ -540,6 +540,16 @@ class BoxAgent(ABC):
         raise _no_tunnel()
 
 
+async def put_files(agent: BoxAgent, files: Mapping[str, str]) -> None:
+    """Write these contents, by path."""
+    for path, text in files.items():
+        await agent.put(path, _once(text.encode()))
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
 def _no_tunnel() -> errors.InvalidRequest:
     return errors.InvalidRequest("sandboxes of this runtime have no connections to their ports")
 

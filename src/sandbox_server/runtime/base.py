@@ -6,16 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.models import USER, WORKSPACE
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.runtime.agent import BoxAgent
+from sandbox_server.runtime.box_network import Network, variables_of
 from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.layers import FILES, Interpreter
 
-Network = Literal["none", "bridge"]
 HOME = f"/home/{USER}"
 ENVIRONMENT = {
     "HOME": HOME,
@@ -26,14 +25,6 @@ ENVIRONMENT = {
     "TERM": "dumb",
 }
 """Environment variables of every box, in every runtime."""
-OFFLINE = {
-    "PIP_RETRIES": "0",
-    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    "PIP_NO_INPUT": "1",
-    "NPM_CONFIG_FETCH_RETRIES": "0",
-    "NPM_CONFIG_UPDATE_NOTIFIER": "false",
-}
-"""Of every box without a network: pip and npm fail at once instead of trying again and again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +107,10 @@ class BoxSpec:
     image: str = "sandbox-secure:latest"
     limits: Limits = field(default_factory=Limits)
     network: Network = "none"
+    network_env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the network, besides those that every box with such a one has."""
+    network_files: Mapping[str, str] = field(default_factory=dict)
+    """As `files`."""
     env: dict[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
     """Files and folders of the host that the box has read-only, by path in the box. Only where
@@ -131,6 +126,14 @@ class BoxSpec:
     volumes: tuple[BoxVolume, ...] = ()
     deadman_s: float = 2100.0
     """The box ends itself if its owner has not contacted the warden for this long."""
+
+    @property
+    def has_interface(self) -> bool:
+        """Whether the box itself is on a network."""
+        return self.network == "bridge"
+
+    def network_variables(self) -> dict[str, str]:
+        return variables_of(self.network, self.network_env)
 
     @property
     def file_bytes(self) -> int:
@@ -219,7 +222,7 @@ class Runtime(ABC):
 
     @property
     def networks(self) -> frozenset[Network]:
-        """The networks that a box can have."""
+        """The networks that a box can have. Those through the server take an agent with tunnels."""
         return frozenset({"none", "bridge"})
 
     @property

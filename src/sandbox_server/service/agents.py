@@ -48,6 +48,7 @@ def session_options(
         idle_timeout_s=request.idle_timeout_s or of_agent.idle_timeout,
         provider=request.provider or (agent.provider if agent else None),
         limits={**given_limits(of_agent), **request.limits.given()},
+        network=request.network,
         session_id=session_id,
         made_for=None if agent is None else registry.for_session(agent, environment),
         policy=next((each.policy for each in sources if each.policy), None),

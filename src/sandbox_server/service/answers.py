@@ -12,6 +12,8 @@ from typing import Any, Literal
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import SessionState
+from sandbox_server.network.egress import Egress
+from sandbox_server.network.modes import NetworkTerms
 from sandbox_server.runtime import agent
 from sandbox_server.service.agents import agent_info
 from sandbox_server.service.hints import TAIL
@@ -19,6 +21,7 @@ from sandbox_server.service.stored import Collected
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.volumes import volumes_of
 
+_ALLOWED = 100
 LOOKBACK = 64 * 1024
 _FIRST = datetime.min.replace(tzinfo=UTC).timestamp()
 _LAST = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
@@ -39,7 +42,15 @@ class ServiceFacts:
 
     def limits_of(self, session: LiveSession) -> models.Limits:
         limits = self.by_provider.get(session.provider, self.limits)
+        if session.network.mode != "none" or limits.network != "none":
+            limits = limits.model_copy(update=network_limits(session.network))
         return limits if session.limits is None else limits.with_values(session.limits)
+
+
+def network_limits(network: NetworkTerms) -> dict[str, Any]:
+    """As a session is told."""
+    texts = network.rules.texts if network.mode == "allowlist" else []
+    return {"network": network.mode, "network_allow": texts[:_ALLOWED]}
 
 
 Hints = Callable[[agent.CommandResult, str], str | None]
@@ -238,6 +249,16 @@ def session_info(
         commands=state.ran,
         running=running,
         usage=models.SessionUsage(**usage.model_dump()),
+        egress=None if session.egress is None else egress_usage(session.egress),
+    )
+
+
+def egress_usage(egress: Egress) -> models.EgressUsage:
+    return models.EgressUsage(
+        connections=egress.connections,
+        refused=egress.refused,
+        bytes_in=egress.meter.bytes_in,
+        bytes_out=egress.meter.bytes_out,
     )
 
 

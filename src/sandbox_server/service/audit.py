@@ -1,4 +1,5 @@
-"""The audit log: every verdict with the command's text, as JSON lines in a separate file."""
+"""The audit log: every verdict with the command's text, and every connection of a box that goes
+through the server, as JSON lines in a separate file."""
 
 from __future__ import annotations
 
@@ -62,14 +63,21 @@ class AuditLog:
         self._handler.close()
 
     def write(self, *, command: str, **facts: Any) -> None:
-        """Write one line. ASCII only: no command text can inject a second line."""
+        """Write one line about a command."""
         whole = command.encode("utf-8", "surrogatepass")
-        line = {
-            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "request_id": log_fields.bound().get("request_id"),
+        self._write(
+            request_id=log_fields.bound().get("request_id"),
             **facts,
-            "command": command[:MAX_TEXT],
-            "command_bytes": len(whole),
-            "command_sha256": hashlib.sha256(whole).hexdigest(),
-        }
-        self._logger.info("%s", json.dumps(line))
+            command=command[:MAX_TEXT],
+            command_bytes=len(whole),
+            command_sha256=hashlib.sha256(whole).hexdigest(),
+        )
+
+    def write_connection(self, **facts: Any) -> None:
+        """Write one line about a connection of a box."""
+        self._write(kind="connection", **facts)
+
+    def _write(self, **line: Any) -> None:
+        """ASCII only: nothing that a caller or a box says can inject a second line."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._logger.info("%s", json.dumps({"at": at, **line}))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sandbox_sdk.integrations.presenting import shorter
 from sandbox_sdk.protocol.models import WORKSPACE, Limits
 from sandbox_server.policy.analyse import analyse
 from sandbox_server.policy.bash.effort import QUICK_WORK
@@ -40,6 +41,8 @@ class Wall:
     hint: Callable[[Limits], str]
     offline: bool = False
     """Whether it is only true without a network."""
+    proxied: bool = False
+    """Whether it is only true where connections go through the server."""
 
 
 def _missing(*names: str) -> str:
@@ -62,6 +65,19 @@ def _full_disk(limits: Limits) -> str:
         f"a disk of this sandbox is full: {WORKSPACE} has {_size(limits.disk_bytes)}; /tmp ({tmp})"
         f" and the home ({home}) are in memory. `df -h` and `df -i` show which; delete what is not"
         f" needed, and keep large files in {WORKSPACE}"
+    )
+
+
+def _refused(limits: Limits) -> str:
+    if limits.network == "open":
+        return (
+            "this sandbox can reach public hosts alone, not private or local addresses. Servers"
+            " that run in the sandbox itself answer at localhost"
+        )
+    allowed = shorter(limits.network_allow, chars=600) or "nothing"
+    return (
+        f"the network of this sandbox refused that. It can reach: {allowed}. Use one of these, or"
+        " ask the user to have the host allowed"
     )
 
 
@@ -145,6 +161,14 @@ WALLS = (
         offline=True,
     ),
     Wall(
+        says=r"CONNECT tunnel failed, response 403|Tunnel connection failed: 403"
+        r"|Received HTTP code 403 from proxy after CONNECT|proxy.*403 Forbidden"
+        r"|this sandbox may not (?:connect|[A-Z]+ http)|tlsv1 unrecognized name"
+        r"|SOCKS5 .*(?:not allowed by ruleset|\(2\))",
+        hint=_refused,
+        proxied=True,
+    ),
+    Wall(
         says=r"(?i)read-only file system",
         hint=_always(
             f"only {WORKSPACE}, /tmp and the home can be written to. Install programs into"
@@ -168,11 +192,17 @@ def hint_for(
         return None
     offline = limits.network == "none"
     for pattern, wall in _PATTERNS:
-        if (offline or not wall.offline) and pattern.search(tail):
+        if _applies(wall, limits) and pattern.search(tail):
             return wall.hint(limits)
     if offline and result.exit_code == _CURL_NO_HOST and "curl" in _programs(command or ""):
         return _NO_NETWORK
     return None
+
+
+def _applies(wall: Wall, limits: Limits) -> bool:
+    if wall.proxied:
+        return limits.network in ("allowlist", "open")
+    return limits.network == "none" or not wall.offline
 
 
 def _programs(command: str) -> set[str]:

@@ -91,4 +91,5 @@ class SessionHandlers:
             limits=dict(session.limits or {}),
             agent=session.made_for.name if session.made_for else None,
             volumes=answers.mounted(session),
+            network=session.record.asked.get("network"),
         )

@@ -12,9 +12,11 @@ import structlog
 
 from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
-from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, merged
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, merged
+from sandbox_server.network.modes import ORDER
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.box_network import Network
 from sandbox_server.sessions.found import Discard, Resume, Warm, decide
 from sandbox_server.sessions.keeping import rules_from
 from sandbox_server.sessions.lease import Lease
@@ -22,6 +24,7 @@ from sandbox_server.sessions.ledger import Entry
 from sandbox_server.sessions.live import LiveSession, agent_from_kept, record_from_state
 from sandbox_server.sessions.making import SessionMaker
 from sandbox_server.sessions.registry import Record, Registry
+from sandbox_server.sessions.rules import SessionRules
 from sandbox_server.sessions.table import SessionTable
 
 log = structlog.get_logger()
@@ -58,16 +61,16 @@ class Adoption:
         sources: Mapping[str, FoundBoxes],
         *,
         idle_timeout_s: float,
-        limits: LimitValues,
+        rules: SessionRules,
     ) -> None:
-        """sources: by provider. limits: of sessions that were recorded without."""
+        """sources: by provider. rules: their limits are for sessions that were recorded without."""
         self._table = table
         self._maker = maker
         self._registry = registry
         self._lease = lease
         self._sources = sources
         self._idle_timeout_s = idle_timeout_s
-        self._limits = limits
+        self._rules = rules
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
@@ -179,7 +182,8 @@ class Adoption:
             environment=state["environment"],
             env_digest=state.get("env_digest", ""),
             provider=provider,
-            limits=merged(self._limits, state.get("limits") or {}),
+            limits=merged(self._rules.default, state.get("limits") or {}),
+            network=self._rules.network_again(state["environment"], provider, _network(state)),
             made_for=agent_from_kept(kept),
             policy=kept.get("policy"),
             keep=rules_from(record.asked),
@@ -201,3 +205,8 @@ class Adoption:
     def _record(self, box_id: str, state: Mapping[str, Any] | None) -> Record:
         """A record with epoch -1, which means not yet vouched for by this process."""
         return record_from_state(state or {}, box_id, worker=self._lease.worker, epoch=-1)
+
+
+def _network(state: Mapping[str, Any]) -> Network | None:
+    found = state.get("network")
+    return found if found in ORDER else None

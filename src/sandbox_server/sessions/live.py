@@ -15,9 +15,12 @@ from typing import Any
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, Resumed
 from sandbox_server.checkpoints.points import ThreadPoints
+from sandbox_server.network.egress import Egress
+from sandbox_server.network.modes import NetworkTerms
 from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.box_network import Network
 from sandbox_server.sessions.registry import Record, Status
 
 Key = tuple[str, str]
@@ -59,6 +62,9 @@ class LiveSession:
     """The name of the runtime that made its box."""
     limits: LimitValues | None = None
     """Its own; None: those of the server."""
+    network: NetworkTerms = field(default_factory=NetworkTerms)
+    egress: Egress | None = None
+    """Serves its connections, where they go through the server."""
     env_digest: str = ""
     """Of the variables it was made with: their values may be secret."""
     made_for: SessionAgent | None = None
@@ -184,6 +190,8 @@ class LiveSession:
 
     async def let_go(self) -> None:
         """Stop using the session; its box goes on."""
+        if self.egress is not None:
+            await self.egress.close()
         for task in self.watches:
             task.cancel()
         await asyncio.gather(*self.watches, return_exceptions=True)
@@ -212,6 +220,7 @@ def state_of(
     environment: str | None,
     env_digest: str = "",
     limits: LimitValues | None = None,
+    network: Network = "none",
 ) -> dict[str, Any]:
     """The session's state, stored in ledger and box for a later process."""
     return {
@@ -220,6 +229,7 @@ def state_of(
         "environment": environment,
         "env_digest": env_digest,
         "limits": limits,
+        "network": network,
         "asked": dict(record.asked),
     }
 

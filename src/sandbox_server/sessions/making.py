@@ -16,8 +16,9 @@ from sandbox_sdk.protocol.models import WORKSPACE, LimitValues, VolumeMount
 from sandbox_server.checkpoints.checkpoints import PAUSE_S
 from sandbox_server.checkpoints.manifest import DiskCopy
 from sandbox_server.registry.agents import SessionAgent
-from sandbox_server.runtime.agent import BoxAgent
+from sandbox_server.runtime.agent import BoxAgent, put_files
 from sandbox_server.runtime.base import Box, BoxVolume, DiskImage
+from sandbox_server.runtime.box_network import BoxNetwork, Network
 from sandbox_server.sessions.keeping import Origin, rules_from
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
@@ -39,6 +40,7 @@ class BoxSource(Protocol):
         state: Mapping[str, Any],
         disk: DiskImage | None = None,
         volumes: Sequence[BoxVolume] = (),
+        network: BoxNetwork | None = None,
     ) -> tuple[Box, BoxAgent]:
         """An unused box whose warden has stored this state. disk: what its /workspace begins as.
         Raises Capacity."""
@@ -56,6 +58,7 @@ class SessionOptions:
     idle_timeout_s: float | None = None
     provider: str | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
+    network: Network | None = None
     session_id: str | None = None
     made_for: SessionAgent | None = None
     policy: str | None = None
@@ -79,6 +82,7 @@ class SessionOptions:
             "env": bool(self.env) and digest(self.env) != session.env_digest,
             "idle_timeout_s": self.idle_timeout_s not in (None, session.idle_timeout_s),
             "provider": self.provider not in (None, session.provider),
+            "network": self.network not in (None, session.network.mode),
             "checkpoint_id": self.origin is not None
             and self.origin.checkpoint_id != session.began_with,
             "persist": rules_from(self.asked).persist and not session.keep.persist,
@@ -119,6 +123,7 @@ class SessionMaker:
             provider=options.provider,
             limits=options.limits,
             idle_timeout_s=options.idle_timeout_s,
+            network=options.network,
         )
 
     async def make(
@@ -145,12 +150,14 @@ class SessionMaker:
             environment=options.environment,
             env_digest=env_digest,
             limits=terms.limits,
+            network=terms.network.mode,
         )
         origin = options.origin
         image = None if origin is None else origin.image_for(terms.provider, terms.limits["disk"])
         async with self._attached(key, options, terms.provider) as volumes:
+            network = terms.network.box()
             box, agent = await self._source.claim(
-                terms.provider, options.environment, terms.limits, state, image, volumes
+                terms.provider, options.environment, terms.limits, state, image, volumes, network
             )
         try:
             checkpoint_id = None if origin is None else origin.checkpoint_id
@@ -161,6 +168,7 @@ class SessionMaker:
                 if image is None and origin.disk is not None:
                     await self._copy_workspace(origin, origin.disk, terms, agent)
                 await agent.unpack(origin.segments())
+                await put_files(agent, network.files)  # Its tree may be of another network.
             if options.env:
                 exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
                 await agent.run(exports)
@@ -177,6 +185,7 @@ class SessionMaker:
             environment=options.environment,
             provider=terms.provider,
             limits=terms.limits,
+            network=terms.network,
             env_digest=env_digest,
             made_for=options.made_for,
             policy=options.policy,

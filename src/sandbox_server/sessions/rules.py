@@ -1,4 +1,4 @@
-"""What a new session gets: its provider, its limits and its idle timeout. Pure.
+"""What a new session gets: its provider, its limits, its network and its idle timeout.
 
 The server has a default for everything, an environment may override it, and a request may override
 both, up to the maximum of the operator.
@@ -13,8 +13,11 @@ from typing import cast
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, granted, merged
 from sandbox_sdk.protocol.providers import no_provider
+from sandbox_server.network.modes import NetworkTerms
+from sandbox_server.network.networks import Networks
 from sandbox_server.registry.environments import BoxLimits, Environment
 from sandbox_server.runtime.base import Enforcement, Limits
+from sandbox_server.runtime.box_network import BoxNetwork, Network
 from sandbox_server.runtime.registry import installed
 
 _ENFORCED_AS = {"memory": "memory", "cpus": "cpu", "pids": "pids", "disk": "disk"}
@@ -25,6 +28,7 @@ class SessionTerms:
     provider: str
     limits: LimitValues
     idle_timeout_s: float
+    network: NetworkTerms
 
 
 class SessionRules:
@@ -37,10 +41,12 @@ class SessionRules:
         most: Mapping[str, float] | None = None,
         total_memory: int | None = None,
         environments: Mapping[str, Environment] | None = None,
+        networks: Networks | None = None,
     ) -> None:
         """most: the maxima that the operator has set. Without one, nobody gets more than the
         default or the environment has. providers: the first is the default. total_memory: that of
-        all sessions together, so of one, too."""
+        all sessions together, so of one, too. networks: without, no session has one."""
+        self._networks = networks or Networks()
         self.default = default
         self.providers = providers
         self._idle_timeout_s = idle_timeout_s
@@ -55,9 +61,10 @@ class SessionRules:
         provider: str | None,
         limits: Mapping[str, float],
         idle_timeout_s: float | None,
+        network: Network | None = None,
     ) -> SessionTerms:
-        """Raises InvalidRequest for an unknown provider, and for limits that are above the maximum
-        or that the provider does not enforce."""
+        """Raises InvalidRequest for an unknown provider, for limits that are above the maximum or
+        that the provider does not enforce, and for a network that is not allowed."""
         declared = self._environments.get(environment or "")
         named = self._provider(provider, declared)
         usual = self.usual(environment)
@@ -66,7 +73,31 @@ class SessionRules:
             provider=named,
             limits=granted(limits, default=self.granted(environment), most=self._maximum(usual)),
             idle_timeout_s=idle_timeout_s or self._idle_timeout(declared),
+            network=self._networks.granted(network, declared, named),
         )
+
+    def pool_network(self, environment: str | None, provider: str) -> BoxNetwork:
+        """That of the boxes that are made ahead."""
+        declared = self._environments.get(environment or "")
+        try:
+            return self._networks.granted(None, declared, provider).box()
+        except InvalidRequest:  # The sessions that ask for such a box are told.
+            return BoxNetwork(mode="none")
+
+    def network_again(
+        self, environment: str | None, provider: str, recorded: Network | None
+    ) -> NetworkTerms:
+        """Of a session of an earlier process. recorded: None by a version that knew none and the
+        bridge alone."""
+        declared = self._environments.get(environment or "")
+        modes = self._networks.modes
+        try:
+            if recorded is None:
+                usual = modes.granted(None, declared, provider)
+                recorded = usual if usual == "bridge" else "none"
+            return self._networks.terms(modes.still(recorded, declared), declared)
+        except InvalidRequest:
+            return NetworkTerms()
 
     def usual(self, environment: str | None) -> LimitValues:
         """The limits in an environment, without those of a request."""

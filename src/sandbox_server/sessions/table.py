@@ -18,6 +18,8 @@ from sandbox_sdk.protocol.errors import (
     size_text,
 )
 from sandbox_sdk.protocol.models import SessionState, Target
+from sandbox_server.network.egress import Subject
+from sandbox_server.network.networks import Networks
 from sandbox_server.sessions.keeping import Keeper, source_of
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import Key, LiveSession
@@ -49,7 +51,10 @@ class SessionTable:
         occupancy: Occupancy,
         notes: SessionNotes | None = None,
         keeper: Keeper | None = None,
+        networks: Networks | None = None,
     ) -> None:
+        """networks: without, connections of boxes are not served."""
+        self._networks = networks
         self.notes = notes or SessionNotes()
         self.keeper = keeper or Keeper(None)
         self._registry = registry
@@ -312,6 +317,8 @@ class SessionTable:
                 raise
             self._enter(session)
             self.notes.began(session)
+        if session.egress is not None:
+            await session.egress.listening()
         again = before is not None and before.status != Status.CLEANED
         state: SessionState = "recreated" if again else "created"
         log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
@@ -359,6 +366,12 @@ class SessionTable:
     def _enter(self, session: LiveSession) -> None:
         self._live[session.key] = session
         self.recount()
+        if self._networks is not None and session.network.proxied:
+            record = session.record
+            subject = Subject(record.tenant, record.thread_id, record.session_id)
+            session.egress = self._networks.serve(
+                session.agent, session.network, subject, meet=session.meet
+            )
 
     def _leave(self, session: LiveSession) -> None:
         if self._live.get(session.key) is session:

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, MAX_TIMEOUT_S
-from sandbox_server.runtime.base import Network
+from sandbox_server.runtime.box_network import Network
 from sandbox_server.runtime.registry import AUTO
 from sandbox_server.settings.capacity import default_max_sessions
 from sandbox_server.settings.fields import (
@@ -28,6 +28,7 @@ from sandbox_server.settings.fields import (
 from sandbox_warden.requests import MAX_OUTPUT_LIMIT, MIN_OUTPUT_LIMIT
 
 _box = partial(setting, topic="Boxes", roles=MAKES_BOXES)
+_network = partial(setting, topic="The network of boxes", roles=MAKES_BOXES)
 _session = partial(setting, topic="Sessions and commands", roles=MAKES_BOXES)
 _pool = partial(setting, topic="The pool", roles=MAKES_BOXES, ge=0)
 _stored = partial(setting, topic="What is kept after a session", roles=MAKES_BOXES)
@@ -114,8 +115,44 @@ class DeclaredSettings(BaseSettings):
         otherwise="SANDBOX_DISK_LIMIT",
         example="10g",
     )
-    network: Network = _box(
-        "none", "bridge gives boxes the network of the engine.", runtimes=("docker",)
+    network: Network = _network(
+        "none",
+        "What boxes can reach: none, allowlist (what SANDBOX_NETWORK_ALLOW names), open (any public"
+        " host), or bridge, the network of a Docker engine.",
+    )
+    max_network: Network | None = _network(
+        None,
+        "The most that a session or an environment can ask for.",
+        otherwise="SANDBOX_NETWORK, or what the environment has",
+        example="open",
+    )
+    network_allow: Listed = _network(
+        (),
+        "What boxes with the network allowlist can reach: hosts, *.hosts below, addresses, each"
+        " with :port or without, and names of presets, with commas between them. indexes is where"
+        " this machine's own pip, npm and apt get packages.",
+        otherwise="nothing",
+        example="indexes,docs.example.com,*.example.org:8443",
+    )
+    network_presets: Path | None = _network(
+        None,
+        "A folder with presets, YAML files with rules (docs/network.md).",
+        unit="path",
+        otherwise="there is indexes alone",
+        example="/etc/sandbox/network",
+    )
+    network_connections: int = _network(
+        64, "Connections of one session at the same time.", unit="number", ge=1, le=200
+    )
+    network_bytes: Size = _network(
+        10 << 30, "Bytes that one session can send and receive in a day of UTC.", unit="size"
+    )
+    network_rate: Size | None = _network(
+        None,
+        "Bytes a second that one session can send and receive.",
+        unit="size",
+        otherwise="not bounded",
+        example="10m",
     )
 
     idle_timeout: Seconds = _session(

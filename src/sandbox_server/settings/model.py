@@ -19,6 +19,8 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from sandbox_sdk.units import size_text
 from sandbox_server import __version__
 from sandbox_server.checkpoints.opening import StoreSettings
+from sandbox_server.network.metering import EgressLimits
+from sandbox_server.network.modes import ORDER
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import BoxSpec, Limits
@@ -119,6 +121,17 @@ class Settings(DeclaredSettings):
             vars(self).update({least: high})  # Not through model_fields_set, as above.
         return self
 
+    @model_validator(mode="after")
+    def _networks_in_order(self) -> Settings:
+        if self.max_network is not None and ORDER.index(self.network) > ORDER.index(
+            self.max_network
+        ):
+            raise ValueError(
+                f"{variable_of('network')}={self.network} is more than"
+                f" {variable_of('max_network')}={self.max_network}: change one of them"
+            )
+        return self
+
     @field_validator("runtime")
     @classmethod
     def _known_runtime(cls, name: str) -> str:
@@ -209,6 +222,13 @@ class Settings(DeclaredSettings):
             limits=self.limits(),
             network=self.network,
             deadman_s=self.idle_timeout + DEADMAN_MARGIN_S,
+        )
+
+    def egress_limits(self) -> EgressLimits:
+        return EgressLimits(
+            connections=self.network_connections,
+            bytes_a_day=self.network_bytes,
+            bytes_a_second=self.network_rate,
         )
 
     def pool(self) -> PoolSettings:

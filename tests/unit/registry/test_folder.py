@@ -52,6 +52,18 @@ BAD: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"agents/a.yaml": "name: a\ntools: bash\n"},
         "agents/a.yaml:2: tools: should be a list, `[one, two]`",
     ),
+    "a network that is none": (
+        {"environments/e.yaml": "name: e\nnetwork: all\n"},
+        "environments/e.yaml:2: network: Input should be 'none', 'allowlist', 'open' or 'bridge'",
+    ),
+    "hosts that nothing reaches": (
+        {"environments/e.yaml": "name: e\nallow: [a.test]\n"},
+        "environments/e.yaml:2: allow: has an effect with `network: allowlist` alone",
+    ),
+    "a host with a space": (
+        {"environments/e.yaml": "name: e\nnetwork: allowlist\nallow: [a b]\n"},
+        "environments/e.yaml:3: allow.0: String should match pattern",
+    ),
     "wrong type of a size": (
         {"environments/e.yaml": "name: e\nlimits:\n  memory: [1]\n"},
         "environments/e.yaml:3: limits.memory: Input should be a valid integer",

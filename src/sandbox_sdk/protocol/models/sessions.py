@@ -29,6 +29,9 @@ from sandbox_sdk.units import seconds
 
 MIN_EVERY_S = 1.0
 _COMMANDS = re.compile(r"([1-9][0-9]{0,5}) commands?")
+NetworkMode = Literal["none", "allowlist", "open", "bridge"]
+"""What a sandbox can reach: nothing, what the operator allows, any public host, or the network of
+the server's Docker engine."""
 MAX_ENV_BYTES = 128 * 1024
 """Names and values of the variables of a session."""
 
@@ -59,6 +62,12 @@ class CreateSessionRequest(Request):
     )
     limits: SessionLimits = Field(
         SessionLimits(), strict=False, description="Up to what the server allows."
+    )
+    network: NetworkMode | None = Field(
+        None,
+        description="What the sandbox can reach, up to what the server allows: `none`, `allowlist` "
+        "(the hosts that the operator has named), `open` (any public host), or `bridge` (the "
+        "network of a Docker engine). Left out: that of the environment, or the server's.",
     )
     checkpoint_id: str | None = Field(
         None,
@@ -128,6 +137,10 @@ class Limits(Model):
     output_limit_bytes: int
     upload_limit_bytes: int
     network: str
+    network_allow: list[str] = Field(
+        default_factory=list,
+        description="With the network `allowlist` the hosts that it can reach, at most 100.",
+    )
     not_enforced: dict[str, str] = Field(default_factory=dict)
 
     def with_values(self, values: LimitValues) -> Limits:
@@ -212,6 +225,15 @@ class SessionList(Model):
     )
 
 
+class EgressUsage(Model):
+    """What a session has used of its network since its server took it over."""
+
+    connections: int = Field(description="And requests, of those that share a connection.")
+    refused: int
+    bytes_in: int = Field(description="Into the sandbox.")
+    bytes_out: int
+
+
 class SessionInfo(Session):
     state: Literal["idle", "busy"]
     last_used_at: datetime
@@ -219,6 +241,9 @@ class SessionInfo(Session):
     commands: int
     running: list[RunningCommand]
     usage: SessionUsage
+    egress: EgressUsage | None = Field(
+        None, description="Where its connections go through the server."
+    )
 
 
 class CleanupResult(Model):
@@ -234,6 +259,9 @@ class CleanupResult(Model):
     )
     volumes: list[MountedVolume] = Field(
         default_factory=list, description="Of the session that has ended."
+    )
+    network: NetworkMode | None = Field(
+        None, description="Of the session that has ended, if it asked for one."
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import USER, WORKSPACE
-from sandbox_server.runtime.base import ENVIRONMENT, HOME, OFFLINE
+from sandbox_server.runtime.base import ENVIRONMENT, HOME
 from sandbox_server.runtime.layers import OWN_PROGRAMS, PROGRAMS
 from sandbox_server.runtime.warden.zipapp import SAVE_ARTIFACT
 
@@ -180,7 +180,6 @@ def _environment(layout: Layout, env: Mapping[str, str]) -> list[str]:
     variables = {
         "PATH": ":".join(folders),
         **ENVIRONMENT,
-        **OFFLINE,
         "PYTHONUSERBASE": f"{WORKSPACE}/.local",
         "XDG_CACHE_HOME": f"{WORKSPACE}/.cache",
         # As in the image of a docker box: `pip install` and `npm install -g` may simply work.

@@ -20,7 +20,8 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.private import state_folder
 from sandbox_server.runtime import disk_copies, gpus
-from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Network, Runtime, Tell
+from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Runtime, Tell
+from sandbox_server.runtime.box_network import NO_BRIDGE, Network
 from sandbox_server.runtime.bubblewrap import host, keeper
 from sandbox_server.runtime.bubblewrap.bare import BareBox
 from sandbox_server.runtime.bubblewrap.layers import layered, probe, refusal
@@ -116,7 +117,7 @@ class BubblewrapRuntime(Runtime):
 
     @property
     def networks(self) -> frozenset[Network]:
-        return frozenset({"none"})
+        return NO_BRIDGE
 
     @property
     def build(self) -> str:
@@ -128,9 +129,9 @@ class BubblewrapRuntime(Runtime):
 
     async def create(self, spec: BoxSpec) -> Box:
         """See Runtime. `spec.image` is ignored: boxes use the host's programs."""
-        if spec.network != "none":
+        if spec.has_interface:
             raise RuntimeUnavailable(
-                f"bubblewrap boxes have no network; for {spec.network!r} use the docker runtime"
+                f"bubblewrap boxes are on no network; for {spec.network!r} use the docker runtime"
             )
         setup = await self._get_setup()
         zygote = self._zygote

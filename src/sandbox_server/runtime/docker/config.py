@@ -12,7 +12,6 @@ from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime.base import (
     ENVIRONMENT,
     HOME,
-    OFFLINE,
     VOLUME_OPTIONS,
     BoxSpec,
     BoxVolume,
@@ -127,7 +126,7 @@ def _gpus(use: GpuUse | None) -> dict[str, Any]:
 
 
 def _environment(spec: BoxSpec) -> dict[str, str]:
-    return {**ENVIRONMENT, **(OFFLINE if spec.network == "none" else {}), **spec.env}
+    return {**ENVIRONMENT, **spec.network_variables(), **spec.env}
 
 
 def _host_config(spec: BoxSpec, image: BoxImage, device: str | None) -> dict[str, Any]:
@@ -148,7 +147,7 @@ def _is_unplugged(spec: BoxSpec, image: BoxImage) -> bool:
     The box then has an empty network namespace. We mount a hosts file ourselves, since without
     one localhost does not resolve.
     """
-    return spec.network == "none" and bool(image.hosts_file)
+    return not spec.has_interface and bool(image.hosts_file)
 
 
 def _mounts(spec: BoxSpec, image: BoxImage, device: str | None) -> list[dict[str, Any]]:
@@ -171,7 +170,7 @@ def _labels(spec: BoxSpec, box_id: str, created_at: float) -> dict[str, str]:
 
 def _isolation(spec: BoxSpec) -> dict[str, Any]:
     return {
-        "NetworkMode": spec.network,
+        "NetworkMode": "bridge" if spec.has_interface else "none",
         "IpcMode": "none",
         "CgroupnsMode": "private",
         "ReadonlyRootfs": True,

@@ -25,15 +25,8 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.private import state_folder
 from sandbox_server.runtime import cpu_burst, disk_copies, gpus, loop_disk
-from sandbox_server.runtime.base import (
-    Box,
-    BoxSpec,
-    Enforcement,
-    Layer,
-    Network,
-    Runtime,
-    Tell,
-)
+from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Runtime, Tell
+from sandbox_server.runtime.box_network import NO_BRIDGE, Network
 from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
@@ -217,7 +210,7 @@ class DockerRuntime(Runtime):
 
     @property
     def networks(self) -> frozenset[Network]:
-        return frozenset({"none"}) if self.gvisor else super().networks
+        return NO_BRIDGE if self.gvisor else NO_BRIDGE | {"bridge"}
 
     async def about(self) -> str:
         return f"{await self._engine.version()} at {self.url}"

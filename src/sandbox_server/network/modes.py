@@ -1,0 +1,84 @@
+"""Which network a session gets: the server has a default, an environment may have its own, and a
+request may ask for another, up to what the operator allows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_server.network.rules import RuleSet
+from sandbox_server.registry.environments import Environment
+from sandbox_server.runtime.box_network import BoxNetwork, Network
+
+ORDER: tuple[Network, ...] = ("none", "allowlist", "open", "bridge")
+"""From the least to the most."""
+PROXIED = ("allowlist", "open")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkTerms:
+    """The network of a session."""
+
+    mode: Network = "none"
+    rules: RuleSet = field(default_factory=RuleSet, compare=False)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its box, besides those that every box of the mode has."""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def proxied(self) -> bool:
+        return self.mode in PROXIED
+
+    def box(self) -> BoxNetwork:
+        return BoxNetwork(mode=self.mode, env=self.env, files=self.files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkModes:
+    default: Network = "none"
+    most: Network | None = None
+    """None: the default, or what the environment has."""
+    providers: Mapping[str, frozenset[Network]] = field(default_factory=dict)
+    """What the boxes of each provider can have; those that are left out, anything."""
+
+    def granted(
+        self, asked: Network | None, declared: Environment | None, provider: str
+    ) -> Network:
+        """Raises InvalidRequest."""
+        own = None if declared is None else declared.network
+        usual = own or self.default
+        there = self.providers.get(provider, frozenset(ORDER))
+        if own is not None and self.most is not None and _more(own, self.most):
+            raise InvalidRequest(
+                f"environment {declared.name if declared else ''!r} has the network {own!r}, more"
+                f" than SANDBOX_MAX_NETWORK={self.most}: change one of them"
+            )
+        if asked is None:
+            return usual if usual in there else "none"
+        most = self.most or _higher(usual, self.default)
+        if _more(asked, most):
+            raise InvalidRequest(
+                f"network: {asked} is more than a session may have, {most}: ask for less, or raise"
+                " SANDBOX_MAX_NETWORK of the server"
+            )
+        if asked not in there:
+            raise InvalidRequest(
+                f"network: {provider} boxes cannot have {asked!r}; there is"
+                f" {', '.join(mode for mode in ORDER if mode in there)}"
+            )
+        return asked
+
+    def still(self, recorded: Network, declared: Environment | None) -> Network:
+        """What a session of an earlier process may go on with."""
+        own: Network = (declared and declared.network) or "none"
+        most = self.most or _higher(own, self.default)
+        return most if _more(recorded, most) else recorded
+
+
+def _more(one: Network, other: Network) -> bool:
+    return ORDER.index(one) > ORDER.index(other)
+
+
+def _higher(one: Network, other: Network) -> Network:
+    return one if _more(one, other) else other

@@ -1,0 +1,196 @@
+"""Rules: which hosts a box may reach, at which ports, with which methods and paths. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+
+from sandbox_server.network.addresses import IPAddress, IPNetwork, embedded, is_public
+from sandbox_server.network.headers import Secret
+from sandbox_server.network.hosts import Host, InvalidHost, Target, parse_host
+from sandbox_server.network.refusals import Refused, bad_request
+
+HTTP, HTTPS = 80, 443
+_USUAL = frozenset({HTTP, HTTPS})
+_TOLD = 40
+"""Rules that a refusal lists."""
+_ODD_PATH = re.compile(r"(?i)%2e|%2f|%5c|\\|//|/\.{1,2}(/|$)")
+"""What one server takes for another path than the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What it leaves out, it allows: any method and path, and of ports the usual ones."""
+
+    host: str = ""
+    """A name, or `*.name` for those below it; empty where an address is named."""
+    network: IPNetwork | None = None
+    ports: frozenset[int] = frozenset()
+    """Empty: those of http and https, and over them nothing else."""
+    methods: frozenset[str] = frozenset()
+    paths: tuple[str, ...] = ()
+    """Exact ones, or prefixes that end with `*`."""
+    https: bool = False
+    """The box asks for http://, and the server speaks https with the host."""
+    headers: Mapping[str, Secret] = field(default_factory=dict)
+    ca: str = ""
+    """A file with the authorities that may vouch for the host; empty: the server's usual ones."""
+
+    @property
+    def any_request(self) -> bool:
+        """Whether what is sent does not matter, so that it may be encrypted."""
+        return not (self.methods or self.paths)
+
+    def names(self, host: Host) -> bool:
+        if not isinstance(host, str):
+            return self.network is not None and host in self.network
+        if self.host.startswith("*."):
+            return host.endswith(self.host[1:])
+        return host == self.host
+
+    def has_port(self, port: int) -> bool:
+        return port in (self.ports or _USUAL)
+
+    def takes(self, method: str, path: str) -> bool:
+        if self.methods and method not in self.methods:
+            return False
+        return not self.paths or any(_fits(path, pattern) for pattern in self.paths)
+
+    def __str__(self) -> str:
+        where = self.host or str(self.network)
+        if self.network is not None and self.network.num_addresses == 1:
+            where = str(self.network.network_address)
+        if self.ports:
+            shown = (
+                f"[{where}]" if self.network is not None and self.network.version == 6 else where
+            )
+            where = " ".join(f"{shown}:{port}" for port in sorted(self.ports))
+        more = [*sorted(self.methods), *self.paths]
+        if self.https:
+            more.append("as http://")
+        return f"{where} ({' '.join(more)})" if more else where
+
+
+def _fits(path: str, pattern: str) -> bool:
+    path = path.partition("?")[0]
+    return path.startswith(pattern[:-1]) if pattern.endswith("*") else path == pattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """How a request, or a connection, may go out."""
+
+    target: Target
+    https: bool = False
+    plain: bool = False
+    """Whether what is not TLS may pass through a tunnel."""
+    headers: Mapping[str, Secret] = field(default_factory=dict)
+    ca: str = ""
+
+
+class RuleSet:
+    """All that a session may reach."""
+
+    def __init__(self, rules: Iterable[Rule] = (), *, open_: bool = False) -> None:
+        """open_: any public host besides."""
+        self.rules = tuple(rules)
+        self.open = open_
+        self.texts = list(dict.fromkeys(map(str, self.rules)))
+        """The rules as people read them."""
+
+    def __repr__(self) -> str:
+        kind = "open" if self.open else "allowlist"
+        return f"<RuleSet {kind}, {len(self.rules)} rules>"
+
+    def tunnel(self, target: Target) -> Allowed:
+        """Judge a connection of which nothing more is known. Raises Refused."""
+        there = [rule for rule in self.rules if rule.names(target.host)]
+        found = [rule for rule in there if rule.has_port(target.port) and rule.any_request]
+        if found or self.open:
+            explicit = any(target.port in rule.ports for rule in found)
+            return Allowed(target=target, plain=self.open or (explicit and target.port != HTTPS))
+        if any(rule.has_port(target.port) for rule in there):
+            raise Refused(
+                f"requests to {target.host} are judged one by one: ask for http://{target.host}/…"
+                f" instead of https://, and the proxy speaks https with it. {self.told()}"
+            )
+        raise Refused(f"this sandbox may not connect to {target}. {self.told()}")
+
+    def request(self, target: Target, method: str, path: str, *, https: bool) -> Allowed:
+        """Judge a request for a URL, of http or https. Raises Refused."""
+        there = [rule for rule in self.rules if rule.names(target.host)]
+        found = [rule for rule in there if rule.has_port(_port(rule, target, https=https))]
+        if any(rule.paths for rule in found) and _ODD_PATH.search(path.partition("?")[0]):
+            raise bad_request("the path has dots, slashes or backslashes that are ambiguous")
+        found = [rule for rule in found if rule.takes(method, path)]
+        if not found and not self.open:
+            # Without the path, which may hold a secret: this is logged.
+            what = f"that path of http://{target}/" if there else f"http://{target}/"
+            raise Refused(f"this sandbox may not {method} {what}. {self.told()}")
+        upgraded = [rule for rule in found if rule.https]
+        secure = https or bool(upgraded)
+        if any(rule.headers for rule in found) and method == "TRACE":
+            raise Refused("TRACE is not allowed there: it would answer with what the proxy adds")
+        return Allowed(
+            target=_upgraded(target) if upgraded and not https else target,
+            https=secure,
+            headers={name: value for rule in found for name, value in rule.headers.items()},
+            ca=next((rule.ca for rule in found if rule.ca), ""),
+        )
+
+    def address(self, address: IPAddress, port: int) -> bool:
+        """Whether a host that is allowed may be at this address."""
+        return is_public(address) or self.named(address, port)
+
+    def named(self, address: IPAddress, port: int) -> bool:
+        """Whether the operator has named the address as such."""
+        forms = {address, embedded(address) or address}
+        return any(
+            rule.has_port(port) and any(rule.names(form) for form in forms) for rule in self.rules
+        )
+
+    def told(self) -> str:
+        """What is allowed, as a sentence."""
+        if self.open:
+            return "Allowed is every public host; not private, local or reserved addresses."
+        shown = self.texts[:_TOLD]
+        if not shown:
+            return "It may reach nothing: the operator has allowed no host."
+        more = len(self.texts) - len(shown)
+        return f"Allowed are: {', '.join(shown)}{f' and {more} more' if more else ''}."
+
+
+def _port(rule: Rule, target: Target, *, https: bool) -> int:
+    """The port at which a request would go out by a rule."""
+    return _upgraded(target).port if rule.https and not https else target.port
+
+
+def _upgraded(target: Target) -> Target:
+    return Target(target.host, HTTPS if target.port == HTTP else target.port)
+
+
+def parse_rule(text: str) -> Rule:
+    """`host`, `*.host`, an address or a network, each with `:port` or without. Raises
+    InvalidHost."""
+    if (network := _network(text)) is not None:
+        return Rule(network=network)
+    host, _, port = text.rpartition(":") if re.search(r":\d{1,5}$", text) else (text, "", "")
+    ports = frozenset({int(port)} if port else ())
+    if any(not 1 <= each <= 65535 for each in ports):
+        raise InvalidHost(f"{text!r}: a port is between 1 and 65535")
+    if (network := _network(host.removeprefix("[").removesuffix("]"))) is not None:
+        return Rule(network=network, ports=ports)
+    below = host.startswith("*.")
+    name = parse_host(host.removeprefix("*."))
+    if not isinstance(name, str) or (below and "." not in name):
+        raise InvalidHost(f"{text!r}: name a host, such as example.com, or *.example.com")
+    return Rule(host=f"*.{name}" if below else name, ports=ports)
+
+
+def _network(text: str) -> IPNetwork | None:
+    try:
+        return ip_network(text)
+    except ValueError:
+        return None
