@@ -31,6 +31,7 @@ SESSION: dict[str, Any] = {
         "output_limit_bytes": 1048576,
         "upload_limit_bytes": 104857600,
         "network": "none",
+        "network_allow": [],
         "not_enforced": {},
     },
     "agent": None,
@@ -47,6 +48,7 @@ SESSION_INFO: dict[str, Any] = {
     "commands": 3,
     "running": [{"command_id": "c-3", "age_s": 1.5, "output_bytes": 120}],
     "usage": {"cpu_s": 0.2, "memory_bytes": 15728640, "disk_bytes": 4096, "pids": 3},
+    "egress": None,
 }
 
 EXECUTE_RESULT: dict[str, Any] = {
@@ -261,6 +263,7 @@ CLEANUP_RESULT: dict[str, Any] = {
     "limits": {"memory": 512 << 20, "cpus": 0.5, "pids": 256, "disk": 1 << 30},
     "agent": None,
     "volumes": [],
+    "network": None,
 }
 
 TOOL: dict[str, Any] = {
