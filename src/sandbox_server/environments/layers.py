@@ -28,6 +28,7 @@ from sandbox_server.registry.environments import Packages
 from sandbox_server.runtime.base import Tell
 from sandbox_server.runtime.layers import FILES, PATH_FILE, PROBE, PYTHON, SITE, Interpreter
 from sandbox_server.runtime.layers import path_file as path_file_content
+from sandbox_server.subprocesses import output_of
 
 _FORMAT = 1
 """Part of every digest: raise it when layers are made in another way."""
@@ -182,10 +183,7 @@ class LayerStore:
 
 async def own_interpreter() -> Interpreter:
     """The one that runs this server."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROBE, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
+    output = await output_of(sys.executable, "-c", PROBE)
     return Interpreter.read(output.decode(), of="the server")
 
 

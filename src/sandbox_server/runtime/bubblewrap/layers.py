@@ -6,7 +6,6 @@ The interpreter is the host's, in a read-only /usr. So that it finds the package
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -23,20 +22,14 @@ from sandbox_server.runtime.layers import (
     SITE,
     Interpreter,
 )
+from sandbox_server.subprocesses import output_of
 
 _NO_FILES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/proc", "/dev", "/sys", "/run")
 """Where an embedded box cannot have files of an environment."""
 
 
 async def probe(executable: str) -> Interpreter:
-    process = await asyncio.create_subprocess_exec(
-        executable,
-        *("-I", "-c", PROBE),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    output, _ = await process.communicate()
+    output = await output_of(executable, "-I", "-c", PROBE)
     found = Interpreter.read(output.decode(), of="boxes")
     return replace(found, executable=executable, local=True)
 
