@@ -112,9 +112,15 @@ class Place:
             base_url=f"http://127.0.0.1:{self.port}", headers=given, timeout=30, trust_env=False
         )
 
-    async def raw(self, *pieces: bytes, host: str | None = None, wait_s: float = 5.0) -> bytes:
+    async def raw(
+        self,
+        *pieces: bytes,
+        host: str | None = None,
+        wait_s: float = 5.0,
+        closes: bool = False,
+    ) -> bytes:
         """What comes back for these bytes, until the server closes or falls silent. `HOST` stands
-        for the name of the public preview."""
+        for the name of the public preview. closes: it has to close. Raises TimeoutError."""
         host = host or f"9090-{SESSION}.localhost:{self.port}"
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         found = b""
@@ -122,10 +128,13 @@ class Place:
             for piece in pieces:
                 writer.write(piece.replace(b"HOST", host.encode()))
                 await writer.drain()
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(60.0 if closes else wait_s):
                 while data := await reader.read(1 << 16):
                     found += data
-        except (TimeoutError, ConnectionError):
+        except TimeoutError:
+            if closes:
+                raise
+        except ConnectionError:
             pass
         finally:
             writer.transport.abort()
