@@ -45,6 +45,7 @@ from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.share import Share
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
+from sandbox_server.stopping import stoppable
 from sandbox_server.storage.storage import open_storage
 from sandbox_server.unused import unknown, unused
 from sandbox_server.volumes.volumes import Volumes
@@ -76,10 +77,17 @@ class Left:
 
 async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
     """Serve until SIGINT or SIGTERM. Raises RuntimeUnavailable if it cannot start."""
-    await check_settings(settings)
-    log_unused(settings)
+    stop, left = asyncio.Event(), Left()
+    with stoppable(stop, finish=settings.destroy_on_exit):
+        await check_settings(settings)
+        log_unused(settings)
+        left = await _serve(settings, on_listening, stop)
+    log_stopped(left)
+    return left
+
+
+async def _serve(settings: Settings, on_listening: OnListening, stop: asyncio.Event) -> Left:
     limits = server_limits(settings)
-    stop = asyncio.Event()
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
         async with contextlib.AsyncExitStack() as stack:
@@ -104,9 +112,7 @@ async def serve(settings: Settings, *, on_listening: OnListening) -> Left:
                 stop=stop,
                 drain_timeout_s=settings.drain_timeout,
             )
-            left = await sessions_left(tenants, settings)
-    log_stopped(left)
-    return left
+            return await sessions_left(tenants, settings)
 
 
 def log_stopped(left: Left) -> None:

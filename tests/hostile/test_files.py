@@ -1,4 +1,4 @@
-"""Odd output and odd files do no harm (HOSTILE.md 38; 29 to 32 are in tests/contract).
+"""Odd output and odd files do no harm (docs/security.md, 38; 29 to 32 are in tests/contract).
 
 In tests/contract/test_files.py: links that lead out (29), bad paths (30), pipes and sockets (31),
 too large and cut off uploads (32). In test_file_bounds.py there:

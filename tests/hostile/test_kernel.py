@@ -1,4 +1,4 @@
-"""The kernel of the host is out of reach (HOSTILE.md 20 to 27)."""
+"""The kernel of the host is out of reach (docs/security.md, 20 to 27)."""
 
 import os
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""A box without a network reaches nobody (HOSTILE.md 28)."""
+"""A box without a network reaches nobody (docs/security.md, 28)."""
 
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -68,10 +69,11 @@ async def test_ports_of_the_host_are_unreachable(warden: WardenClient, host_port
 
 async def test_sockets_of_the_host_are_unreachable(warden: WardenClient) -> None:
     """Abstract ones have no file to hide; they belong to a network namespace."""
+    name = f"\0hostile-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind("\0hostile-test")
+        server.bind(name)
         server.listen()
-        assert await reached(warden, [(1, 1, "\0hostile-test")]) == []
+        assert await reached(warden, [(1, 1, name)]) == []
 
 
 async def test_another_box_is_unreachable(warden: WardenClient, neighbour: WardenClient) -> None:

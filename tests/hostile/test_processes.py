@@ -1,4 +1,4 @@
-"""Processes of a box cannot end, read or clog the one that serves them (HOSTILE.md 11 to 19).
+"""Processes of a box cannot end, read or clog the one that serves them: docs/security.md, 11 to 19.
 
 In tests/contract: background children (13), daemons and ignored signals at a timeout (14, 15),
 empty stdin (16) and partial output (17) in test_commands.py; every way to exit (19) in

@@ -1,4 +1,4 @@
-"""A box can use up what it was given, and nothing else (HOSTILE.md 1 to 10).
+"""A box can use up what it was given, and nothing else (docs/security.md, 1 to 10).
 
 In tests/contract: a full disk during an upload (test_files.py), more output than is kept and lines
 of 50 MB (test_commands.py).

@@ -8,11 +8,15 @@ no server, no box, no such thread, file or command · 130 Ctrl-C.
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
+    if (sys.argv[1:] if argv is None else argv)[:1] == ["serve"]:
+        # Told to stop before it can, the server does so when it can.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     gc.disable()  # A tenth of a start's time would go to finding that what is imported is in use.
     try:
         from sandbox_sdk.cli.app import app

@@ -36,6 +36,8 @@ async def serve_app(
 
     handover: of a process that is one of several.
     """
+    if stop.is_set():
+        return
     config = server_config(app, limits, drain_timeout_s=drain_timeout_s)
     if handover is not None:
         config.http = cast(type[asyncio.Protocol], handover.protocol(limits))

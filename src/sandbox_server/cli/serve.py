@@ -19,6 +19,7 @@ from sandbox_sdk.cli.options import Json, SettingsFile
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_server.cli.config import print_settings
 from sandbox_server.event_loop import fast_loop
+from sandbox_server.stopping import heed
 
 if TYPE_CHECKING:
     from sandbox_sdk.protocol.models import Limits
@@ -85,6 +86,8 @@ def serve(
         caller.fail(RuntimeUnavailable(lacks))
     from sandbox_server import main  # noqa: F401 - slow to import, so before the event loop runs
 
+    if print_config or end_sessions:
+        heed()
     if print_config:
         caller.run(_print_config(caller, settings))
     options = {"settings": settings_file, **given}

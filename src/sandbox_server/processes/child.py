@@ -46,6 +46,7 @@ from sandbox_server.sessions.lease import AlreadyRunning, alone
 from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.share import Share
 from sandbox_server.settings import Settings
+from sandbox_server.stopping import stoppable
 
 log = structlog.get_logger()
 
@@ -94,12 +95,21 @@ def part_of(settings: Settings, count: int) -> Settings:
 async def serve_share(settings: Settings, share: Share, shared: Shared, report: Report) -> None:
     """Serve the sessions of a share until SIGTERM."""
     shared.keep_only(share.index)
-    state, stop = settings.state_folder(), asyncio.Event()
-    limits, listener = server_limits(settings), shared.listeners[share.index]
+    stop, left = asyncio.Event(), Left()
+    with stoppable(stop, finish=settings.destroy_on_exit):
+        await _predecessor_gone(settings.state_folder(), share.owner)
+        left = await _serve_share(settings, share, shared, report, stop)
+    tell_left(left, report)
+
+
+async def _serve_share(
+    settings: Settings, share: Share, shared: Shared, report: Report, stop: asyncio.Event
+) -> Left:
+    state, limits = settings.state_folder(), server_limits(settings)
+    listener = shared.listeners[share.index]
     occupancy = Occupancy(
         settings.max_sessions, shared.counts, index=share.index, memory=settings.total_memory
     )
-    await _predecessor_gone(state, share.owner)
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(
             open_service(
@@ -141,8 +151,7 @@ async def serve_share(settings: Settings, share: Share, shared: Shared, report: 
             drain_timeout_s=settings.drain_timeout,
             handover=handover,
         )
-        left = await sessions_left(service, settings)
-    tell_left(left, report)
+        return await sessions_left(service, settings)
 
 
 def told_facts(facts: ServiceFacts) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import structlog
 
 from sandbox_sdk.protocol.errors import Internal, SandboxError
+from sandbox_server.stopping import heed, hold
 
 log = structlog.get_logger()
 
@@ -175,9 +176,11 @@ class Supervisor:
     def _start(self, index: int) -> None:
         reading, writing = os.pipe()
         parent = os.getpid()
+        hold()
         pid = os.fork()
         if pid == 0:
             self._become_child(index, writing, parent)
+        heed()
         os.close(writing)
         os.set_blocking(reading, False)
         child = self._children[index] = _Child(index, pid, reading, time.monotonic())
@@ -240,6 +243,7 @@ def _woken_by_signals() -> Iterator[socket.socket]:
     writing.setblocking(False)
     before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
     signal.set_wakeup_fd(writing.fileno())
+    heed()
     try:
         yield reading
     finally:
