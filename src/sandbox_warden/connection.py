@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 from .errors import internal_error
 from .frames import REPLY, Decoder, FrameError, TooLong, encode_error, encode_json
@@ -16,6 +16,10 @@ OUT_LIMIT = 4 << 20
 """Above this no requests are read: a server that does not read its answers has to wait."""
 
 
+Sent = Union[bytes, Tuple[bytes, bytes]]
+"""A frame, in one piece or two: what is large is not copied behind its header."""
+
+
 class Source:
     """Sends on a channel: a command's output, a file.
 
@@ -24,7 +28,7 @@ class Source:
 
     done = False
 
-    def pull(self) -> Optional[bytes]:
+    def pull(self) -> Optional[Sent]:
         raise AssertionError("pull() is not implemented")
 
     def credit(self, count: int) -> None:
@@ -67,9 +71,10 @@ class Connection:
         os.set_blocking(write_fd, False)
         loop.watch(read_fd, READ, self._readable, on_error=self.close)
 
-    def send(self, frame: bytes) -> None:
-        self._out.append(memoryview(frame))
-        self._out_size += len(frame)
+    def send(self, frame: Sent) -> None:
+        for piece in (frame,) if isinstance(frame, bytes) else frame:
+            self._out.append(memoryview(piece))
+            self._out_size += len(piece)
 
     def reply(self, channel: int, body: Dict[str, Any]) -> None:
         try:
@@ -165,7 +170,7 @@ class Connection:
             elif self.open:
                 self._turn.append(source)
 
-    def _pull(self, source: Source) -> Optional[bytes]:
+    def _pull(self, source: Source) -> Optional[Sent]:
         try:
             return source.pull()
         except Exception as exc:

@@ -24,6 +24,9 @@ from . import processes
 from .loop import READ, Loop
 from .relay import CHALLENGE_SIZE
 
+_SENT_AHEAD = 1 << 20
+"""Bytes that wait in the kernel for the server: with the 208 KiB of a new socket, both ends would
+wait for each other after every piece."""
 _HANDOVER_S = 10.0
 _MAX_WAITING = 32
 """Most pending handovers. One more, and the oldest is refused."""
@@ -60,6 +63,7 @@ class Door:
         except (BlockingIOError, ConnectionAbortedError):
             return
         try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_AHEAD)
             pid = _peer(sock)
             if self._relayed and (pid == 0 or processes.parent_of(pid) == 0):
                 self._await_stdio(sock, challenge=pid != 0)

@@ -59,6 +59,11 @@ def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(payload), kind, channel) + payload
 
 
+def header(kind: int, channel: int, payload: bytes) -> bytes:
+    """Of a frame whose payload is sent by itself."""
+    return HEADER.pack(len(payload), kind, channel)
+
+
 def encode_json(kind: int, channel: int, body: Dict[str, Any]) -> bytes:
     """Raises TooLong. File names that are not UTF-8 are sent as lone surrogates."""
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)

@@ -2,7 +2,7 @@
 
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
-from .connection import Connection, Source
+from .connection import Connection, Sent, Source
 from .errors import Refused
 from .frames import (
     DATA,
@@ -13,6 +13,7 @@ from .frames import (
     encode,
     encode_error,
     encode_json,
+    header,
 )
 from .loop import Timer
 from .pause import Pause, named, others
@@ -94,7 +95,7 @@ class Packing(Source):
         else:
             self._not_told += 1
 
-    def pull(self) -> Optional[bytes]:
+    def pull(self) -> Optional[Sent]:
         if self._credit <= 0:
             return None
         try:
@@ -112,7 +113,7 @@ class Packing(Source):
         self._hold.end()
         self._again()
 
-    def _next(self) -> Optional[bytes]:
+    def _next(self) -> Optional[Sent]:
         if not self._begun:
             self._begun = True
             return encode_json(STARTED, self._channel, {"running": self._hold.running})
@@ -136,7 +137,7 @@ class Packing(Source):
         if piece == END:
             return encode(EOF, self._channel)
         self._credit -= len(piece)
-        return encode(DATA, self._channel, piece)
+        return header(DATA, self._channel, piece), piece
 
     def _about(self) -> Dict[str, Any]:
         return dict(

@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 import struct
-from typing import List, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 from .errors import Refused, shown
 from .paths import PLACES, VOLUMES, in_volume, refusal_at
@@ -32,6 +32,8 @@ from .tree import (
 from .walk import FOLDER
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_IN_MEMORY = 64 << 20
+"""Bytes of a large file that may wait to be written."""
 _MAX_BODY = max(SEGMENT + SIZE.size, STATE_LIMIT + 65536)
 
 
@@ -46,38 +48,54 @@ class Unpacker:
         """The folder of the last record, and its path."""
         self._large, self._large_path = -1, b""
         self._large_info = (0, 0)
+        self._part_left = 0
+        """Bytes of its last part that are yet to come."""
+        self._part_at: Optional[int] = None
+        """Where they belong; None: nowhere."""
         self._folders: List[Tuple[bytes, int, int]] = []
         """Paths, modes and times, which are set at the end: whatever is made in them changes
         those."""
 
     def feed(self, data: bytes) -> None:
+        with memoryview(data) as view, view[self._take(view) :] as rest:
+            self._buffer += rest
         buffer, at = self._buffer, 0
-        buffer += data
         try:
             while len(buffer) - at >= RECORD.size:
                 kind, mode, size, time_ns, length = RECORD.unpack_from(buffer, at)
-                start = at + RECORD.size
-                end = start + length + size
                 if size > _MAX_BODY:
                     raise _damaged("a record of %d bytes" % size)
+                start = at + RECORD.size + length
+                end = start + (
+                    SIZE.size if kind == PART else size
+                )  # A part is written as it comes.
                 if len(buffer) < end:
                     break
-                path = bytes(buffer[start : start + length])
-                body = memoryview(buffer)[start + length : end]
-                try:
+                path = bytes(buffer[at + RECORD.size : start])
+                with memoryview(buffer) as view, view[start:end] as body, _checked(self, path):
                     self._record(kind, path, mode, time_ns, body)
-                except OSError as exc:
-                    raise self._refused(path, exc) from None
-                except (struct.error, ValueError, OverflowError) as exc:
-                    raise _damaged("%s: %s" % (shown(os.fsdecode(path)), exc)) from None
-                finally:
-                    body.release()
                 at = end
+                if kind == PART:
+                    self._part_left = size - SIZE.size
+                    with memoryview(buffer) as view, view[at:] as rest:
+                        at += self._take(rest)
         finally:
             del buffer[:at]
 
+    def _take(self, data: memoryview) -> int:
+        """Write what belongs to the last part; how much that was."""
+        with data[: self._part_left] as mine:
+            if mine and self._part_at is not None:
+                with _checked(self, self._large_path):
+                    _write(self._large, mine, self._part_at)
+                self._part_at += len(mine)
+                if len(mine) == self._part_left:
+                    _write_back(self._large, self._part_at)
+            self._part_left -= len(mine)
+            return len(mine)
+
     def finish(self) -> None:
-        if self._buffer:
+        if self._buffer or self._part_left:
             raise _damaged("its end is missing")
         self._end_large()
         for path, mode, time_ns in reversed(self._folders):
@@ -94,10 +112,10 @@ class Unpacker:
             except OSError as exc:
                 # The folders of the box itself may belong to somebody else.
                 if os.fsdecode(path) not in PLACES:
-                    raise self._refused(path, exc) from None
+                    raise self.refused(path, exc) from None
         self.close()
 
-    def _refused(self, path: bytes, error: OSError) -> Refused:
+    def refused(self, path: bytes, error: OSError) -> Refused:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return refusal_at(os.fsdecode(path), self._folder, error)
         return _damaged("%s: %s" % (shown(os.fsdecode(path)), os.strerror(error.errno or 0)))
@@ -114,6 +132,7 @@ class Unpacker:
             cwd, _, text = bytes(body).partition(b"\0")
             self.state = ShellState(text, os.fsdecode(cwd))
             return
+        self._part_at = None
         if in_volume(os.fsdecode(path)):
             return  # What was there is hidden by the volume, which keeps its own files.
         if kind == PART:
@@ -166,8 +185,7 @@ class Unpacker:
     def _part(self, path: bytes, body: memoryview) -> None:
         if self._large < 0 or path != self._large_path:
             raise _damaged("bytes of %s without the file" % shown(os.fsdecode(path)))
-        (offset,) = SIZE.unpack_from(body)
-        _write(self._large, body[SIZE.size :], offset)
+        (self._part_at,) = SIZE.unpack(body)
 
     def _end_large(self) -> None:
         if self._large >= 0:
@@ -214,6 +232,16 @@ class Unpacker:
         self.seen = Packed(seen.files + files, seen.folders + folders, seen.size + size)
 
 
+@contextlib.contextmanager
+def _checked(unpacker: Unpacker, path: bytes) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise unpacker.refused(path, exc) from None
+    except (struct.error, ValueError, OverflowError) as exc:
+        raise _damaged("%s: %s" % (shown(os.fsdecode(path)), exc)) from None
+
+
 def _finish(fd: int, mode: int, time_ns: int) -> None:
     os.utime(fd, ns=(time_ns, time_ns))
     os.fchmod(fd, mode)
@@ -223,6 +251,14 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
     while data:
         count = os.pwrite(fd, data, offset)
         data, offset = data[count:], offset + count
+
+
+def _write_back(fd: int, end: int) -> None:
+    """Have the kernel write a large file while it still comes, and forget what it has written: else
+    a box with little memory stands still until there is room for more."""
+    if end > _IN_MEMORY:
+        for start in (end - SEGMENT, end - _IN_MEMORY):
+            os.posix_fadvise(fd, start, SEGMENT, os.POSIX_FADV_DONTNEED)
 
 
 def _clear(folder: int, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from pathlib import Path
 from typing import Protocol
 
@@ -42,7 +43,9 @@ class SocketStream:
     async def connect_unix(cls, path: Path) -> SocketStream:
         """Paths may be longer than the kernel's 107 bytes. Raises OSError."""
         with short_path(path) as name:
-            return cls(*await asyncio.open_unix_connection(name, limit=BUFFER))
+            reader, writer = await asyncio.open_unix_connection(name, limit=BUFFER)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+        return cls(reader, writer)
 
     async def read(self) -> bytes:
         try:
