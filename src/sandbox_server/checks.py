@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_server.access.known_keys import KnownKeys
+from sandbox_server.access.opening import has_keys
+from sandbox_server.access.tokens import Tokens
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.server import resolved
 from sandbox_server.policy.rulefile import PolicyError
@@ -34,6 +37,7 @@ async def check_start(settings: Settings) -> None:
 async def check_settings(settings: Settings) -> None:
     """What does not depend on the runtime. Raises InvalidRequest, RuntimeUnavailable."""
     api_keys(settings)
+    await _refuse_open_door(settings)
     resolved(settings.host, settings.listening_port())
     if settings.role != "standalone":
         from sandbox_server.fleet import Store  # Slow to import, and only for a fleet.
@@ -71,13 +75,25 @@ async def open_runtimes(
         yield opened
 
 
-def api_keys(settings: Settings) -> ApiKeys:
+async def _refuse_open_door(settings: Settings) -> None:
+    if settings.role != "worker" and settings.is_reachable() and not await has_keys(settings):
+        raise InvalidRequest(
+            f"listening on {settings.host} without keys: make one with `sandbox keys create`, set"
+            " SANDBOX_API_KEYS=tenant:key,…, or pass --insecure"
+        )
+
+
+def api_keys(
+    settings: Settings, *, stored: KnownKeys | None = None, tokens: Tokens | None = None
+) -> ApiKeys:
     """Raises InvalidRequest; its message never contains a key."""
     try:
         return ApiKeys.parse(
             settings.api_keys.get_secret_value(),
             fleet_key=settings.fleet_key.get_secret_value(),
             of_worker=settings.role == "worker",
+            stored=stored,
+            tokens=tokens,
         )
     except ValueError as exc:
         raise InvalidRequest(f"{settings.variable('api_keys')}: {exc}") from None

@@ -22,7 +22,12 @@ from starlette.types import ASGIApp
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import mcp
+from sandbox_server.access.limited import Admission, LimitedTenants
+from sandbox_server.access.limiter import Limiter
+from sandbox_server.access.opening import limit_rules, open_keys, open_limiter, open_tokens
+from sandbox_server.access.session_limits import SessionLimits
 from sandbox_server.api.app import create_app
+from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
@@ -95,17 +100,19 @@ async def _serve(settings: Settings, on_listening: OnListening, stop: asyncio.Ev
             if settings.role != "worker":  # Their coordinators have them.
                 previews = stack.enter_context(bind_previews(settings, listener.getsockname()[1]))
             site = None if previews is None else previews.site
+            limiter = await stack.enter_async_context(open_limiter(settings))
             tenants: RoutedTenants | SandboxService = await (
                 stack.enter_async_context(_open_routing(settings, site))
                 if settings.role == "coordinator"
                 else stack.enter_async_context(
-                    open_service(settings, url=url, stop=stop, previews_at=site)
+                    open_service(settings, url=url, stop=stop, previews_at=site, limiter=limiter)
                 )
             )
             if previews is not None:
                 await stack.enter_async_context(serving_previews(tenants, previews))
+            keys = await stack.enter_async_context(open_access(settings))
             await serve_app(
-                make_app(tenants, settings),
+                make_app(tenants, settings, keys, limiter),
                 listener,
                 limits=limits,
                 on_listening=functools.partial(_listening, url, tenants, previews, on_listening),
@@ -145,18 +152,38 @@ async def sessions_left(tenants: Tenants, settings: Settings) -> Left:
     return Left(sessions, datetime.now(UTC) + lives) if sessions else Left()
 
 
-def make_app(tenants: Tenants, settings: Settings, *, elsewhere: ASGIApp | None = None) -> FastAPI:
+@contextlib.asynccontextmanager
+async def open_access(settings: Settings) -> AsyncIterator[ApiKeys]:
+    """Who may call: the keys of the settings, those that are stored, and tokens."""
+    async with open_keys(settings) as stored, open_tokens(settings) as tokens:
+        yield api_keys(settings, stored=stored, tokens=tokens)
+
+
+def make_app(
+    tenants: Tenants,
+    settings: Settings,
+    keys: ApiKeys | None = None,
+    limiter: Limiter | None = None,
+    *,
+    elsewhere: ASGIApp | None = None,
+) -> FastAPI:
     """The HTTP app: the API, the console, and the tools over MCP if that is installed.
 
+    keys: if there are more than those of the settings. limiter: where callers have limits.
     elsewhere: answers calls over MCP in a process whose connections of that kind another one has.
     """
-    served = Served(tenants, api_keys(settings), _api_limits(settings))
+    served = Served(tenants, keys or api_keys(settings), _api_limits(settings))
     hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
     make = functools.partial(
         create_app, tenants, keys=served.keys, limits=served.limits, hosts=hosts
     )
-    if settings.role == "worker":
+    if settings.role == "worker":  # Its coordinators have counted already.
         return make()
+    if limiter is not None:
+        admission = Admission(limit_rules(settings), limiter)
+        served = replace(served, admission=admission)
+        make = functools.partial(make, admission=admission)
+        tenants = LimitedTenants(tenants, admission)
     if not mcp.is_installed():
         app = make()
     elif elsewhere is not None:
@@ -203,18 +230,21 @@ async def open_service(
     share: Share | None = None,
     occupancy: Occupancy | None = None,
     previews_at: PreviewSite | None = None,
+    limiter: Limiter | None = None,
 ) -> AsyncIterator[SandboxService]:
     """A running service on the configured runtime. The boxes of sessions outlive it.
 
     share and occupancy: of a process that is one of several. previews_at: None for a worker.
+    limiter: where tenants have limits.
     Raises InvalidRequest for an invalid rule file or registry.
     """
     share = share or Share(name=settings.name())
     registry = LiveRegistry(settings.registry)
     with open_audit(settings) as audit, open_gate(settings, audit) as gate:
         service = _open_service(
-            settings, gate, audit, registry, share, occupancy, previews_at, url=url, stop=stop
-        )
+            settings, gate, audit, registry, share, occupancy, previews_at, limiter,
+            url=url, stop=stop,
+        )  # fmt: skip
         async with service as opened:
             yield opened
 
@@ -246,6 +276,7 @@ async def _open_service(
     share: Share,
     occupancy: Occupancy | None,
     previews_at: PreviewSite | None,
+    limiter: Limiter | None,
     *,
     url: str,
     stop: asyncio.Event | None,
@@ -314,6 +345,10 @@ async def _open_service(
             quota=settings.volume_quota,
             binds=settings.binds(),
         )
+        quota = None
+        if limiter is not None:
+            limits = SessionLimits(limit_rules(settings), limiter)
+            quota = await stack.enter_async_context(limits)
         worker = Worker(
             default.runtime,
             default.spec,
@@ -334,7 +369,10 @@ async def _open_service(
             points=points,
             volumes=volumes,
             networks=networks,
+            quota=quota,
         )
+        if quota is not None:
+            quota.live = worker.table.by_tenant
         async with worker:
             await lease.serve(load=worker.load, on_gap=worker.table.vouch)
             facts = facts_of(settings, opened, share.owner, networks)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 _OURS = ("boxes", "uids", "shared", "layers", "history", "mounts", "lost+found",
          "images", "pool.xfs", "pool.xfs.new",
-         "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints",
+         "keys.secret", "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints",
          "volumes", "*.volumes",
          "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal",
          "*.history", "*.history-wal", "*.history-shm", "*.history-journal")  # fmt: skip

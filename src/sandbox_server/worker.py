@@ -35,6 +35,7 @@ from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionMaker
 from sandbox_server.sessions.notes import SessionNotes
 from sandbox_server.sessions.occupancy import Occupancy
+from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.rules import SessionRules, limit_values
 from sandbox_server.sessions.table import SessionTable
@@ -72,13 +73,14 @@ class Worker:
         points: Points | None = None,
         volumes: Volumes | None = None,
         networks: Networks | None = None,
+        quota: SessionQuota | None = None,
     ) -> None:
         """capacity: an Occupancy where several processes share it. owners: see PooledBoxes.
         name: by which sessions ask for the runtime, unless it is its own. others: further runtimes
         that they can ask for. rules: without, sessions have what the spec says. journal: remembers
         the sessions. checkpoints: keep them; without, there are none. points: those of
         sessions with history. volumes: that they can have. networks: the same as
-        the rules'."""
+        the rules'. quota: of tenants."""
         name = name or runtime.name
         self._checkpoints = "off" if checkpoints is None else checkpoints.about
         self._volumes = "" if volumes is None else volumes.about
@@ -121,6 +123,7 @@ class Worker:
             SessionNotes(journal),
             Keeper(checkpoints, points),
             networks,
+            quota,
         )
         self._adoption = Adoption(
             self.table,

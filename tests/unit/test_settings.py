@@ -14,6 +14,9 @@ from sandbox_sdk.backends.local import LocalSettings
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import main as main_module
+from sandbox_server.access.known_keys import create
+from sandbox_server.access.opening import has_keys, open_key_store
+from sandbox_server.checks import check_settings
 from sandbox_server.local.host import local_settings
 from sandbox_server.settings import IN_PROCESS, Settings, entries, load
 from sandbox_server.settings.capacity import memory_bytes, sessions_for
@@ -223,7 +226,6 @@ def test_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         ("SANDBOX_ADVERTISE", "worker-1:5000", "write http://host:port"),
         ("WORKERS", "http://a,b", "'b' is not a URL"),
         ("SANDBOX_POLICIES", '{"node": "strict"}', "'node' is not in SANDBOX_ENVIRONMENTS"),
-        ("SANDBOX_HOST", "0.0.0.0", "SANDBOX_API_KEYS=tenant:key"),
         ("SANDBOX_ROLE", "worker", "a worker needs SANDBOX_REDIS_URL"),
         ("SANDBOX_ROLE", "captain", "SANDBOX_ROLE: "),
     ],
@@ -255,11 +257,22 @@ async def never(url: str, sandboxes: Tenants, previews: object) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_no_open_door(host: str) -> None:
-    with pytest.raises(InvalidRequest, match="without keys"):
-        load(host=host)
-    assert load(host=host, insecure=True).host == host
-    assert load(host=host, api_keys=SECRET).host == host
+async def test_no_open_door(host: str, tmp_path: Path) -> None:
+    def found(**more: object) -> Settings:
+        return load(host=host, port=0, state_dir=tmp_path, **more)
+
+    for role in ("standalone", "coordinator"):
+        with pytest.raises(InvalidRequest, match="without keys: make one with `sandbox keys"):
+            await check_settings(found(role=role, redis_url="redis://127.0.0.1:1"))
+    with pytest.raises(InvalidRequest, match="without keys: set SANDBOX_FLEET_KEY"):
+        found(role="worker", redis_url="redis://127.0.0.1:1")
+    assert await has_keys(found(api_keys=SECRET))
+    assert await has_keys(found(jwt_keys="keys.json"))
+    assert not found(insecure=True).is_reachable()
+    store = open_key_store(found())
+    await create(store, tenant="acme", name="", scopes=("use",), now=0.0)
+    await store.close()
+    assert await has_keys(found())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.operations import OPERATIONS
 from sandbox_sdk.protocol.sandboxes import Tenants
+from sandbox_server.access.limited import Admission
 from sandbox_server.api.artifacts import artifact_route
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.code import code_route
@@ -47,9 +49,10 @@ def create_app(
     limits: ApiLimits = ApiLimits(),  # noqa: B008 - frozen
     hosts: AllowedHosts | None = None,
     lifespan: Lifespan | None = None,
+    admission: Admission | None = None,
 ) -> FastAPI:
     """Without keys, all callers are the same tenant, and web pages of other sites are refused;
-    hosts: the Host headers to accept then."""
+    hosts: the Host headers to accept then. admission: of callers that have limits."""
     app = App(
         title=TITLE,
         version=app_version(),
@@ -61,7 +64,7 @@ def create_app(
     )
     app.state.at_stop = []
     keys = keys or ApiKeys([])
-    served = Served(tenants, keys, limits)
+    served = Served(tenants, keys, limits, admission)
     routes = _routes(served)
     app.router.routes.extend(routes)
     for path, handler in (
@@ -69,19 +72,23 @@ def create_app(
         ("/connect", connect),
         ("/ws", multiplexed),
     ):
-        of_page = None if keys.required else hosts or AllowedHosts()
+        of_page = hosts or AllowedHosts()
         app.router.routes.append(socket_route(path, handler, served=served, hosts=of_page))
     app.router.routes.append(no_socket_route())
     install_docs(app)
     install_error_handlers(app)
     guards = [Middleware(RequestLog)]
-    if not keys.required:
-        guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts()))
+    off = functools.partial(_required, keys)
+    guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts(), off=off))
     uploads, or_json = frozenset({UPLOAD}), frozenset(FILES)
     guards.append(Middleware(BodyLimit, limits=limits, uploads=uploads, or_json=or_json))
     app.user_middleware.extend(guards)
     app.direct = _direct(routes, guards)
     return app
+
+
+def _required(keys: ApiKeys) -> bool:
+    return keys.required
 
 
 class App(DocumentedApp):

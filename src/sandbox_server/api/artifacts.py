@@ -29,6 +29,7 @@ def artifact_route(served: Served) -> KeyedRoute:
         "/artifact",
         download_artifact,
         served=served,
+        scope="read",
         described=_described,
         methods=["GET"],
         response_model=None,

@@ -1,9 +1,8 @@
-"""Authentication: API keys, each of one tenant."""
+"""Authentication: who a caller is, by an API key or a token."""
 
 from __future__ import annotations
 
 import hmac
-import re
 from collections.abc import Iterable
 from hashlib import sha256
 
@@ -11,72 +10,122 @@ from starlette.datastructures import Headers
 
 from sandbox_sdk.protocol.errors import Unauthorized
 from sandbox_sdk.protocol.models import TENANT_HEADER
+from sandbox_sdk.protocol.tenant_signature import tenant_signature
+from sandbox_server.access.caller import ANYONE, SOLE_TENANT, Caller
+from sandbox_server.access.keys import TENANT, Scope
+from sandbox_server.access.known_keys import KnownKeys
+from sandbox_server.access.tokens import Tokens
 
-SOLE_TENANT = "default"
-"""The tenant of all callers on a server without keys."""
-_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+__all__ = ["SCHEMES", "SOLE_TENANT", "ApiKeys"]
+
+_OF_SETTINGS: tuple[Scope, ...] = ("use", "metrics")
+"""What a key of SANDBOX_API_KEYS allows."""
+_FOR_OTHERS: tuple[Scope, ...] = ("admin",)
+"""A coordinator has checked what its caller may do."""
 
 
 class ApiKeys:
-    """The keys of all tenants, kept as digests."""
+    """The keys of all tenants: those of the settings, kept as digests, and those that are stored;
+    and the tokens of an identity provider."""
 
     def __init__(
-        self, pairs: Iterable[tuple[str, str]], *, fleet_key: str = "", of_worker: bool = False
+        self,
+        pairs: Iterable[tuple[str, str]],
+        *,
+        fleet_key: str = "",
+        of_worker: bool = False,
+        stored: KnownKeys | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
-        """pairs: (tenant, key). A worker trusts the tenant header of calls with the fleet key.
-        Raises ValueError; its message never contains a key."""
+        """pairs: (tenant, key). A worker trusts the tenant that a coordinator has signed with the
+        fleet key. Raises ValueError; its message never contains a key."""
         self._of_worker = of_worker
-        self._fleet = _digest(fleet_key.encode()) if fleet_key else None
-        self._tenants: dict[bytes, str] = {}
+        self._fleet_key = fleet_key
+        self._stored = stored
+        self._tokens = tokens
+        self._callers: dict[bytes, Caller] = {}
         for number, (tenant, key) in enumerate(pairs, start=1):
-            if not _TENANT.fullmatch(tenant) or not key:
+            if not TENANT.fullmatch(tenant) or not key:
                 raise ValueError(f"API key {number} is not of the form tenant:key")
-            if _digest(key.encode()) in self._tenants:
+            if _digest(key.encode()) in self._callers:
                 raise ValueError(f"API key {number} repeats an earlier key")
-            self._tenants[_digest(key.encode())] = tenant
+            self._callers[_digest(key.encode())] = Caller.of(tenant, _OF_SETTINGS)
 
     @classmethod
-    def parse(cls, text: str, *, fleet_key: str = "", of_worker: bool = False) -> ApiKeys:
+    def parse(
+        cls,
+        text: str,
+        *,
+        fleet_key: str = "",
+        of_worker: bool = False,
+        stored: KnownKeys | None = None,
+        tokens: Tokens | None = None,
+    ) -> ApiKeys:
         """Parse `tenant:key,tenant2:key2`; a tenant may have several keys. Raises ValueError."""
         entries = (entry.strip() for entry in text.split(","))
         pairs = [(tenant, key) for tenant, _, key in (e.partition(":") for e in entries if e)]
-        return cls(pairs, fleet_key=fleet_key, of_worker=of_worker)
+        return cls(pairs, fleet_key=fleet_key, of_worker=of_worker, stored=stored, tokens=tokens)
 
     @property
     def required(self) -> bool:
-        """Whether requests need a key."""
-        return bool(self._tenants or (self._of_worker and self._fleet))
+        """Whether requests need a key. It may become so while the server runs."""
+        return bool(
+            self._callers
+            or (self._of_worker and self._fleet_key)
+            or self._tokens is not None
+            or (self._stored is not None and self._stored.required)
+        )
 
     def tenant(self, headers: Headers) -> str:
-        """The tenant of a request. Raises Unauthorized."""
+        """The tenant of a request that uses sandboxes. Raises Unauthorized, Forbidden."""
+        return self.caller(headers, "use").tenant
+
+    def caller(self, headers: Headers, scope: Scope) -> Caller:
+        """Who sends a request that needs this scope. Raises Unauthorized, Forbidden."""
         if not self.required:
-            return _on_behalf_of(headers) if self._of_worker else SOLE_TENANT
+            return _on_behalf_of(headers) if self._of_worker else ANYONE
         key = _key(headers)
         if key is None:
             raise Unauthorized(
                 "this server needs an API key: pass api_key=, set SANDBOX_API_KEY, or send it as"
                 " `Authorization: Bearer KEY` or `X-API-Key: KEY`"
             )
-        if self._of_worker and self._fleet and hmac.compare_digest(self._fleet, _digest(key)):
+        if self._of_worker and self._is_of_fleet(key, headers.get(TENANT_HEADER, "")):
             return _on_behalf_of(headers)
-        found = self._find(_digest(key))
+        found = self._find(key)
         if found is None:
             raise Unauthorized(
                 "this server does not know the API key it was sent: correct api_key= or"
                 " SANDBOX_API_KEY, or ask whoever runs the server for a key"
             )
+        found.need(scope)
         return found
 
-    def _find(self, digest: bytes) -> str | None:
+    def _is_of_fleet(self, key: bytes, tenant: str) -> bool:
+        """Coordinators of the version before this one send the fleet key itself."""
+        if not self._fleet_key:
+            return False
+        signed = tenant_signature(self._fleet_key, tenant) if TENANT.fullmatch(tenant) else ""
+        by_signature = hmac.compare_digest(signed.encode(), key)
+        return hmac.compare_digest(self._fleet_key.encode(), key) or by_signature
+
+    def _find(self, key: bytes) -> Caller | None:
         found = None
-        for known, tenant in self._tenants.items():
+        digest = _digest(key)
+        for known, caller in self._callers.items():
             # No early exit: the time must not depend on which key matches.
             if hmac.compare_digest(known, digest):
-                found = tenant
+                found = caller
+        if found is None and self._stored is not None:
+            stored = self._stored.find(key.decode("latin-1"))
+            if stored is not None:
+                found = Caller.of(stored.tenant, stored.scopes, stored.key_id)
+        if found is None and self._tokens is not None:
+            found = self._tokens.caller(key)
         return found
 
     def __repr__(self) -> str:
-        return f"<ApiKeys of {len(set(self._tenants.values()))} tenants>"
+        return f"<ApiKeys of {len({each.tenant for each in self._callers.values()})} tenants>"
 
 
 SCHEMES = {
@@ -86,13 +135,13 @@ SCHEMES = {
 """OpenAPI security schemes: the two ways to send a key."""
 
 
-def _on_behalf_of(headers: Headers) -> str:
+def _on_behalf_of(headers: Headers) -> Caller:
     tenant = headers.get(TENANT_HEADER, SOLE_TENANT)
-    if not _TENANT.fullmatch(tenant):
+    if not TENANT.fullmatch(tenant):
         raise Unauthorized(
             f"{TENANT_HEADER} does not name a tenant: 1 to 64 characters out of A-Z a-z 0-9 . _ -"
         )
-    return tenant
+    return Caller.of(tenant, _FOR_OTHERS)
 
 
 def _key(headers: Headers) -> bytes | None:

@@ -119,8 +119,11 @@ def no_route(asked: str) -> NotFound:
 
 def _headers(error: SandboxError) -> dict[str, str]:
     if isinstance(error, Unavailable):
-        seconds = float(error.details.get("retry_after_s") or 1)
-        return {"Retry-After": str(max(1, math.ceil(seconds)))}
+        seconds = max(1, math.ceil(float(error.details.get("retry_after_s") or 1)))
+        headers = {"Retry-After": str(seconds)}
+        if limit := error.details.get("limit"):
+            headers["RateLimit"] = f'"{limit}";r=0;t={seconds}'
+        return headers
     if isinstance(error, Unauthorized):
         return {"WWW-Authenticate": 'Bearer realm="sandboxes"'}
     return {"Connection": "close"} if isinstance(error, RequestTimeout) else {}

@@ -100,6 +100,7 @@ def download_route(served: Served) -> KeyedRoute:
         "/download_file",
         download_file,
         served=served,
+        scope="read",
         described=_download,
         methods=["GET"],
         response_model=None,

@@ -42,7 +42,9 @@ def operation_route(operation: Operation[Any, Any], served: Served) -> PublicRou
     """The route of one operation."""
     if operation.scope == "public":
         return PublicRoute(operation.path, _public(operation, served), **_about(operation))
-    return KeyedRoute(operation.path, _keyed(operation), served=served, **_about(operation))
+    return KeyedRoute(
+        operation.path, _keyed(operation), served=served, scope=operation.scope, **_about(operation)
+    )
 
 
 def _keyed(operation: Operation[Any, Any]) -> Handler:

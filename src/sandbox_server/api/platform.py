@@ -170,6 +170,7 @@ def _route(
         path,
         handler,
         served=served,
+        scope="read" if method == "GET" else "use",
         described=described,
         methods=[method],
         response_model=model,

@@ -17,6 +17,9 @@ from sandbox_sdk.protocol.models import CreateSessionRequest, Target
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server import log_fields
+from sandbox_server.access.caller import Caller
+from sandbox_server.access.keys import Scope as KeyScope
+from sandbox_server.access.limited import Admission, LimitedSandboxes
 from sandbox_server.api.auth import SCHEMES, ApiKeys
 from sandbox_server.api.errors import ClientGone, error_response
 from sandbox_server.api.limits import ApiLimits
@@ -29,6 +32,12 @@ class Served:
     tenants: Tenants
     keys: ApiKeys
     limits: ApiLimits
+    admission: Admission | None = None
+    """Of callers that have limits."""
+
+    def of(self, caller: Caller) -> Sandboxes:
+        sandboxes = self.tenants.of(caller.tenant)
+        return sandboxes if self.admission is None else self.admission.limited(sandboxes, caller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class Asked:
     """One request, and the sandboxes of its tenant."""
 
     http: Request
+    caller: Caller
     sandboxes: Sandboxes
     limits: ApiLimits
 
@@ -97,6 +107,7 @@ class KeyedRoute(PublicRoute):
         handler: Handler,
         *,
         served: Served,
+        scope: KeyScope = "use",
         openapi_extra: dict[str, Any] | None = None,
         **more: Any,
     ) -> None:
@@ -104,12 +115,18 @@ class KeyedRoute(PublicRoute):
         extra = {**(openapi_extra or {}), "security": security}
         super().__init__(path, handler, openapi_extra=extra, **more)
         self._served = served
+        self._scope = scope
 
     async def _answer(self, http: Request) -> Response:
-        tenant = self._served.keys.tenant(http.headers)
-        log_fields.bind(tenant=tenant)
-        sandboxes = self._served.tenants.of(tenant)
-        return await self._handler(Asked(http, sandboxes, self._served.limits))
+        caller = self._served.keys.caller(http.headers, self._scope)
+        log_fields.bind(tenant=caller.tenant)
+        if caller.key_id:
+            log_fields.bind(key=caller.key_id)
+        sandboxes = self._served.of(caller)
+        answer = await self._handler(Asked(http, caller, sandboxes, self._served.limits))
+        if isinstance(sandboxes, LimitedSandboxes):
+            answer.headers.update(sandboxes.headers)
+        return answer
 
 
 def bind_target(request: RequestModel) -> None:

@@ -40,24 +40,24 @@ Handler = Callable[[WebSocket, Sandboxes], Awaitable[None]]
 
 
 def socket_route(
-    path: str, handler: Handler, *, served: Served, hosts: AllowedHosts | None
+    path: str, handler: Handler, *, served: Served, hosts: AllowedHosts
 ) -> WebSocketRoute:
     """hosts: those that a server without keys may be called by."""
 
     async def endpoint(socket: WebSocket) -> None:
         request_id, began = uuid4().hex, time.monotonic()
         try:
-            _check_origin(socket, hosts)
-            tenant = served.keys.tenant(_headers(socket))
+            _check_origin(socket, None if served.keys.required else hosts)
+            caller = served.keys.caller(_headers(socket), "use")
         except SandboxError as exc:
             await socket.send_denial_response(error_response(exc, request_id))
             return
-        bound = log_fields.begin(request_id=request_id, tenant=tenant, path=path)
+        bound = log_fields.begin(request_id=request_id, tenant=caller.tenant, path=path)
         try:
             log.info("websocket.opened")
             offered = socket.scope.get("subprotocols", [])
             await socket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
-            await _handled(socket, handler(socket, served.tenants.of(tenant)), request_id)
+            await _handled(socket, handler(socket, served.of(caller)), request_id)
             log.info("websocket.closed", duration_s=round(time.monotonic() - began, 1))
         finally:
             log_fields.end(bound)

@@ -12,6 +12,7 @@ from sandbox_server.cli import (
     environments,
     image,
     init,
+    keys,
     policy,
     registry,
     serve,
@@ -24,5 +25,6 @@ def add_commands(app: typer.Typer) -> None:
         app.command()(command)
     app.add_typer(environments.app, name="environments")
     app.add_typer(image.app, name="image")
+    app.add_typer(keys.app, name="keys")
     app.add_typer(policy.app, name="policy")
     app.add_typer(registry.app, name="registry")

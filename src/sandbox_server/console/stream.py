@@ -15,8 +15,7 @@ from sandbox_server.console.watch import SessionWatches
 
 def sessions_route(served: Served, watches: SessionWatches) -> KeyedRoute:
     async def sessions(asked: Asked) -> Response:
-        tenant = served.keys.tenant(asked.http.headers)
-        frames = watches.frames(tenant, keep_alive_s=asked.limits.keep_alive_s)
+        frames = watches.frames(asked.caller.tenant, keep_alive_s=asked.limits.keep_alive_s)
         held = AsyncExitStack()
         held.push_async_callback(frames.aclose)
         return HoldingResponse(frames, held=held, headers=HEADERS, media_type=EVENT_STREAM)
@@ -25,6 +24,7 @@ def sessions_route(served: Served, watches: SessionWatches) -> KeyedRoute:
         f"{CONSOLE}/sessions",
         sessions,
         served=served,
+        scope="read",
         described=_described,
         include_in_schema=False,
         methods=["GET"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple, cast
@@ -22,9 +22,11 @@ _ANSWER_S = 2.0
 _RETRIES = 3
 _PIECE = 500
 """Fields per HSCAN of a large hash."""
+_NAMES = (
+    "acquire", "begin", "describe", "end", "limit", "release", "renew", "restore", "settle",
+)  # fmt: skip
 _SCRIPTS = {
-    name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text()
-    for name in ("acquire", "begin", "describe", "end", "release", "renew", "restore", "settle")
+    name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text() for name in _NAMES
 }
 
 
@@ -96,6 +98,11 @@ class Store:
     def histories_key(self, tenant: str) -> str:
         """Sorted set of a tenant's session ids by the time of their beginning."""
         return f"{self._namespace}:{{{_hashed(tenant)}}}:histories"
+
+    @property
+    def keys_key(self) -> str:
+        """Hash of the API keys by their ids. Beside it, `:version` counts their changes."""
+        return f"{self._namespace}:{{keys}}:api"
 
     @property
     def workers_key(self) -> str:
@@ -269,6 +276,27 @@ class Store:
                 return await self._execute("EVALSHA", _sha1(text), len(keys), *keys, *args)
             except NoScriptError:
                 return await self._execute("EVAL", text, len(keys), *keys, *args)
+
+    async def limit(self, name: str, what: str, *args: str | float) -> list[str]:
+        """A step of fleet/lua/limit.lua. The kinds of counts have keys of their own."""
+        kind = what if what == "rate" else "sessions" if what.startswith("session") else "held"
+        key = f"{self._namespace}:{{{_hashed(name)}}}:limit:{kind}"
+        return [str(each) for each in await self._run("limit", (key,), what, *args)]
+
+    async def keys_version(self) -> str | None:
+        return await self.get(f"{self.keys_key}:version")
+
+    async def api_keys(self) -> list[str]:
+        return list(map(str, await self._ask("HVALS", self.keys_key)))
+
+    async def put_api_keys(self, records: Mapping[str, str]) -> None:
+        """All of them, or none."""
+        with _translated():
+            pipeline = self._client.pipeline(transaction=True)
+            for key_id, record in records.items():
+                pipeline.hset(self.keys_key, key_id, record)
+            pipeline.incr(f"{self.keys_key}:version")
+            await pipeline.execute()
 
     async def _ask_all(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send several commands in one pipeline; it is not a transaction."""

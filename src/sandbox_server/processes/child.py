@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_server.access.limiter import MemoryLimiter
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.errors import error_response
@@ -25,12 +26,12 @@ from sandbox_server.api.handover import Handover
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.api.server import serve_app, server_config, serving_privately, url_of
-from sandbox_server.checks import api_keys
 from sandbox_server.fleet.router import WorkerClient
 from sandbox_server.main import (
     Left,
     log_stopped,
     make_app,
+    open_access,
     open_registry,
     open_service,
     server_limits,
@@ -71,6 +72,8 @@ class Shared:
     up: memoryview[int]
     previews: PreviewPort
     """Served by one of them."""
+    limiter: MemoryLimiter | None = None
+    """Where callers have limits."""
 
     def keep_only(self, index: int) -> None:
         """Close what is for other processes, so that it ends with them."""
@@ -107,6 +110,7 @@ async def _serve_share(
 ) -> Left:
     state, limits = settings.state_folder(), server_limits(settings)
     listener = shared.listeners[share.index]
+    limiter = None if shared.limiter is None else shared.limiter.of_process(share.index)
     occupancy = Occupancy(
         settings.max_sessions, shared.counts, index=share.index, memory=settings.total_memory
     )
@@ -118,6 +122,7 @@ async def _serve_share(
                 share=share,
                 occupancy=occupancy,
                 previews_at=shared.previews.site,
+                limiter=limiter,
             )
         )
         path, drain_s = _socket(state, share), settings.drain_timeout
@@ -128,12 +133,13 @@ async def _serve_share(
         tenants = ProcessTenants(processes, router, service, capacity=settings.max_sessions)
         if share.index == PREVIEW_PROCESS:
             await stack.enter_async_context(serving_previews(tenants, shared.previews))
+        keys = await stack.enter_async_context(open_access(settings))
         handover = Handover(
             share.index,
             shared.arriving[share.index],
             shared.leaving,
             shared.up,
-            WhereTo(processes, service, api_keys(settings)),
+            WhereTo(processes, service, keys),
         )
 
         async def tell() -> None:
@@ -142,7 +148,11 @@ async def _serve_share(
 
         await serve_app(
             make_app(
-                tenants, settings, elsewhere=None if share.index == MCP_PROCESS else _mcp_elsewhere
+                tenants,
+                settings,
+                keys,
+                limiter,
+                elsewhere=None if share.index == MCP_PROCESS else _mcp_elsewhere,
             ),
             listener,
             limits=limits,

@@ -16,6 +16,8 @@ import structlog
 from sandbox_sdk.protocol.models import Limits
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import logs
+from sandbox_server.access.limiter import MemoryLimiter
+from sandbox_server.access.opening import limit_rules
 from sandbox_server.api.server import bound, url_of
 from sandbox_server.checks import check_settings
 from sandbox_server.event_loop import run_server
@@ -92,6 +94,7 @@ def _make_shared(settings: Settings, stack: contextlib.ExitStack) -> Shared:
         counts=shared_counts(count),
         up=memoryview(mmap.mmap(-1, count)).cast("b"),
         previews=stack.enter_context(bind_previews(settings, port)),
+        limiter=MemoryLimiter(count) if limit_rules(settings) else None,
     )
 
 

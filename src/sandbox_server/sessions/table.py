@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -27,8 +28,10 @@ from sandbox_server.sessions.making import SessionMaker, SessionOptions
 from sandbox_server.sessions.notes import SessionNotes
 from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.previews import SessionPreviews
+from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.reporter import BATCH, Reporter
+from sandbox_server.sessions.rules import SessionTerms
 from sandbox_server.sessions.volumes import require_free
 
 log = structlog.get_logger()
@@ -52,8 +55,10 @@ class SessionTable:
         notes: SessionNotes | None = None,
         keeper: Keeper | None = None,
         networks: Networks | None = None,
+        quota: SessionQuota | None = None,
     ) -> None:
         """networks: without, connections of boxes are not served."""
+        self._quota = quota or SessionQuota()
         self._networks = networks
         self.notes = notes or SessionNotes()
         self.keeper = keeper or Keeper(None)
@@ -86,6 +91,10 @@ class SessionTable:
     def behind(self) -> bool:
         """Whether the registry is missing an update from this table."""
         return self._reporter.is_behind(self._live.values())
+
+    def by_tenant(self) -> Counter[str]:
+        """How many sessions each tenant has."""
+        return Counter(tenant for tenant, _ in self._live)
 
     def sessions(self) -> list[LiveSession]:
         return list(self._live.values())
@@ -306,17 +315,10 @@ class SessionTable:
             options = replace(options, origin=await self.keeper.resume(before))
         await require_free(self.sessions(), key, options.volumes)
         terms = self._maker.terms(options)
-        with self._making(terms.limits["memory"]):
-            session = await self._maker.make(key, options, terms, before)
-            try:
-                if session.keep.history:
-                    self.keeper.points.require(source_of(session))
-                await self._reporter.begin(session.record, before=before)
-            except BaseException:  # Not in the table: nothing else would destroy the box.
-                await asyncio.shield(self._maker.discard(session.box, session.agent))
-                raise
-            self._enter(session)
-            self.notes.began(session)
+        one_more = contextlib.nullcontext() if replacing else self._quota.one_more(key[0])
+        async with one_more:
+            with self._making(terms.limits["memory"]):
+                session = await self._made(key, options, terms, before)
         if session.egress is not None:
             await session.egress.listening()
         again = before is not None and before.status != Status.CLEANED
@@ -324,6 +326,21 @@ class SessionTable:
         log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
                  generation=session.record.generation)  # fmt: skip
         return session, state if options.origin is None else options.origin.state
+
+    async def _made(
+        self, key: Key, options: SessionOptions, terms: SessionTerms, before: Record | None
+    ) -> LiveSession:
+        session = await self._maker.make(key, options, terms, before)
+        try:
+            if session.keep.history:
+                self.keeper.points.require(source_of(session))
+            await self._reporter.begin(session.record, before=before)
+        except BaseException:  # Not in the table: nothing else would destroy the box.
+            await asyncio.shield(self._maker.discard(session.box, session.agent))
+            raise
+        self._enter(session)
+        self.notes.began(session)
+        return session
 
     async def _end(self, session: LiveSession, status: Status) -> None:
         if session.ended is None:
@@ -376,6 +393,7 @@ class SessionTable:
     def _leave(self, session: LiveSession) -> None:
         if self._live.get(session.key) is session:
             del self._live[session.key]
+            self._quota.changed()
         self.recount()
 
     def recount(self) -> None:

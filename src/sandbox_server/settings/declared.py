@@ -342,6 +342,30 @@ class DeclaredSettings(BaseSettings):
         otherwise="callers need none",
         example="acme:key1,globex:key2",
     )
+    tenant_limits: str = _server(
+        "",
+        "How much tenants and keys may ask for: requests a second (and burst), commands at a time,"
+        " live sessions, sessions_per_hour. TENANT: limit=number, …; * for all others, and `key ID`"
+        " or `key *` in the place of a tenant. The same on all servers of a fleet.",
+        otherwise="no limits",
+        example="acme: requests=50, commands=20, sessions=100; *: requests=10, sessions=10",
+    )
+    jwt_keys: str = _server(
+        "",
+        "The public keys of an identity provider whose tokens (JWT) callers may send: a JWKS file,"
+        " or its URL.",
+        otherwise="tokens are refused",
+        example="https://login.example.com/.well-known/jwks.json",
+    )
+    jwt_issuer: str = _server(
+        "", "Who has to have issued tokens.", otherwise="anyone with the keys",
+        example="https://login.example.com/",
+    )  # fmt: skip
+    jwt_audience: str = _server(
+        "", "For whom tokens have to be.", otherwise="anyone", example="sandboxes"
+    )
+    jwt_tenant: str = _server("tenant", "The claim of a token that names the tenant.")
+    jwt_scopes: str = _server("scope", "The claim of a token that lists its scopes.")
     allowed_hosts: Listed = _server(
         (),
         "Further host names that a server without keys answers to, with commas between them; * for"

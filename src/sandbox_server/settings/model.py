@@ -28,6 +28,7 @@ from sandbox_server.runtime.registry import AUTO, RuntimeOptions, unknown
 from sandbox_server.sessions.preview_address import PreviewAddress
 from sandbox_server.settings.declared import DeclaredSettings
 from sandbox_server.settings.fields import PREFIX
+from sandbox_server.settings.limit_rules import LimitRules
 from sandbox_server.storage.history import Kept
 from sandbox_server.storage.storage import StorageLimits
 from sandbox_server.volumes.binding import BindFolders
@@ -72,13 +73,23 @@ class Settings(DeclaredSettings):
 
     @model_validator(mode="after")
     def _no_open_door(self) -> Settings:
-        worker = self.role == "worker"
-        keys = self.fleet_key if worker else self.api_keys
-        if not (self.insecure or keys.get_secret_value() or _is_loopback(self.host)):
-            name = "SANDBOX_FLEET_KEY=…" if worker else "SANDBOX_API_KEYS=tenant:key,…"
+        """Of others than workers, check_settings looks for stored keys too."""
+        if self.role == "worker" and self.is_reachable() and not self.fleet_key.get_secret_value():
             raise ValueError(
-                f"listening on {self.host} without keys: set {name} or pass --insecure"
+                f"listening on {self.host} without keys: set SANDBOX_FLEET_KEY=… or pass --insecure"
             )
+        return self
+
+    def is_reachable(self) -> bool:
+        """By others than this machine, which the operator has not said to be meant."""
+        return not (self.insecure or _is_loopback(self.host))
+
+    @model_validator(mode="after")
+    def _limits_can_be_read(self) -> Settings:
+        try:
+            LimitRules.parse(self.tenant_limits)
+        except ValueError as exc:
+            raise ValueError(f"SANDBOX_TENANT_LIMITS: {exc}") from None
         return self
 
     @model_validator(mode="after")

@@ -234,7 +234,7 @@ class RemoteTenants(Tenants):
     """
 
     def __init__(self, url: str, *, fleet_key: str | None) -> None:
-        self._server = Server(url, api_key=fleet_key, retry_for_s=0, nearby=True)
+        self._server = Server(url, fleet_key=fleet_key, retry_for_s=0, nearby=True)
 
     def __repr__(self) -> str:
         return f"<RemoteTenants {self._server.url}>"

@@ -1,0 +1,1 @@
+"""Who may do what: keys, their tenants and scopes."""

@@ -1,0 +1,183 @@
+"""Sandboxes whose caller has limits: requests a second, and commands at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from typing import NoReturn
+
+import structlog
+
+from sandbox_sdk.protocol import models
+from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.channels import ByteChannel
+from sandbox_sdk.protocol.errors import RateLimited
+from sandbox_sdk.protocol.events import AnyEvent
+from sandbox_sdk.protocol.operations import Ans, Operation, Req
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
+from sandbox_server.access.caller import Caller
+from sandbox_server.access.limiter import HELD_S, Limiter, Taken, holder_name
+from sandbox_server.settings.limit_rules import OF_KEYS, Allowance, LimitRules
+from sandbox_server.tasks import stop
+
+log = structlog.get_logger()
+
+_COMMANDS = frozenset({op.EXECUTE, op.RUN_CODE, op.CALL_TOOL})
+_TOLD_S = 10.0
+"""How often the log says that the same caller is at the same limit."""
+_REFUSED_S = 0.5
+_COMMAND_S = 1.0
+"""When to try again for a command: one may have ended by then."""
+
+
+class Admission:
+    """Asks the limiter on behalf of a caller: for its tenant, and for its key."""
+
+    def __init__(self, rules: LimitRules, limiter: Limiter) -> None:
+        self._rules = rules
+        self._limiter = limiter
+        self._told: dict[tuple[str, str], float] = {}
+
+    def limited(self, sandboxes: Sandboxes, caller: Caller) -> Sandboxes:
+        named = [
+            (caller.tenant, "tenant", self._rules.of_tenant(caller.tenant)),
+            (OF_KEYS + caller.key_id, "key", self._rules.of_key(caller.key_id)),
+        ]
+        limits = [each for each in named if each[2].requests or each[2].commands]
+        return LimitedSandboxes(sandboxes, self, limits) if limits else sandboxes
+
+    async def request(self, limits: list[tuple[str, str, Allowance]]) -> dict[str, str]:
+        """The headers of its answer. Raises RateLimited."""
+        least: tuple[Taken, Allowance] | None = None
+        for name, kind, allowance in limits:
+            if allowance.requests is None:
+                continue
+            per_s, burst = allowance.requests, allowance.at_once
+            taken = await self._limiter.take(name, per_s=per_s, burst=burst)
+            if not taken.allowed:
+                await self._refuse(
+                    name,
+                    "requests",
+                    f"this {kind} may send {per_s:g} requests a second",
+                    taken.wait_s,
+                )
+            if least is None or taken.left < least[0].left:
+                least = taken, allowance
+        return rate_headers(*least) if least else {}
+
+    @contextlib.asynccontextmanager
+    async def command(self, limits: list[tuple[str, str, Allowance]]) -> AsyncIterator[None]:
+        """While a command runs. Raises RateLimited."""
+        async with contextlib.AsyncExitStack() as stack:
+            for name, kind, allowance in limits:
+                if allowance.commands is not None:
+                    await self._hold(stack, name, kind, allowance.commands)
+            yield
+
+    async def _hold(
+        self, stack: contextlib.AsyncExitStack, name: str, kind: str, most: int
+    ) -> None:
+        holder = holder_name()
+        if not await self._limiter.hold(name, holder, most=most):
+            await self._refuse(
+                name, "commands", f"this {kind} may run {most} commands at a time", _COMMAND_S
+            )
+        stack.push_async_callback(self._limiter.release, name, holder)
+        stack.push_async_callback(stop, asyncio.create_task(self._renewed(name, holder)))
+
+    async def _renewed(self, name: str, holder: str) -> None:
+        while True:
+            await asyncio.sleep(HELD_S / 3)
+            await self._limiter.renew(name, holder)
+
+    async def _refuse(self, name: str, limit: str, rule: str, wait_s: float) -> NoReturn:
+        """Not at once: who asks again as soon as it is refused takes no time from others."""
+        now = time.monotonic()
+        if now > self._told.get((name, limit), 0.0):
+            if len(self._told) > 10_000:
+                self._told.clear()
+            self._told[name, limit] = now + _TOLD_S
+            log.warning("limit.reached", of=name, limit=limit, rule=rule)
+        await asyncio.sleep(_REFUSED_S)
+        raise rate_limited(limit, rule, wait_s)
+
+
+def rate_limited(limit: str, rule: str, wait_s: float) -> RateLimited:
+    wait_s = round(max(wait_s, 0.001), 3)
+    return RateLimited(f"{rule}; try again in {wait_s:g} s", limit=limit, retry_after_s=wait_s)
+
+
+def rate_headers(taken: Taken, allowance: Allowance) -> dict[str, str]:
+    """As the IETF's RateLimit fields say it."""
+    per_s = allowance.requests or 1.0
+    window = max(round(allowance.at_once / per_s), 1)
+    policy = f'"requests";q={allowance.at_once};w={window}'
+    again = taken.wait_s or (allowance.at_once - taken.left) / per_s
+    return {"RateLimit-Policy": policy, "RateLimit": f'"requests";r={taken.left};t={again:.0f}'}
+
+
+class LimitedSandboxes(Sandboxes):
+    def __init__(
+        self, inner: Sandboxes, admission: Admission, limits: list[tuple[str, str, Allowance]]
+    ) -> None:
+        self._inner = inner
+        self._admission = admission
+        self._limits = limits
+        self.same_machine = inner.same_machine
+        self.headers: dict[str, str] = {}
+        """Of the answer to the last request."""
+
+    async def _admit(self) -> None:
+        self.headers = await self._admission.request(self._limits)
+
+    async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
+        await self._admit()
+        if operation not in _COMMANDS:
+            return await self._inner.call(operation, request)
+        async with self._admission.command(self._limits):
+            return await self._inner.call(operation, request)
+
+    async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
+        await self._admit()
+        async with (
+            self._admission.command(self._limits),
+            contextlib.aclosing(self._inner.events(request)) as events,
+        ):
+            async for event in events:
+                yield event
+
+    async def upload(
+        self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
+        await self._admit()
+        return await self._inner.upload(request, chunks)
+
+    @contextlib.asynccontextmanager
+    async def download(
+        self, request: models.DownloadRequest | models.ArtifactTarget
+    ) -> AsyncIterator[Download]:
+        await self._admit()
+        async with self._inner.download(request) as found:
+            yield found
+
+    @contextlib.asynccontextmanager
+    async def connect(self, request: models.ConnectRequest) -> AsyncIterator[ByteChannel]:
+        await self._admit()
+        async with self._inner.connect(request) as channel:
+            yield channel
+
+
+class LimitedTenants(Tenants):
+    """For callers of whom only the tenant is known."""
+
+    def __init__(self, inner: Tenants, admission: Admission) -> None:
+        self._inner = inner
+        self._admission = admission
+
+    def of(self, tenant: str) -> Sandboxes:
+        return self._admission.limited(self._inner.of(tenant), Caller(tenant, frozenset()))
+
+    async def health(self) -> models.Health:
+        return await self._inner.health()
