@@ -98,6 +98,7 @@ __all__ = [
     "AsyncBatchSandboxClient",
     "AsyncProcess",
     "AsyncSandboxClient",
+    "AuditUnavailable",
     "BatchSandboxClient",
     "BlockingChannel",
     "ByteChannel",

@@ -15,12 +15,12 @@ from sandbox_server.access.opening import has_keys
 from sandbox_server.access.tokens import Tokens
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.server import resolved
+from sandbox_server.audit import AuditLog
 from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.providers import networks_of
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import DiskPool
 from sandbox_server.runtime.registry import AUTO, ChosenRuntime, choose
-from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate
 from sandbox_server.settings import Settings
 from sandbox_server.unused import refuse_without_effect

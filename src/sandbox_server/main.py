@@ -32,6 +32,7 @@ from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of
+from sandbox_server.audit import AuditLog
 from sandbox_server.checkpoints.opening import open_checkpoints, open_points
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console
@@ -41,7 +42,6 @@ from sandbox_server.providers import facts_of, networks_of, providers_of, rules_
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
-from sandbox_server.service.audit import AuditLog
 from sandbox_server.service.gate import Gate
 from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
 from sandbox_server.sessions.occupancy import Occupancy
@@ -254,7 +254,7 @@ def open_audit(settings: Settings) -> Iterator[AuditLog | None]:
     if settings.audit_log is None:
         yield None
         return
-    with AuditLog(settings.audit_log) as audit:
+    with AuditLog(settings.audit_log, settings.audit()) as audit:
         yield audit
 
 
@@ -381,6 +381,7 @@ async def _open_service(
                 facts,
                 health=worker.health,
                 gate=gate,
+                audit=audit,
                 name_of=environments.name_of,
                 kernels_of=environments.kernels_of,
                 registry=declared,

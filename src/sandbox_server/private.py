@@ -68,6 +68,39 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
+_held: set[int] = set()
+"""Descriptors of locks that this process holds."""
+
+
+def lock_file(path: Path) -> int:
+    """Lock a private file until unlock_file(), or the end of this process. Raises BlockingIOError
+    if somebody else has it, OSError."""
+    private_file(path)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    _held.add(fd)
+    return fd
+
+
+def unlock_file(fd: int) -> None:
+    if fd in _held:
+        _held.discard(fd)
+        os.close(fd)
+
+
+def _unlock_after_fork() -> None:
+    """Close the locks in a forked child, which would keep them after the parent ends."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_unlock_after_fork)
+
+
 def state_folder() -> Path:
     """The default folder for what must survive a restart."""
     if os.geteuid() == 0:

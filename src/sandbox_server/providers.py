@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sandbox_sdk.protocol import models
+from sandbox_server.audit import AuditLog
 from sandbox_server.environments.builds import Builds
 from sandbox_server.environments.opening import pooled
 from sandbox_server.network.egress import Subject, log_note
@@ -19,7 +20,6 @@ from sandbox_server.registry.environments import Environment
 from sandbox_server.runtime.registry import ChosenRuntime
 from sandbox_server.service import ServiceFacts
 from sandbox_server.service.answers import network_limits
-from sandbox_server.service.audit import AuditLog
 from sandbox_server.sessions.rules import SessionRules, limit_values
 from sandbox_server.settings import Settings
 

@@ -50,6 +50,10 @@ def test_the_sdk(local: Newcomer) -> None:
     assert local.reads(ROOT / "docs" / "access.md") == 1
 
 
+def test_the_audit_log(local: Newcomer) -> None:
+    assert local.reads(ROOT / "docs" / "audit.md") == 3
+
+
 def test_durable_threads(local: Newcomer) -> None:
     if why := disk_pool.outlook(local.folder, wanted=True):
         pytest.skip(f"undo: {why}")

@@ -48,6 +48,7 @@ NOT_FROM_A_BOX = {
     "stdin_closed": "a command that takes no input; with real boxes in tests/contract",
     "not_listening": "a connection; with real boxes in tests/contract/test_connections.py",
     "unavailable": "the base of other errors",
+    "audit_unavailable": "an audit log on a full disk; in tests/integration/test_audit.py",
     "misdirected": "what a worker tells a coordinator",
     "kernel_failed": "a kernel that does not start; with real ones in tests/contract/test_code.py",
     "context_lost": "a kernel that was killed; with real ones in tests/contract/test_code.py",

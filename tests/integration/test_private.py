@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk import AsyncSandboxClient, LocalBackend
+from sandbox_server.audit import AuditLog
 from sandbox_server.private import private_folder
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime, host
-from sandbox_server.service.audit import AuditLog
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from tests.contract.conftest import RUNTIMES, state_dir
 

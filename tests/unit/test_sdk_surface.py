@@ -44,6 +44,7 @@ RESULTS = [
     "UploadResult", "Verdict", "Volume", "VolumeList",
 ]  # fmt: skip
 ERRORS = [
+    "AuditUnavailable",
     "Capacity", "CheckpointDamaged", "CheckpointNotFound", "CodeFailed", "CommandFailed",
     "CommandRejected", "Conflict", "ContextLost", "ContextNotFound", "DiskFull",
     "EnvironmentBuilding", "EnvironmentFailed", "FileMissing", "FileTooLarge", "Forbidden",

@@ -96,7 +96,7 @@ def test_all_that_are_durations_and_sizes() -> None:
         "cpu_limit",
     }
     more = {"max_upload", "max_memory", "max_disk", "total_memory", "volume_size", "network_bytes",
-            "network_rate"}  # fmt: skip
+            "network_rate", "audit_size"}  # fmt: skip
     assert {name for name in fields if name.endswith(("_limit", "_quota")) or name in more} == {
         *SIZES, "cpu_limit", "pids_limit",
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, Self, TypedDict, Unpack
+from typing import Literal, Protocol, Self, TypedDict, Unpack
 
 from sandbox_sdk import plugins
 from sandbox_sdk.backends.crossing import Crossing
@@ -49,6 +49,10 @@ class LocalSettings(TypedDict, total=False):
     policies: dict[str, str]
     registry: str | Path
     audit_log: str | Path
+    audit_commands: Literal["text", "hash", "off"]
+    audit_full: Literal["refuse", "continue"]
+    audit_size: int | str
+    audit_files: int
     state_dir: str | Path
     destroy_on_exit: bool
     pool_size: int

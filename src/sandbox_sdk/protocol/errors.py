@@ -32,6 +32,7 @@
     │   ├── Capacity              503  capacity
     │   ├── EnvironmentBuilding   503  environment_building
     │   └── RuntimeUnavailable    503  runtime_unavailable
+    │       └── AuditUnavailable  503  audit_unavailable
     └── Internal                  500  internal
 
 Errors travel by code: an unknown code is still a SandboxError on the other side.
@@ -283,6 +284,12 @@ class EnvironmentBuilding(Unavailable):
 
 class RuntimeUnavailable(Unavailable):
     code = "runtime_unavailable"
+
+
+class AuditUnavailable(RuntimeUnavailable):
+    """The server cannot record the call in its audit log, and does not carry it out otherwise."""
+
+    code = "audit_unavailable"
 
 
 class Unreachable(RuntimeUnavailable):

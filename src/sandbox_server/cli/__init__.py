@@ -6,6 +6,7 @@ from __future__ import annotations
 import typer
 
 from sandbox_server.cli import (
+    audit,
     config,
     doctor,
     drain,
@@ -23,6 +24,7 @@ def add_commands(app: typer.Typer) -> None:
     """Entry point: adds these subcommands to `sandbox`."""
     for command in (serve.serve, init.init, drain.drain, doctor.doctor, config.config):
         app.command()(command)
+    app.add_typer(audit.app, name="audit")
     app.add_typer(environments.app, name="environments")
     app.add_typer(image.app, name="image")
     app.add_typer(keys.app, name="keys")

@@ -39,6 +39,7 @@ _ANY = {"host", "port", "processes", "worker_id", "api_keys", "insecure", "drain
         "destroy_on_exit", "log_format", "log_level", "artifact_quota", "artifact_retention",
         "checkpoint_quota", "checkpoint_retention", "undo_quota", "volume_size", "volume_quota",
         "bind_folders", "network_connections", "network_bytes", "network_rate",
+        "audit_commands", "audit_full", "audit_size", "audit_files",
         "previews", "preview_port", "preview_url",
         "history_retention", "history_sessions", "history_commands", *_POOL}  # fmt: skip
 """Settings that do not affect boxes: programs that differ only in these share sandboxes."""

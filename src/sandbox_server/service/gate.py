@@ -15,6 +15,7 @@ import structlog
 
 from sandbox_sdk.protocol.errors import CommandRejected, RuntimeUnavailable
 from sandbox_sdk.protocol.models import ExecuteRequest, RunCodeRequest, SimpleCommand, Verdict
+from sandbox_server.audit import AuditLog
 from sandbox_server.policy.analysis import Analysis, Call
 from sandbox_server.policy.bash.effort import QUICK_WORK
 from sandbox_server.policy.bash.syntax import TooMuch
@@ -22,7 +23,6 @@ from sandbox_server.policy.policy import MAX_SHOWN, Excerpt, Policy, Rejection, 
 from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.policy.rules import Mode
 from sandbox_server.runtime.layers import PROGRAMS
-from sandbox_server.service.audit import AuditLog
 
 log = structlog.get_logger()
 T = TypeVar("T")

@@ -22,6 +22,7 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import Ans, Handlers, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
+from sandbox_server.audit import AuditLog
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.service.access import SessionAccess
@@ -35,6 +36,7 @@ from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
 from sandbox_server.service.history import HistoryHandlers
 from sandbox_server.service.previews import PreviewHandlers
+from sandbox_server.service.recording import Recorded
 from sandbox_server.service.sessions import SessionHandlers
 from sandbox_server.service.stored import StoredHandlers
 from sandbox_server.service.tools import ToolHandlers
@@ -56,6 +58,7 @@ class SandboxService(Tenants):
         *,
         health: Callable[[], Health],
         gate: Gate | None = None,
+        audit: AuditLog | None = None,
         name_of: Callable[[str], str] = str,
         registry: LiveRegistry | None = None,
         kernels_of: KernelsOf = lambda _environment: Kernels(),
@@ -71,6 +74,7 @@ class SandboxService(Tenants):
         self.facts = facts
         self._table = table
         self._health = health
+        self._audit = audit
         self._registry = registry or LiveRegistry()
         self.stored = StoredHandlers(storage)
         self.commands = CommandHandlers(access, facts, gate, self.stored)
@@ -101,7 +105,8 @@ class SandboxService(Tenants):
         return f"<SandboxService {self.facts.worker_id} {self.facts.runtime} {self._table!r}>"
 
     def of(self, tenant: str) -> Sandboxes:
-        return _OfTenant(self, tenant)
+        inner = _OfTenant(self, tenant)
+        return inner if self._audit is None else Recorded(inner, tenant, self._audit)
 
     @property
     def leaves(self) -> bool:
@@ -117,14 +122,21 @@ class SandboxService(Tenants):
         return self._table.previews_of(session_id)
 
     async def health(self) -> Health:
-        """With what is wrong with the registry's files; the last good ones are in use then."""
+        """With what is wrong with the registry's files, of which the last good ones are in use
+        then, and with the audit log."""
         health = self._health()
-        if not (problem := self._registry.problem):
+        checks, status = dict(health.checks), health.status
+        if problem := self._registry.problem:
+            checks["registry files"] = problem
+        if self._audit is not None:
+            checks["audit"] = self._audit.check
+        if checks == health.checks:
             return health
-        told = {"checks": {**health.checks, "registry files": problem}}
-        if health.status == "healthy":
-            told |= {"status": "degraded"}  # type: ignore[dict-item]
-        return health.model_copy(update=told)
+        if status == "healthy" and any(checks[n] != "ok" for n in checks.keys() - health.checks):
+            status = "degraded"
+        if self._audit is not None and self._audit.refuses:
+            status = "unhealthy"
+        return health.model_copy(update={"checks": checks, "status": status})
 
     async def _healthy(self, _tenant: str, _request: EmptyRequest) -> Health:
         return await self.health()

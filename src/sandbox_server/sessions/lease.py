@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.private import private_file, private_folder
+from sandbox_server.private import lock_file, private_folder, unlock_file
 
 
 @dataclass(frozen=True)
@@ -77,10 +75,6 @@ class AlreadyRunning(RuntimeUnavailable):
     """Another process uses this worker id."""
 
 
-_held: set[int] = set()
-"""File descriptors of the locks this process holds."""
-
-
 @contextlib.contextmanager
 def alone(folder: Path, name: str) -> Iterator[None]:
     """Lock a worker id: two servers with one id would take each other's boxes. Raises
@@ -88,32 +82,17 @@ def alone(folder: Path, name: str) -> Iterator[None]:
     path = folder / f"{name}.lock"
     try:
         private_folder(folder)
-        private_file(path)
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = lock_file(path)
+    except BlockingIOError:
+        raise AlreadyRunning(
+            f"another server named {name} uses {folder}; stop it, or set SANDBOX_WORKER_ID"
+        ) from None
     except OSError as exc:
         raise RuntimeUnavailable(
             f"the state folder {folder} cannot be used ({exc.strerror}): set SANDBOX_STATE_DIR to a"
             " folder this user can write to"
         ) from None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        raise AlreadyRunning(
-            f"another server named {name} uses {folder}; stop it, or set SANDBOX_WORKER_ID"
-        ) from None
-    _held.add(fd)
-    try:
         yield
     finally:
-        _held.discard(fd)
-        os.close(fd)
-
-
-def _unlock_after_fork() -> None:
-    """Close the locks in a forked child, which would keep them after the parent ends."""
-    while _held:
-        os.close(_held.pop())
-
-
-os.register_at_fork(after_in_child=_unlock_after_fork)
+        unlock_file(fd)

@@ -214,10 +214,27 @@ class DeclaredSettings(BaseSettings):
     )
     audit_log: Path | None = _session(
         None,
-        "A file for every verdict of the policy with the text of its command.",
+        "A file for what callers do: verdicts of the policy, calls that change something or read"
+        " contents, connections of boxes (docs/audit.md).",
         unit="path",
         otherwise="none is written",
         example="/var/log/sandbox-audit.log",
+    )
+    audit_commands: Literal["text", "hash", "off"] = _session(
+        "text",
+        "What the audit log has of commands and code: text with size and digest, hash for size and"
+        " digest alone, or off.",
+    )
+    audit_full: Literal["refuse", "continue"] = _session(
+        "continue",
+        "What becomes of calls while the audit log cannot be written: refuse (they fail with"
+        " audit_unavailable) or continue (what is not recorded is counted).",
+    )
+    audit_size: Size = _session(
+        100 << 20, "The size of the audit log at which the next file begins.", unit="size"
+    )
+    audit_files: int = _session(
+        20, "Earlier files of the audit log that are kept.", unit="number", ge=1
     )
     state_dir: Path | None = _session(
         None,

@@ -18,6 +18,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 
 from sandbox_sdk.units import size_text
 from sandbox_server import __version__
+from sandbox_server.audit import AuditSettings
 from sandbox_server.checkpoints.opening import StoreSettings
 from sandbox_server.network.metering import EgressLimits
 from sandbox_server.network.modes import ORDER
@@ -233,6 +234,14 @@ class Settings(DeclaredSettings):
             limits=self.limits(),
             network=self.network,
             deadman_s=self.idle_timeout + DEADMAN_MARGIN_S,
+        )
+
+    def audit(self) -> AuditSettings:
+        return AuditSettings(
+            commands=self.audit_commands,
+            full=self.audit_full,
+            size=self.audit_size,
+            count=self.audit_files,
         )
 
     def egress_limits(self) -> EgressLimits:

@@ -10,8 +10,8 @@ import pytest
 
 from sandbox_sdk.protocol.errors import CommandRejected, RuntimeUnavailable
 from sandbox_sdk.protocol.models import ExecuteRequest, RunCodeRequest
+from sandbox_server.audit.log import MAX_TEXT, AuditLog
 from sandbox_server.policy.policy import Policy
-from sandbox_server.service.audit import MAX_TEXT, AuditLog
 from sandbox_server.service.gate import FIXED_PATH, Gate
 
 
@@ -101,16 +101,20 @@ async def test_audit(tmp_path: Path) -> None:
         await admit(gate, 'echo "é"\n{"at": 1}')
         with pytest.raises(CommandRejected):
             await admit(gate, "reboot")
+        audit.flush()
         path.rename(tmp_path / "old.jsonl")
         await gate.check(run("x" * 20_000, dry_run=True), environment="e", tenant="acme")
-    first, second = map(json.loads, (tmp_path / "old.jsonl").read_text().splitlines())
+    _, first, second, third = (
+        json.loads(line)
+        for name in ("old.jsonl", "log/audit.jsonl")
+        for line in (tmp_path / name).read_text().splitlines()
+    )
     assert (first["command"], first["allowed"], first["rule"]) == (
         'echo "é"\n{"at": 1}',
         True,
         None,
     )
     assert (second["rule"], second["tenant"], second["thread_id"]) == ("shutdown", "acme", "t")
-    (third,) = map(json.loads, path.read_text().splitlines())
     assert (len(third["command"]), third["command_bytes"]) == (MAX_TEXT, 20_000)
     assert (third["dry_run"], third["environment"]) == (True, "e")
     assert path.stat().st_mode & 0o077 == 0
@@ -154,6 +158,6 @@ async def test_code_is_judged_as_the_command_that_runs_it(tmp_path: Path) -> Non
             assert caught.value.details["rule"] in ("interpreter", "not-listed")
         long = RunCodeRequest(thread_id="t", code="'" * 500_000)
         await gate.admit_code(long, language="python", environment=None, tenant="acme")
-    first = json.loads(log.read_text().splitlines()[0])
+    first = json.loads(log.read_text().splitlines()[1])
     assert (first["command"], first["language"], first["allowed"]) == (code, "python", True)
     assert (gate.allowed, gate.rejected.total()) == (2, 4)
