@@ -84,7 +84,7 @@ async def server(
 ) -> AsyncIterator[tuple[Server, RemoteBackend]]:
     """A server process, and a client of it."""
     settings = _settings(stage, runtime, pool, capacity)
-    port, name = _free_port(), settings["SANDBOX_WORKER_ID"]
+    port, name = free_port(), settings["SANDBOX_WORKER_ID"]
     lag = stage.state_dir / f"{name}.lag"
     with (stage.state_dir / f"{name}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -140,7 +140,7 @@ async def _end(process: Process) -> None:
                 await process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

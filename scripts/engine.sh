@@ -55,6 +55,36 @@ need() {
     step apt.log "installing ${packages[*]} …" apt install -y --no-install-recommends "${packages[@]}"
 }
 
+# Prometheus and its promtool, unpacked from their package: installed, it would start a service.
+prometheus=$cache/prometheus/usr/bin
+unpack_prometheus() (
+    cd "$1" && apt download prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb
+)
+need_prometheus() {
+    have prometheus && have promtool && return
+    [ -x "$prometheus/promtool" ] && return
+    can_install || return
+    [ "$updated" ] || step apt-update.log "refreshing the package lists …" apt update || true
+    updated=yes
+    local dir
+    dir=$(mktemp -d "$cache/prometheus.XXXXXX")
+    if step prometheus.log "unpacking prometheus …" unpack_prometheus "$dir" &&
+        rm -rf "$cache/prometheus" && mv "$dir" "$cache/prometheus"; then
+        return
+    fi
+    rm -rf "$dir"
+    return 1
+}
+
+# The folder with both programs.
+find_prometheus() {
+    if [ -x "$prometheus/promtool" ]; then
+        echo "$prometheus"
+    elif have prometheus && have promtool; then
+        dirname "$(command -v promtool)"
+    fi
+}
+
 # The old program or the new plugin.
 have_compose() { have docker-compose || docker compose version >/dev/null 2>&1; }
 
@@ -215,6 +245,7 @@ up() {
         need "$pair" || true
     done
     have_compose || need docker-compose=docker-compose || true
+    need_prometheus || true
     if ! host=$(find_engine); then
         need dockerd=docker.io iptables=iptables runsc=runsc || need dockerd=docker.io iptables=iptables || return
         if ! host=$(find_engine); then # installing it may have started a service
@@ -265,6 +296,11 @@ print_env() {
         echo "export SANDBOX_TEST_REDIS=$(printf %q "$(command -v redis-server)")"
     else
         missing+=("redis: no redis-server (apt-get install redis-server)")
+    fi
+    if [ "$(find_prometheus)" ]; then
+        echo "export SANDBOX_TEST_PROMETHEUS=$(printf %q "$(find_prometheus)")"
+    else
+        missing+=("prometheus: no prometheus and promtool (apt-get install prometheus)")
     fi
     have_compose || missing+=("deploy/: no docker-compose (apt-get install docker-compose)")
     have chromium || have chromium-browser ||

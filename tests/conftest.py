@@ -98,5 +98,5 @@ def _lacking(terminalreporter: pytest.TerminalReporter) -> set[str]:
     reports = terminalreporter.stats.get("skipped", [])
     reasons = (report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple))
     told = (reason.removeprefix("Skipped: ") for reason in reasons)
-    lacks = ("GPUs: ", "the console's sources: ", "copies of disks: ")
+    lacks = ("GPUs: ", "prometheus: ", "the console's sources: ", "copies of disks: ")
     return {reason for reason in told if reason.startswith(lacks)}

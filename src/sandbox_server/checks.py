@@ -16,6 +16,7 @@ from sandbox_server.access.tokens import Tokens
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.server import resolved
 from sandbox_server.audit import AuditLog
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.providers import networks_of
 from sandbox_server.registry.live import LiveRegistry
@@ -54,7 +55,7 @@ async def check_settings(settings: Settings) -> None:
 
 @contextlib.asynccontextmanager
 async def open_runtimes(
-    settings: Settings, pool: DiskPool | None = None
+    settings: Settings, pool: DiskPool | None = None, metrics: Metrics = NO_METRICS
 ) -> AsyncIterator[list[ChosenRuntime]]:
     """The runtimes of these settings, the default one first. pool: for the disks of boxes.
 
@@ -63,7 +64,7 @@ async def open_runtimes(
     """
     async with contextlib.AsyncExitStack() as stack:
         opened = []
-        options = settings.runtime_options()
+        options = replace(settings.runtime_options(), metrics=metrics)
         if pool is not None and not pool.no_copies:
             options = replace(options, disk_folder=pool.folder)
         for name in settings.provider_names():
@@ -99,10 +100,12 @@ def api_keys(
         raise InvalidRequest(f"{settings.variable('api_keys')}: {exc}") from None
 
 
-def read_gate(settings: Settings, *, audit: AuditLog | None = None) -> Gate:
+def read_gate(
+    settings: Settings, *, audit: AuditLog | None = None, metrics: Metrics = NO_METRICS
+) -> Gate:
     """Raises InvalidRequest for a rule file that is missing or wrong."""
     try:
-        return Gate.read(settings.policy, settings.policies, audit=audit)
+        return Gate.read(settings.policy, settings.policies, audit=audit, metrics=metrics)
     except PolicyError as exc:
         raise InvalidRequest(str(exc)) from None
 

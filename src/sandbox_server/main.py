@@ -29,6 +29,7 @@ from sandbox_server.access.session_limits import SessionLimits
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.metrics_port import bind_metrics, serving_metrics
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of
@@ -37,6 +38,8 @@ from sandbox_server.checkpoints.opening import open_checkpoints, open_points
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
+from sandbox_server.metrics.opening import UNMEASURED, Measured, measuring
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.previews.opening import PreviewPort, bind_previews, serving_previews
 from sandbox_server.providers import facts_of, networks_of, providers_of, rules_of
 from sandbox_server.registry.live import LiveRegistry
@@ -96,23 +99,33 @@ async def _serve(settings: Settings, on_listening: OnListening, stop: asyncio.Ev
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
         async with contextlib.AsyncExitStack() as stack:
+            measured = await stack.enter_async_context(measuring(settings))
+            metrics_port = stack.enter_context(bind_metrics(settings))
             previews = None
             if settings.role != "worker":  # Their coordinators have them.
                 previews = stack.enter_context(bind_previews(settings, listener.getsockname()[1]))
             site = None if previews is None else previews.site
             limiter = await stack.enter_async_context(open_limiter(settings))
             tenants: RoutedTenants | SandboxService = await (
-                stack.enter_async_context(_open_routing(settings, site))
+                stack.enter_async_context(_open_routing(settings, site, measured.metrics))
                 if settings.role == "coordinator"
                 else stack.enter_async_context(
-                    open_service(settings, url=url, stop=stop, previews_at=site, limiter=limiter)
+                    open_service(
+                        settings,
+                        url=url,
+                        stop=stop,
+                        previews_at=site,
+                        limiter=limiter,
+                        metrics=measured.metrics,
+                    )
                 )
             )
+            await stack.enter_async_context(serving_metrics(measured.told, metrics_port))
             if previews is not None:
                 await stack.enter_async_context(serving_previews(tenants, previews))
             keys = await stack.enter_async_context(open_access(settings))
             await serve_app(
-                make_app(tenants, settings, keys, limiter),
+                make_app(tenants, settings, keys, limiter, measured=measured),
                 listener,
                 limits=limits,
                 on_listening=functools.partial(_listening, url, tenants, previews, on_listening),
@@ -166,6 +179,7 @@ def make_app(
     limiter: Limiter | None = None,
     *,
     elsewhere: ASGIApp | None = None,
+    measured: Measured = UNMEASURED,
 ) -> FastAPI:
     """The HTTP app: the API, the console, and the tools over MCP if that is installed.
 
@@ -175,7 +189,13 @@ def make_app(
     served = Served(tenants, keys or api_keys(settings), _api_limits(settings))
     hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
     make = functools.partial(
-        create_app, tenants, keys=served.keys, limits=served.limits, hosts=hosts
+        create_app,
+        tenants,
+        keys=served.keys,
+        limits=served.limits,
+        hosts=hosts,
+        metrics=measured.metrics,
+        told=measured.told,
     )
     if settings.role == "worker":  # Its coordinators have counted already.
         return make()
@@ -231,6 +251,7 @@ async def open_service(
     occupancy: Occupancy | None = None,
     previews_at: PreviewSite | None = None,
     limiter: Limiter | None = None,
+    metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[SandboxService]:
     """A running service on the configured runtime. The boxes of sessions outlive it.
 
@@ -240,9 +261,9 @@ async def open_service(
     """
     share = share or Share(name=settings.name())
     registry = LiveRegistry(settings.registry)
-    with open_audit(settings) as audit, open_gate(settings, audit) as gate:
+    with open_audit(settings) as audit, open_gate(settings, audit, metrics) as gate:
         service = _open_service(
-            settings, gate, audit, registry, share, occupancy, previews_at, limiter,
+            settings, gate, audit, registry, share, occupancy, previews_at, limiter, metrics,
             url=url, stop=stop,
         )  # fmt: skip
         async with service as opened:
@@ -259,9 +280,11 @@ def open_audit(settings: Settings) -> Iterator[AuditLog | None]:
 
 
 @contextlib.contextmanager
-def open_gate(settings: Settings, audit: AuditLog | None = None) -> Iterator[Gate]:
+def open_gate(
+    settings: Settings, audit: AuditLog | None = None, metrics: Metrics = NO_METRICS
+) -> Iterator[Gate]:
     with contextlib.ExitStack() as stack:
-        gate = read_gate(settings, audit=audit)
+        gate = read_gate(settings, audit=audit, metrics=metrics)
         stack.callback(gate.close)
         yield gate
         log.info("policy.verdicts", allowed=gate.allowed, rejected=dict(gate.rejected))
@@ -277,6 +300,7 @@ async def _open_service(
     occupancy: Occupancy | None,
     previews_at: PreviewSite | None,
     limiter: Limiter | None,
+    metrics: Metrics,
     *,
     url: str,
     stop: asyncio.Event | None,
@@ -284,7 +308,7 @@ async def _open_service(
     state = settings.state_folder()
     async with contextlib.AsyncExitStack() as stack:
         pool = stack.enter_context(open_pool(state, wanted=settings.disk_pool))
-        opened = await stack.enter_async_context(open_runtimes(settings, pool))
+        opened = await stack.enter_async_context(open_runtimes(settings, pool, metrics))
         log.info("disks.chosen", copies=not pool.no_copies, why=pool.no_copies)
         for each in opened:
             log.info("runtime.chosen", runtime=each.name, why=each.why)
@@ -292,7 +316,7 @@ async def _open_service(
                 log.warning("limit.not_enforced", runtime=each.name, limit=limit, why=lack)
         has_images = any(each.runtime.has_images for each in opened)
         environments = LiveEnvironments(declared, settings, has_images=has_images)
-        networks = networks_of(settings, opened, audit)
+        networks = networks_of(settings, opened, audit, metrics)
         stack.callback(networks.close)
         await asyncio.to_thread(networks.warm, list(environments.values()))
         rules = rules_of(settings, opened, environments, networks)
@@ -301,7 +325,7 @@ async def _open_service(
 
             stop = stop or asyncio.Event()
             names = [each.name for each in opened]
-            standing = worker_standing(settings, state, url, names, stop)
+            standing = worker_standing(settings, state, url, names, stop, metrics)
         else:
             standing = _alone(share, state)
         capacity = Occupancy(settings.max_sessions, memory=settings.total_memory)
@@ -370,6 +394,7 @@ async def _open_service(
             volumes=volumes,
             networks=networks,
             quota=quota,
+            metrics=metrics,
         )
         if quota is not None:
             quota.live = worker.table.by_tenant
@@ -416,11 +441,11 @@ def open_registry(share: Share, state: Path) -> SqliteRegistry:
 
 
 def _open_routing(
-    settings: Settings, previews_at: PreviewSite | None
+    settings: Settings, previews_at: PreviewSite | None, metrics: Metrics
 ) -> contextlib.AbstractAsyncContextManager[RoutedTenants]:
     from sandbox_server.fleet.opening import open_routing
 
-    return open_routing(settings, previews_at=previews_at)
+    return open_routing(settings, previews_at=previews_at, metrics=metrics)
 
 
 def _allow_many_files() -> int:

@@ -9,6 +9,7 @@ from sandbox_sdk.protocol import models
 from sandbox_server.audit import AuditLog
 from sandbox_server.environments.builds import Builds
 from sandbox_server.environments.opening import pooled
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.network.egress import Subject, log_note
 from sandbox_server.network.egress import facts_of as facts_of_note
 from sandbox_server.network.modes import NetworkModes
@@ -71,13 +72,17 @@ def rules_of(
 
 
 def networks_of(
-    settings: Settings, opened: Sequence[ChosenRuntime] = (), audit: AuditLog | None = None
+    settings: Settings,
+    opened: Sequence[ChosenRuntime] = (),
+    audit: AuditLog | None = None,
+    metrics: Metrics = NO_METRICS,
 ) -> Networks:
     """Close them. audit: has a line for every connection. Raises InvalidRequest for rules that
     cannot be read."""
 
     def report(subject: Subject, note: Note) -> None:
         log_note(subject, note)
+        metrics.connection(note.verdict.value, bytes_in=note.bytes_in, bytes_out=note.bytes_out)
         if audit is not None:
             audit.write_connection(**facts_of_note(subject, note))
 

@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, Health
 from sandbox_server import __version__
 from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.checkpoints.points import Points
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics, Readings
 from sandbox_server.network.networks import Networks
 from sandbox_server.pool import (
     Environments,
@@ -74,6 +75,7 @@ class Worker:
         volumes: Volumes | None = None,
         networks: Networks | None = None,
         quota: SessionQuota | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         """capacity: an Occupancy where several processes share it. owners: see PooledBoxes.
         name: by which sessions ask for the runtime, unless it is its own. others: further runtimes
@@ -104,6 +106,8 @@ class Worker:
                     room=lambda: self._occupancy.room,
                     notes=registry.ledger,
                     owners=owners,
+                    metrics=metrics,
+                    provider=each.name,
                 )
                 for each in (default, *others)
             }
@@ -114,17 +118,18 @@ class Worker:
             providers=dict.fromkeys(self._boxes.sources, Enforcement()),
             networks=networks,
         )
-        maker = SessionMaker(self._boxes, lease, registry.ledger, rules, volumes)
+        maker = SessionMaker(self._boxes, lease, registry.ledger, rules, volumes, metrics)
         self.table = SessionTable(
             registry,
             lease,
             maker,
             self._occupancy,
-            SessionNotes(journal),
-            Keeper(checkpoints, points),
+            SessionNotes(journal, metrics),
+            Keeper(checkpoints, points, metrics),
             networks,
             quota,
         )
+        metrics.watch(self._readings)
         self._adoption = Adoption(
             self.table,
             maker,
@@ -165,6 +170,15 @@ class Worker:
 
     def load(self) -> Load:
         return Load(sessions=len(self.table), warm=self._boxes.warm)
+
+    def _readings(self) -> Readings:
+        sources = self._boxes.sources
+        return Readings(
+            sessions=len(self.table),
+            capacity=self._occupancy.capacity,
+            warm={name: source.warm for name, source in sources.items()},
+            starting={name: source.starting for name, source in sources.items()},
+        )
 
     def health(self) -> Health:
         left = self._occupancy.memory_left

@@ -12,6 +12,7 @@ from starlette.routing import WebSocketRoute
 
 from sandbox_sdk.cli.app import app
 from sandbox_server.api.app import create_app
+from sandbox_server.api.metrics import PATH as METRICS
 from sandbox_server.settings import Settings
 from tests.api.fake import FakeTenants
 
@@ -46,6 +47,7 @@ def test_routes(page: Path) -> None:
     paths = made.openapi()["paths"]
     known = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
     known |= {f"GET {route.path}" for route in made.routes if isinstance(route, WebSocketRoute)}
+    known.add(f"GET {METRICS}")
     assert {" ".join(route) for route in _ROUTE.findall(page.read_text())} - known == set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -22,7 +23,7 @@ from sandbox_server.api.errors import install_error_handlers
 from sandbox_server.api.execute import execute_route
 from sandbox_server.api.files import UPLOAD, download_route, upload_route
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.middleware import BodyLimit, RequestLog
+from sandbox_server.api.middleware import ROUTE, BodyLimit, RequestLog
 from sandbox_server.api.multiplexed import multiplexed
 from sandbox_server.api.openapi import (
     DESCRIPTION,
@@ -38,6 +39,10 @@ from sandbox_server.api.platform import FILES, platform_routes
 from sandbox_server.api.route import PublicRoute, Served
 from sandbox_server.api.terminal import terminal
 from sandbox_server.api.websockets import no_socket_route, socket_route
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
+
+if TYPE_CHECKING:
+    from sandbox_server.metrics.exposition import Exposition
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -50,9 +55,12 @@ def create_app(
     hosts: AllowedHosts | None = None,
     lifespan: Lifespan | None = None,
     admission: Admission | None = None,
+    metrics: Metrics = NO_METRICS,
+    told: Exposition | None = None,
 ) -> FastAPI:
     """Without keys, all callers are the same tenant, and web pages of other sites are refused;
-    hosts: the Host headers to accept then. admission: of callers that have limits."""
+    hosts: the Host headers to accept then. admission: of callers that have limits. metrics: of its
+    requests. told: what GET /metrics answers; None for no such route."""
     app = App(
         title=TITLE,
         version=app_version(),
@@ -75,9 +83,13 @@ def create_app(
         of_page = hosts or AllowedHosts()
         app.router.routes.append(socket_route(path, handler, served=served, hosts=of_page))
     app.router.routes.append(no_socket_route())
+    if told is not None:
+        from sandbox_server.api.metrics import metrics_route  # Slow to import.
+
+        app.router.routes.append(metrics_route(told, keys))
     install_docs(app)
     install_error_handlers(app)
-    guards = [Middleware(RequestLog)]
+    guards = [Middleware(RequestLog, metrics=metrics)]
     off = functools.partial(_required, keys)
     guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts(), off=off))
     uploads, or_json = frozenset({UPLOAD}), frozenset(FILES)
@@ -97,9 +109,22 @@ class App(DocumentedApp):
 
     direct: Mapping[tuple[str, str], ASGIApp] = {}
 
+    @functools.cached_property
+    def _fixed(self) -> frozenset[str]:
+        """Paths of routes without parameters: FastAPI does not tell which of them was called."""
+        paths = (getattr(route, "path", "{") for route in self.routes)
+        return frozenset(path for path in paths if "{" not in path)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self.direct.get((scope.get("method", ""), scope.get("path", "")))
-        await (route or super().__call__)(scope, receive, send)
+        path = scope.get("path", "")
+        route = self.direct.get((scope.get("method", ""), path))
+        if route is None:
+            if path in self._fixed:
+                scope[ROUTE] = path
+            await super().__call__(scope, receive, send)
+            return
+        scope[ROUTE] = path
+        await route(scope, receive, send)
 
 
 def _direct(

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 
 from sandbox_sdk.protocol.errors import Unauthorized
 from sandbox_sdk.protocol.models import TENANT_HEADER
-from sandbox_sdk.protocol.tenant_signature import tenant_signature
+from sandbox_sdk.protocol.tenant_signature import SIGNATURE_HEADER, tenant_signature
 from sandbox_server.access.caller import ANYONE, SOLE_TENANT, Caller
 from sandbox_server.access.keys import TENANT, Scope
 from sandbox_server.access.known_keys import KnownKeys
@@ -90,7 +90,8 @@ class ApiKeys:
                 "this server needs an API key: pass api_key=, set SANDBOX_API_KEY, or send it as"
                 " `Authorization: Bearer KEY` or `X-API-Key: KEY`"
             )
-        if self._of_worker and self._is_of_fleet(key, headers.get(TENANT_HEADER, "")):
+        if self._of_worker and self._is_of_fleet(key):
+            self._check_signature(headers)
             return _on_behalf_of(headers)
         found = self._find(key)
         if found is None:
@@ -101,13 +102,17 @@ class ApiKeys:
         found.need(scope)
         return found
 
-    def _is_of_fleet(self, key: bytes, tenant: str) -> bool:
-        """Coordinators of the version before this one send the fleet key itself."""
-        if not self._fleet_key:
-            return False
-        signed = tenant_signature(self._fleet_key, tenant) if TENANT.fullmatch(tenant) else ""
-        by_signature = hmac.compare_digest(signed.encode(), key)
-        return hmac.compare_digest(self._fleet_key.encode(), key) or by_signature
+    def _is_of_fleet(self, key: bytes) -> bool:
+        return bool(self._fleet_key) and hmac.compare_digest(self._fleet_key.encode(), key)
+
+    def _check_signature(self, headers: Headers) -> None:
+        """Coordinators of the version before this one do not sign. Raises Unauthorized."""
+        given = headers.get(SIGNATURE_HEADER)
+        if given is None:
+            return
+        right = tenant_signature(self._fleet_key, headers.get(TENANT_HEADER, ""))
+        if not hmac.compare_digest(right.encode(), given.encode("latin-1")):
+            raise Unauthorized("the tenant of this call is not the one that was signed")
 
     def _find(self, key: bytes) -> Caller | None:
         found = None

@@ -23,12 +23,17 @@ from sandbox_server import log_fields
 from sandbox_server.api.errors import error_response, log_failure
 from sandbox_server.api.headers import announced_bytes, header, is_form
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 
 log = structlog.get_logger(__name__)
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 MAX_LOGGED_PATH = 200
 WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+ROUTE = "sandbox.route"
+"""In the scope of a request: the path of its route, where no router has looked for it."""
+NO_ROUTE = "none"
 
 LARGEST_PIECE = 1 << 20
 """More than a server hands over of a body at once."""
@@ -37,8 +42,9 @@ LARGEST_PIECE = 1 << 20
 class RequestLog:
     """Gives each request an id and a log line, and turns exceptions into error responses."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics = NO_METRICS) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,13 +74,21 @@ class RequestLog:
             )
             await answer.fail(broken, scope, receive)
         finally:
+            took_s = time.perf_counter() - started
             log.info(
                 "request",
                 method=scope["method"],
                 path=_loggable(scope["path"][:MAX_LOGGED_PATH]),
                 status=answer.status,
-                duration_ms=round((time.perf_counter() - started) * 1000, 1),
+                duration_ms=round(took_s * 1000, 1),
             )
+            self._metrics.request(scope["method"], _template(scope), answer.status, took_s)
+
+
+def _template(scope: Scope) -> str:
+    """The path of the route as it is declared: those that callers send are without bounds."""
+    known: str | None = scope.get(ROUTE)
+    return known or getattr(scope.get("route"), "path", None) or NO_ROUTE
 
 
 @functools.lru_cache(maxsize=64)

@@ -97,6 +97,14 @@ async def _stop_on(stop: asyncio.Event, server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
+class NestedServer(uvicorn.Server):
+    """One beside another that callers see, and that has the signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
 class _Server(uvicorn.Server):
     """Calls on_listening, and handles signals in the event loop."""
 
@@ -163,9 +171,9 @@ def resolved(host: str, port: int) -> tuple[int, Any]:
     return family, address
 
 
-def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
+def bound(host: str, port: int, *, shared: bool = False, option: str = "--port") -> socket.socket:
     """A bound socket. It refuses connections until the server listens. shared: there may be more of
-    them on the same port. Raises RuntimeUnavailable."""
+    them on the same port. option: by which it can be changed. Raises RuntimeUnavailable."""
     family, address = resolved(host, port)
     try:
         # IPPROTO_TCP explicitly: asyncio sets TCP_NODELAY only on such sockets.
@@ -180,7 +188,7 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
     except OSError as exc:
         listener.close()
         raise RuntimeUnavailable(
-            f"cannot listen on {host}, port {port}: {exc.strerror}; choose another with --port"
+            f"cannot listen on {host}, port {port}: {exc.strerror}; choose another with {option}"
         ) from exc
     return listener
 

@@ -21,6 +21,7 @@ from sandbox_server.fleet.router import Router
 from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import Phase, Worker
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.preview_address import PreviewSite
 from sandbox_server.sessions.registry import Registry
@@ -30,7 +31,12 @@ from sandbox_server.settings import Settings
 
 @contextlib.asynccontextmanager
 async def worker_standing(
-    settings: Settings, state: Path, url: str, providers: Sequence[str], stop: asyncio.Event
+    settings: Settings,
+    state: Path,
+    url: str,
+    providers: Sequence[str],
+    stop: asyncio.Event,
+    metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[tuple[Registry, Lease]]:
     card = Worker(
         id=settings.name(),
@@ -41,7 +47,7 @@ async def worker_standing(
         runtime=providers[0],
         providers=tuple(providers),
     )
-    async with _opened(settings) as store:
+    async with _opened(settings, metrics) as store:
         lease = RedisLease(
             store,
             card,
@@ -65,17 +71,22 @@ async def worker_standing(
 
 @contextlib.asynccontextmanager
 async def open_routing(
-    settings: Settings, *, previews_at: PreviewSite | None = None
+    settings: Settings,
+    *,
+    previews_at: PreviewSite | None = None,
+    metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[RoutedTenants]:
     """The sandboxes of all workers, for a coordinator to serve."""
 
     def connect(url: str) -> RemoteTenants:
         return RemoteTenants(url, fleet_key=settings.fleet_key.get_secret_value() or None)
 
-    async with _opened(settings) as store:
+    async with _opened(settings, metrics) as store:
         index = SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         directory = Directory(index, grace_s=settings.grace, only=settings.workers)
-        async with Router(directory, connect, patience_s=settings.patience) as router:
+        async with Router(
+            directory, connect, patience_s=settings.patience, metrics=metrics
+        ) as router:
             history = RedisHistory(store, settings.stored().history)
             yield RoutedTenants(
                 directory,
@@ -87,8 +98,9 @@ async def open_routing(
 
 
 @contextlib.asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[Store]:
-    store = Store.open(settings.redis(), namespace=settings.redis_namespace)
+async def _opened(settings: Settings, metrics: Metrics) -> AsyncIterator[Store]:
+    namespace = settings.redis_namespace
+    store = Store.open(settings.redis(), namespace=namespace, metrics=metrics)
     try:
         yield store
     finally:

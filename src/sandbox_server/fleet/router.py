@@ -30,6 +30,7 @@ from sandbox_sdk.protocol.providers import no_provider
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.fleet.directory import Directory, Location
 from sandbox_server.fleet.workers import Presence, Worker, place
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.sessions.registry import Record, Status, error_for
 from sandbox_server.tasks import TaskSet
 
@@ -132,8 +133,10 @@ class Router:
         *,
         patience_s: float,
         clock: Callable[[], float] = time.monotonic,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         """`connect` makes the client for a worker's url."""
+        self._metrics = metrics
         self._directory = directory
         self._connect = connect
         self._patience_s = patience_s
@@ -221,6 +224,9 @@ class Router:
     ) -> None:
         """Handle a failed try: return if the call should be retried, else raise the error."""
         self._doubt(attempt)
+        if isinstance(exc, Unreachable | Misdirected | RuntimeUnavailable | Capacity):
+            away = isinstance(exc, Unreachable)
+            self._metrics.worker_failed("unreachable" if away else exc.code)
         if not resendable:
             raise exc
         if isinstance(exc, Unreachable):

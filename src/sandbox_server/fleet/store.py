@@ -17,6 +17,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import NoScriptError, RedisError
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 
 _ANSWER_S = 2.0
 _RETRIES = 3
@@ -43,15 +44,21 @@ class Store:
     """Every method raises RuntimeUnavailable if Redis does not answer."""
 
     def __init__(
-        self, client: Redis, *, sentinels: Sequence[Redis] = (), namespace: str = "sandbox"
+        self,
+        client: Redis,
+        *,
+        sentinels: Sequence[Redis] = (),
+        namespace: str = "sandbox",
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         """`sentinels`: clients of the sentinels, closed together with `client`."""
+        self._metrics = metrics
         self._client = client
         self._sentinels = sentinels
         self._namespace = namespace
 
     @classmethod
-    def open(cls, url: str, *, namespace: str = "sandbox") -> Store:
+    def open(cls, url: str, *, namespace: str = "sandbox", metrics: Metrics = NO_METRICS) -> Store:
         """`redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service/db` and
         `redis+cluster://host:port`. Raises InvalidRequest for anything else."""
         try:
@@ -63,7 +70,7 @@ class Store:
                 " begin with rediss://, unix://, redis+sentinel:// or redis+cluster://; special"
                 " characters of a password are written as %23"
             ) from None
-        return cls(client, sentinels=sentinels, namespace=namespace)
+        return cls(client, sentinels=sentinels, namespace=namespace, metrics=metrics)
 
     async def close(self) -> None:
         for client in (self._client, *self._sentinels):
@@ -271,7 +278,7 @@ class Store:
 
     async def _run(self, script: str, keys: tuple[str, ...], *args: Any) -> Any:
         text = _SCRIPTS[script]
-        with _translated():
+        with _translated(self._metrics):
             try:
                 return await self._execute("EVALSHA", _sha1(text), len(keys), *keys, *args)
             except NoScriptError:
@@ -291,7 +298,7 @@ class Store:
 
     async def put_api_keys(self, records: Mapping[str, str]) -> None:
         """All of them, or none."""
-        with _translated():
+        with _translated(self._metrics):
             pipeline = self._client.pipeline(transaction=True)
             for key_id, record in records.items():
                 pipeline.hset(self.keys_key, key_id, record)
@@ -300,14 +307,14 @@ class Store:
 
     async def _ask_all(self, *commands: tuple[Any, ...]) -> list[Any]:
         """Send several commands in one pipeline; it is not a transaction."""
-        with _translated():
+        with _translated(self._metrics):
             pipeline = self._client.pipeline(transaction=False)
             for command in commands:
                 pipeline.execute_command(*command)
             return list(await pipeline.execute())
 
     async def _ask(self, *command: Any) -> Any:
-        with _translated():
+        with _translated(self._metrics):
             return await self._execute(*command)
 
     async def _execute(self, *command: Any) -> Any:
@@ -315,7 +322,7 @@ class Store:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translated(metrics: Metrics) -> Iterator[None]:
     """Translate errors of Redis. Raise a cancellation that redis-py lost: up to Python 3.11,
     asyncio.wait_for can swallow one."""
     task = asyncio.current_task()
@@ -326,6 +333,7 @@ def _translated() -> Iterator[None]:
     except (RedisError, OSError) as exc:
         if task.cancelling() > before:
             raise asyncio.CancelledError from exc
+        metrics.redis_failed()
         raise RuntimeUnavailable(
             f"the registry does not answer ({type(exc).__name__}); retry in 1 s", retry_after_s=1
         ) from exc

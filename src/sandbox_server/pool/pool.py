@@ -21,6 +21,7 @@ from typing import Any, Protocol, Self
 import structlog
 
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError
+from sandbox_server.metrics.recorder import NO_METRICS, Claim, Metrics
 from sandbox_server.pool.backoff import Health
 from sandbox_server.pool.plan import PoolSettings, plan
 from sandbox_server.pool.warm import Ready, WarmBox, let_go, make
@@ -67,7 +68,12 @@ class Pool:
         slots: asyncio.Semaphore | None = None,
         ready: Ready | None = None,
         clock: Callable[[], float] = time.monotonic,
+        metrics: Metrics = NO_METRICS,
+        provider: str = "",
     ) -> None:
+        """provider: under which metrics tell of it, unless that is the runtime's name."""
+        self._metrics = metrics
+        self._provider = provider or runtime.name
         self._runtime = runtime
         self._spec = spec
         self._settings = settings
@@ -172,14 +178,12 @@ class Pool:
                 disk=disk,
                 volumes=tuple(volumes),
             )
-            if special != self._spec:
-                warm = await self._claim_special(special, state)
-            else:
-                warm = await self._claim_warm(state) or await self._claim_cold(state)
+            warm, result = await self._claim(special, state)
         finally:
             self._claiming -= 1
             self._wake.set()
         self.claimed += 1
+        self._metrics.claim(self._provider, result)
         return warm
 
     async def close(self, *, destroy: bool) -> None:
@@ -206,6 +210,13 @@ class Pool:
             raise _stopping()
 
     # Claims
+
+    async def _claim(self, wanted: BoxSpec, state: Mapping[str, Any]) -> tuple[WarmBox, Claim]:
+        if wanted != self._spec:
+            return await self._claim_special(wanted, state), "special"
+        if warm := await self._claim_warm(state):
+            return warm, "warm"
+        return await self._claim_cold(state), "miss"
 
     async def _claim_warm(self, state: Mapping[str, Any]) -> WarmBox | None:
         while self._warm:
@@ -322,15 +333,22 @@ class Pool:
         self._starts.start(partial(self._make, self._spec), then=self._started)
 
     async def _make(self, spec: BoxSpec) -> WarmBox:
-        return await make(
-            self._runtime,
-            spec,
-            slots=self._slots,
-            connect=self._connect,
-            discard=partial(self._discard, reason="start failed"),
-            within_s=self._settings.start_timeout_s,
-            ready=self._ready,
-        )
+        began = time.perf_counter()
+        try:
+            made = await make(
+                self._runtime,
+                spec,
+                slots=self._slots,
+                connect=self._connect,
+                discard=partial(self._discard, reason="start failed"),
+                within_s=self._settings.start_timeout_s,
+                ready=self._ready,
+            )
+        except Exception:
+            self._metrics.box_failed(self._provider)
+            raise
+        self._metrics.box_started(self._provider, time.perf_counter() - began)
+        return made
 
     def _started(self, task: asyncio.Task[WarmBox]) -> None:
         self._wake.set()

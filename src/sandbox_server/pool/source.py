@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import LimitValues
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import BoxNotes, Pool
 from sandbox_server.pool.warm import Ready
@@ -56,8 +57,13 @@ class PooledBoxes:
         room: Callable[[], int],
         notes: BoxNotes,
         owners: Sequence[str] = (),
+        metrics: Metrics = NO_METRICS,
+        provider: str = "",
     ) -> None:
-        """owners: all labels that boxes of earlier processes may have, instead of the spec's."""
+        """owners: all labels that boxes of earlier processes may have, instead of the spec's.
+        provider: see Pool."""
+        self._metrics = metrics
+        self._provider = provider
         self._runtime = runtime
         self._spec = spec
         self._owners = owners or (spec.owner,)
@@ -83,6 +89,8 @@ class PooledBoxes:
             notes=self._notes,
             slots=self._starts,
             ready=ready,
+            metrics=self._metrics,
+            provider=self._provider,
         )
 
     def _pool_for(self, given: PooledEnvironment) -> Pool:
@@ -133,6 +141,10 @@ class PooledBoxes:
     @property
     def warm(self) -> int:
         return self._pool.warm + sum(pool.warm for _, pool in self._pools.values())
+
+    @property
+    def starting(self) -> int:
+        return self._pool.starting + sum(pool.starting for _, pool in self._pools.values())
 
     def failures(self) -> dict[str, str]:
         """Why boxes cannot be started now, by environment; "" is the default one."""

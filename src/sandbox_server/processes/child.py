@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from sandbox_sdk.backends.remote import RemoteTenants
@@ -24,8 +23,15 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.handover import Handover
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.metrics_port import serving_metrics
 from sandbox_server.api.origin import ANY, AllowedHosts
-from sandbox_server.api.server import serve_app, server_config, serving_privately, url_of
+from sandbox_server.api.server import (
+    NestedServer,
+    serve_app,
+    server_config,
+    serving_privately,
+    url_of,
+)
 from sandbox_server.fleet.router import WorkerClient
 from sandbox_server.main import (
     Left,
@@ -37,8 +43,10 @@ from sandbox_server.main import (
     server_limits,
     sessions_left,
 )
+from sandbox_server.metrics.opening import Measured, measuring
 from sandbox_server.previews.opening import PreviewPort, serving_previews
 from sandbox_server.private import short_path
+from sandbox_server.processes.metrics import of_all
 from sandbox_server.processes.routing import Processes, ProcessRouter, ProcessTenants
 from sandbox_server.processes.supervisor import Report
 from sandbox_server.processes.where import MCP_PROCESS, WhereTo
@@ -72,6 +80,8 @@ class Shared:
     up: memoryview[int]
     previews: PreviewPort
     """Served by one of them."""
+    metrics: socket.socket | None
+    """For the port of their own that metrics may have; served by the same process."""
     limiter: MemoryLimiter | None = None
     """Where callers have limits."""
 
@@ -85,6 +95,8 @@ class Shared:
                 arriving.close()
         if index != PREVIEW_PROCESS:
             self.previews.close()
+            if self.metrics is not None:
+                self.metrics.close()
 
 
 def part_of(settings: Settings, count: int) -> Settings:
@@ -115,6 +127,7 @@ async def _serve_share(
         settings.max_sessions, shared.counts, index=share.index, memory=settings.total_memory
     )
     async with contextlib.AsyncExitStack() as stack:
+        own = await stack.enter_async_context(measuring(settings, process=share.index))
         service = await stack.enter_async_context(
             open_service(
                 part_of(settings, share.count),
@@ -123,16 +136,22 @@ async def _serve_share(
                 occupancy=occupancy,
                 previews_at=shared.previews.site,
                 limiter=limiter,
+                metrics=own.metrics,
             )
         )
         path, drain_s = _socket(state, share), settings.drain_timeout
-        await stack.enter_async_context(_reachable(service, path, limits, drain_timeout_s=drain_s))
+        await stack.enter_async_context(
+            _reachable(service, path, limits, own, drain_timeout_s=drain_s)
+        )
+        sockets = [_socket(state, share.of(index)) for index in range(share.count)]
+        measured = Measured(own.metrics, own.told and of_all(own.told, sockets, share.index))
         processes, router = await stack.enter_async_context(
             _routing(settings, share, state, service)
         )
         tenants = ProcessTenants(processes, router, service, capacity=settings.max_sessions)
         if share.index == PREVIEW_PROCESS:
             await stack.enter_async_context(serving_previews(tenants, shared.previews))
+            await stack.enter_async_context(serving_metrics(measured.told, shared.metrics))
         keys = await stack.enter_async_context(open_access(settings))
         handover = Handover(
             share.index,
@@ -153,6 +172,7 @@ async def _serve_share(
                 keys,
                 limiter,
                 elsewhere=None if share.index == MCP_PROCESS else _mcp_elsewhere,
+                measured=measured,
             ),
             listener,
             limits=limits,
@@ -232,21 +252,21 @@ class _Here:
 
 @contextlib.asynccontextmanager
 async def _reachable(
-    service: SandboxService, path: Path, limits: ApiLimits, *, drain_timeout_s: float
+    service: SandboxService,
+    path: Path,
+    limits: ApiLimits,
+    own: Measured,
+    *,
+    drain_timeout_s: float,
 ) -> AsyncIterator[None]:
     """Serve the other processes, which say for which tenant a call is."""
     keys = ApiKeys([], of_worker=True)
-    # Any Host header: web pages cannot connect to a unix socket.
-    app = create_app(service, keys=keys, limits=limits, hosts=AllowedHosts(more=[ANY]))
-    server = _Server(server_config(app, limits, drain_timeout_s=drain_timeout_s))
+    # Any Host header: web pages cannot connect to a unix socket. Its requests are not measured:
+    # the process that passes them on does so.
+    hosts = AllowedHosts(more=[ANY])
+    app = create_app(service, keys=keys, limits=limits, hosts=hosts, told=own.told)
+    server = NestedServer(server_config(app, limits, drain_timeout_s=drain_timeout_s))
     async with serving_privately(server, path, backlog=2048):
-        yield
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are for the server that callers see."""
         yield
 
 

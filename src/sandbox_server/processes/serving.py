@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import logs
 from sandbox_server.access.limiter import MemoryLimiter
 from sandbox_server.access.opening import limit_rules
+from sandbox_server.api.metrics_port import bind_metrics
 from sandbox_server.api.server import bound, url_of
 from sandbox_server.checks import check_settings
 from sandbox_server.event_loop import run_server
@@ -65,6 +66,8 @@ def _supervise(settings: Settings, on_listening: OnListening) -> Left:
             for sock in (*shared.listeners, *shared.arriving):
                 sock.close()
             shared.previews.close()
+            if shared.metrics is not None:
+                shared.metrics.close()
 
         def died(index: int) -> None:
             shared.up[index] = 0
@@ -95,6 +98,7 @@ def _make_shared(settings: Settings, stack: contextlib.ExitStack) -> Shared:
         up=memoryview(mmap.mmap(-1, count)).cast("b"),
         previews=stack.enter_context(bind_previews(settings, port)),
         limiter=MemoryLimiter(count) if limit_rules(settings) else None,
+        metrics=stack.enter_context(bind_metrics(settings)),
     )
 
 
@@ -129,6 +133,7 @@ def worker_settings(settings: Settings, index: int) -> Settings:
             "total_memory": settings.total_memory
             and max(settings.total_memory // count, settings.memory_limit),
             "port": port + index if port else 0,
+            "metrics_port": settings.metrics_port and settings.metrics_port + index,
             "advertise": _advertised(settings.advertise, index),
         }
     )

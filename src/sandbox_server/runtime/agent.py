@@ -440,8 +440,8 @@ class BoxAgent(ABC):
         """A command's status and the output retained so far. output_limit: as given to run()."""
 
     @abstractmethod
-    async def ended(self, command_id: str) -> None:
-        """Wait until a command has ended."""
+    async def ended(self, command_id: str) -> CommandResult | None:
+        """Wait until a command has ended; how, where the box tells."""
 
     @abstractmethod
     async def signal(self, command_id: str, number: int) -> CommandSummary:

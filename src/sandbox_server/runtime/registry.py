@@ -12,6 +12,7 @@ from sandbox_sdk import plugins
 from sandbox_sdk.nearest import did_you_mean
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.providers import SETUP
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.runtime.base import Enforcement, Runtime
 
 AUTO = "auto"
@@ -29,6 +30,7 @@ class RuntimeOptions:
     engine_runtime: str | None = None
     """OCI runtime of the Docker engine: runsc, kata, …"""
     disk_folder: Path | None = None
+    metrics: Metrics = NO_METRICS
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,9 @@ class CodeHandlers:
         *,
         for_s: float = 0.0,
     ) -> AsyncGenerator[CodeEvent]:
+        notes = self._access.table.notes
         async with (
+            notes.running(begun=request is not None) as running,
             self._access.using(session, for_s=for_s),
             Before(
                 self._access.table.keeper,
@@ -181,10 +183,9 @@ class CodeHandlers:
                 if isinstance(event, CommandResult):
                     before.ended(event)
                     about.kept = await self._commands.kept(session, event, request)
+                    running.over = True
                     if request is not None and not about.replayed:
-                        self._access.table.notes.ran(
-                            session, request.code, event, output=about.tail
-                        )
+                        notes.ran(session, request.code, event, output=about.tail)
                 for answer in about.code_events(event):
                     yield answer
 

@@ -71,6 +71,12 @@ class CommandHandlers:
 
     async def execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
         session, state, request = await self._admitted(tenant, request)
+        async with self._access.table.notes.running():
+            return await self._executed(session, state, request)
+
+    async def _executed(
+        self, session: LiveSession, state: SessionState, request: ExecuteRequest
+    ) -> ExecuteResult:
         async with self._access.using(
             session, for_s=self._timeout_s(session, request) or MAX_TIMEOUT_S
         ):
@@ -114,7 +120,11 @@ class CommandHandlers:
             command_id = await session.agent.start(request.command, **options)
             before.began(command_id)
         if request.pty is None:  # Somebody may leave a terminal; who looks at one uses it.
-            session.watch(command_id, for_s=self._timeout_s(session, request))
+            session.watch(
+                command_id,
+                for_s=self._timeout_s(session, request),
+                then=self._access.table.notes.ran_unwatched,
+            )
         self._access.table.notes.started(session, request.command, command_id)
         about = session.agent.about
         return ExecuteResult(
@@ -175,7 +185,9 @@ class CommandHandlers:
         request: ExecuteRequest | None = None,
     ) -> AsyncGenerator[CommandEvent]:
         """request: of the call that started the command; None where it is only followed."""
+        notes = self._access.table.notes
         async with (
+            notes.running(begun=request is not None) as running,
             self._access.using(session, for_s=for_s),
             self._before(session, request, options) as before,
             contextlib.aclosing(events),
@@ -189,10 +201,9 @@ class CommandHandlers:
                     before.ended(event)
                     if event.exit_code is not None:
                         answers_for.kept = await self.kept(session, event, request)
+                    running.over = True
                     if request is not None and not answers_for.replayed:
-                        self._access.table.notes.ran(
-                            session, request.command, event, output=answers_for.tail
-                        )
+                        notes.ran(session, request.command, event, output=answers_for.tail)
                 for answer in answers_for.of(event):
                     yield answer
 

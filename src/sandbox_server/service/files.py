@@ -21,11 +21,18 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Download
+from sandbox_server.metrics.recorder import Metrics
 from sandbox_server.runtime.agent import ListEnd
 from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import ServiceFacts, download_info, file_entry
 from sandbox_server.service.points import Before
 from sandbox_server.sessions.live import LiveSession
+
+
+async def counting(data: AsyncIterator[bytes], metrics: Metrics) -> AsyncIterator[bytes]:
+    async for piece in data:
+        metrics.downloaded(len(piece))
+        yield piece
 
 
 class FileHandlers:
@@ -61,6 +68,8 @@ class FileHandlers:
                 stored = await session.agent.put(request.path, hashed(), limit=limit)
             except DiskFull as exc:
                 raise self._with_setting(exc, session) from None
+            finally:
+                self._access.table.notes.metrics.uploaded(size)
         return UploadResult(
             filename=PurePosixPath(stored.path).name,
             path=stored.path,
@@ -75,7 +84,8 @@ class FileHandlers:
             self._access.using(session),
             session.agent.get(request.path, digest=True) as file,
         ):
-            yield Download(download_info(file.about), aiter(file))
+            counted = counting(aiter(file), self._access.table.notes.metrics)
+            yield Download(download_info(file.about), counted)
 
     async def _list_files(self, tenant: str, request: ListRequest) -> ListResult:
         session, _ = await self._access.open(tenant, request)

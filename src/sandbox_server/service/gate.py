@@ -16,6 +16,7 @@ import structlog
 from sandbox_sdk.protocol.errors import CommandRejected, RuntimeUnavailable
 from sandbox_sdk.protocol.models import ExecuteRequest, RunCodeRequest, SimpleCommand, Verdict
 from sandbox_server.audit import AuditLog
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.policy.analysis import Analysis, Call
 from sandbox_server.policy.bash.effort import QUICK_WORK
 from sandbox_server.policy.bash.syntax import TooMuch
@@ -48,7 +49,9 @@ class Gate:
         *,
         by_environment: Mapping[str, Policy] | None = None,
         audit: AuditLog | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
+        self._metrics = metrics
         self._policy = policy
         self._by_environment = dict(by_environment or {})
         self._named: dict[str, Policy] = {}
@@ -68,11 +71,17 @@ class Gate:
 
     @classmethod
     def read(
-        cls, policy: str, by_environment: Mapping[str, str], *, audit: AuditLog | None = None
+        cls,
+        policy: str,
+        by_environment: Mapping[str, str],
+        *,
+        audit: AuditLog | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> Self:
         """From names of built-in sets or paths of rule files. Raises PolicyError."""
         others = {name: Policy.read(given) for name, given in by_environment.items()}
-        return cls(Policy.read(policy), by_environment=others, audit=audit)
+        policy_of_all = Policy.read(policy)
+        return cls(policy_of_all, by_environment=others, audit=audit, metrics=metrics)
 
     def close(self) -> None:
         """Stop the thread after its current and queued commands."""
@@ -94,12 +103,12 @@ class Gate:
         rejection = ruling.rejection
         self._record(request, ruling, environment=environment, tenant=tenant)
         if rejection is not None:
-            self.rejected[rejection.rule] += 1
+            self._count_rejected(rejection)
             log.info("command.rejected", rule=rejection.rule, policy=ruling.policy, tenant=tenant,
                      thread=request.thread_id, session=request.session_id)  # fmt: skip
             log.debug("command.rejected_text", command=request.command[:MAX_SHOWN])
             raise _rejected(ruling.policy, rejection)
-        self.allowed += 1
+        self._count_allowed()
         if ruling.mode is Mode.WHITELIST:
             return request.model_copy(update={"env": {**request.env, "PATH": FIXED_PATH}})
         return request
@@ -127,11 +136,20 @@ class Gate:
             language=language, context_id=request.context_id,
         )  # fmt: skip
         if ruling.rejection is not None:
-            self.rejected[ruling.rejection.rule] += 1
+            self._count_rejected(ruling.rejection)
             log.info("code.rejected", rule=ruling.rejection.rule, policy=ruling.policy,
                      tenant=tenant, thread=request.thread_id)  # fmt: skip
             raise _rejected(ruling.policy, ruling.rejection)
+        self._count_allowed()
+
+    def _count_allowed(self) -> None:
         self.allowed += 1
+        self._metrics.verdict(allowed=True)
+
+    def _count_rejected(self, rejection: Rejection) -> None:
+        self.rejected[rejection.rule] += 1
+        self._metrics.verdict(allowed=False)
+        self._metrics.command("rejected")
 
     async def check(
         self,

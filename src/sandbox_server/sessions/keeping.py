@@ -14,6 +14,7 @@ from sandbox_sdk.protocol.models import Resumed, SessionState, every_of
 from sandbox_server.checkpoints.checkpoints import Checkpoints, Source, Subject
 from sandbox_server.checkpoints.manifest import DiskCopy, Manifest
 from sandbox_server.checkpoints.points import Point, Points, ThreadPoints
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.runtime.base import DiskImage
 from sandbox_server.sessions.live import KeepRules, LiveSession
 from sandbox_server.sessions.registry import Record, Status
@@ -58,7 +59,13 @@ def rules_from(asked: Mapping[str, Any]) -> KeepRules:
 class Keeper:
     """Without checkpoints, nothing can be kept."""
 
-    def __init__(self, checkpoints: Checkpoints | None, points: Points | None = None) -> None:
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None,
+        points: Points | None = None,
+        metrics: Metrics = NO_METRICS,
+    ) -> None:
+        self._metrics = metrics
         self._checkpoints = checkpoints
         self.points = points or Points()
 
@@ -75,6 +82,7 @@ class Keeper:
         """A checkpoint of a session; options as of Checkpoints.take. Raises SessionLost."""
         of = session.record
         changed, commands = session.changed, session.commands
+        began = time.perf_counter()
         if automatic:
             session.changed, session.commands = False, 0
         try:
@@ -94,10 +102,12 @@ class Keeper:
                 **options,
             )
         except BaseException:
+            self._metrics.checkpoint("take", time.perf_counter() - began, ok=False)
             if automatic:
                 session.changed = session.changed or changed
                 session.commands += commands
             raise
+        self._metrics.checkpoint("take", time.perf_counter() - began, ok=True)
         if manifest.running:
             session.changed = True  # It goes on changing.
         session.checkpoint_id = manifest.checkpoint_id

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from sandbox_server.checkpoints.points import ThreadPoints
 from sandbox_server.network.egress import Egress
 from sandbox_server.network.modes import NetworkTerms
 from sandbox_server.registry.agents import SessionAgent
-from sandbox_server.runtime.agent import BoxAgent, BoxState
+from sandbox_server.runtime.agent import BoxAgent, BoxState, CommandResult
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.box_network import Network
 from sandbox_server.sessions.registry import Record, Status
@@ -163,17 +163,24 @@ class LiveSession:
         for command_id in running[-WATCHED:]:
             self.watch(command_id, for_s=None)
 
-    def watch(self, command_id: str, *, for_s: float | None) -> None:
+    def watch(
+        self,
+        command_id: str,
+        *,
+        for_s: float | None,
+        then: Callable[[CommandResult | None], None] = lambda _: None,
+    ) -> None:
         """Count a background command as use until it ends.
 
-        for_s: its time limit, if it has one; a box that lies cannot extend it.
+        for_s: its time limit, if it has one; a box that lies cannot extend it. then: called with
+        how it ended, if the box tells.
         """
 
         async def until_it_ends() -> None:
             try:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None if for_s is None else for_s + SETTLE_S):
-                        await self.agent.ended(command_id)
+                        then(await self.agent.ended(command_id))
             except SandboxError:
                 # It may still run: the box is asked before the session is ended.
                 self.may_run_until = max(self.may_run_until, time.monotonic() + MAX_TIMEOUT_S)

@@ -7,7 +7,7 @@ import contextlib
 import shlex
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
@@ -15,6 +15,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, Sand
 from sandbox_sdk.protocol.models import WORKSPACE, LimitValues, VolumeMount
 from sandbox_server.checkpoints.checkpoints import PAUSE_S
 from sandbox_server.checkpoints.manifest import DiskCopy
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, put_files
 from sandbox_server.runtime.base import Box, BoxVolume, DiskImage
@@ -108,8 +109,10 @@ class SessionMaker:
         ledger: Ledger,
         rules: SessionRules,
         volumes: Volumes | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
         """volumes: without, no session has any."""
+        self._metrics = metrics
         self._volumes = volumes
         self._source = source
         self._lease = lease
@@ -164,11 +167,9 @@ class SessionMaker:
             if kept := kept_of(options.made_for, options.policy, checkpoint_id):
                 self._ledger.keep(box.id, kept)
             if origin is not None:
-                agent.require("tree", "a session from a checkpoint")
-                if image is None and origin.disk is not None:
-                    await self._copy_workspace(origin, origin.disk, terms, agent)
-                await agent.unpack(origin.segments())
-                await put_files(agent, network.files)  # Its tree may be of another network.
+                with self._restoring():
+                    await self._restore(origin, agent, terms, copy=image is None)
+                    await put_files(agent, network.files)  # Its tree may be of another network.
             if options.env:
                 exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
                 await agent.run(exports)
@@ -196,6 +197,24 @@ class SessionMaker:
             changed=origin is None or origin.resumed is None,
             resumed=None if origin is None else origin.resumed,
         )
+
+    @contextlib.contextmanager
+    def _restoring(self) -> Iterator[None]:
+        began, ok = time.perf_counter(), False
+        try:
+            yield
+            ok = True
+        finally:
+            self._metrics.checkpoint("restore", time.perf_counter() - began, ok=ok)
+
+    async def _restore(
+        self, origin: Origin, agent: BoxAgent, terms: SessionTerms, *, copy: bool
+    ) -> None:
+        """copy: the box did not begin with the disk of the origin."""
+        agent.require("tree", "a session from a checkpoint")
+        if copy and origin.disk is not None:
+            await self._copy_workspace(origin, origin.disk, terms, agent)
+        await agent.unpack(origin.segments())
 
     @contextlib.asynccontextmanager
     async def _attached(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+from sandbox_sdk.protocol.errors import SessionLost
 from sandbox_sdk.protocol.models import StoredState
+from sandbox_server.metrics.recorder import NO_METRICS, CommandOutcome, Metrics
 from sandbox_server.runtime.agent import CommandResult
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Record, Status
@@ -22,8 +24,9 @@ _STATES: dict[Status, StoredState] = {
 class SessionNotes:
     """Without a journal nothing is noted."""
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(self, journal: Journal | None = None, metrics: Metrics = NO_METRICS) -> None:
         self._journal = journal or Journal()
+        self.metrics = metrics
         self.due = asyncio.Event()
         """Set when a command has ended after which a checkpoint is to be taken."""
 
@@ -58,6 +61,7 @@ class SessionNotes:
         self, session: LiveSession, command: str, result: CommandResult, *, output: str | None
     ) -> None:
         """output: the end of it, where the result does not have it."""
+        self.metrics.command(outcome_of(result), result.duration_ms / 1000)
         session.commands += 1
         if session.is_due(time.monotonic()):
             self.due.set()
@@ -65,6 +69,17 @@ class SessionNotes:
             tail = result.tail(TEXT) if output is None else output
             self._note_run(session, command, result.command_id, result.exit_code,
                            result.duration_ms, tail)  # fmt: skip
+
+    def running(self, *, begun: bool = True) -> Running:
+        """Around a command. begun: whether this call begins it, else it is not counted here."""
+        return Running(self.metrics, over=not begun)
+
+    def ran_unwatched(self, result: CommandResult | None) -> None:
+        """A command in the background has ended; None if its box did not tell how."""
+        if result is None:
+            self.metrics.command("error")
+        else:
+            self.metrics.command(outcome_of(result), result.duration_ms / 1000)
 
     def started(self, session: LiveSession, command: str, command_id: str) -> None:
         """A command in the background, whose end is not awaited."""
@@ -92,3 +107,32 @@ class SessionNotes:
                 output=output,
             )
         )
+
+
+class Running:
+    """A command whose end is counted even if there is no result of it. `over`: it is counted."""
+
+    def __init__(self, metrics: Metrics, *, over: bool) -> None:
+        self._metrics = metrics
+        self.over = over
+
+    async def __aenter__(self) -> Running:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: object
+    ) -> None:
+        if kind is None or self.over:
+            return
+        if isinstance(exc, SessionLost):
+            self._metrics.command("lost")
+        else:  # A cancelled call or a closed stream is no Exception.
+            self._metrics.command("error" if isinstance(exc, Exception) else "left")
+
+
+def outcome_of(result: CommandResult) -> CommandOutcome:
+    if result.timed_out:
+        return "timeout"
+    if result.signal is not None or result.reason in ("killed", "oom"):
+        return "killed"
+    return "failed" if result.exit_code else "ok"

@@ -219,12 +219,14 @@ class SessionTable:
         elsewhere meanwhile. If the registry is unavailable, that is checked before first use."""
         self._enter(session)
         self.notes.began(session)
+        self.notes.metrics.session_began("adopted")
         with contextlib.suppress(RuntimeUnavailable):
             await self._is_ours(session)
 
     async def abandon(self, record: Record) -> None:
         """Record as lost a session of an earlier process that has no box any more."""
         self.notes.ended(replace(record, status=Status.LOST))
+        self.notes.metrics.session_ended(Status.LOST.value)
         await self._reporter.end(replace(record, status=Status.LOST))
 
     async def vouch(self) -> None:
@@ -264,7 +266,7 @@ class SessionTable:
             async with slots:
                 record = session.record
                 log.warning("session.superseded", thread=record.thread_id, box=session.box.id)
-                await self._end(session, Status.LOST)
+                await self._end(session, Status.LOST, told_as="superseded")
 
         await asyncio.gather(*map(end, sessions))
 
@@ -323,9 +325,11 @@ class SessionTable:
             await session.egress.listening()
         again = before is not None and before.status != Status.CLEANED
         state: SessionState = "recreated" if again else "created"
+        state = state if options.origin is None else options.origin.state
+        self.notes.metrics.session_began(state)
         log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
                  generation=session.record.generation)  # fmt: skip
-        return session, state if options.origin is None else options.origin.state
+        return session, state
 
     async def _made(
         self, key: Key, options: SessionOptions, terms: SessionTerms, before: Record | None
@@ -342,9 +346,11 @@ class SessionTable:
         self.notes.began(session)
         return session
 
-    async def _end(self, session: LiveSession, status: Status) -> None:
+    async def _end(self, session: LiveSession, status: Status, *, told_as: str = "") -> None:
+        """told_as: the reason for metrics, unless it is the status."""
         if session.ended is None:
             session.ended = status
+            self.notes.metrics.session_ended(told_as or status.value)
             idle_s = round(session.idle_s(time.monotonic()))
             log.info("session.ended", thread=session.record.thread_id, reason=status.value,
                      box=session.box.id, idle_s=idle_s)  # fmt: skip

@@ -416,6 +416,18 @@ class DeclaredSettings(BaseSettings):
         otherwise="http://localhost with the port",
         example="https://previews.example.com",
     )
+    metrics: bool = _server(
+        True, "Measure what the server does, and serve it to Prometheus at /metrics."
+    )
+    metrics_port: int | None = _server(
+        None,
+        "A further port for /metrics, which needs no key: for a network in which only Prometheus"
+        " reaches it. Of a worker with several processes, the first of as many.",
+        otherwise="at the server's own port alone, with a key",
+        example="9464",
+        ge=0,
+        le=65535,
+    )
     insecure: bool = _server(False, "Listen on other addresses than loopback without keys.")
     drain_timeout: Seconds = _server(
         20.0, "How long open calls may take to end when the server stops.", unit="duration"

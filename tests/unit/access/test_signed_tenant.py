@@ -7,35 +7,38 @@ from sandbox_sdk.protocol.errors import Unauthorized
 from sandbox_sdk.protocol.tenant_signature import tenant_signature
 from sandbox_server.api.auth import ApiKeys
 
-WORKER = ApiKeys([], fleet_key="of the fleet", of_worker=True)
+FLEET = "of the fleet"
+WORKER = ApiKeys([], fleet_key=FLEET, of_worker=True)
 
 
-def sent(tenant: str, key: str) -> Headers:
-    return Headers({"x-sandbox-tenant": tenant, "authorization": f"Bearer {key}"})
+def sent(tenant: str, signature: str | None, key: str = FLEET) -> Headers:
+    signed = {} if signature is None else {"x-sandbox-tenant-signature": signature}
+    return Headers({"x-sandbox-tenant": tenant, "authorization": f"Bearer {key}", **signed})
 
 
 def test_a_signed_tenant() -> None:
-    signed = tenant_signature("of the fleet", "acme")
+    signed = tenant_signature(FLEET, "acme")
     assert WORKER.tenant(sent("acme", signed)) == "acme"
-    assert "of the fleet" not in signed
-    for tenant, key in (
+    assert FLEET not in signed
+    for tenant, signature in (
         ("globex", signed),
         ("acme", tenant_signature("another", "acme")),
         ("acme", signed[:-1]),
         ("acme", ""),
+        ("acme", "é"),
         ("", signed),
     ):
         with pytest.raises(Unauthorized):
-            WORKER.tenant(sent(tenant, key))
+            WORKER.tenant(sent(tenant, signature))
     with pytest.raises(Unauthorized):
-        WORKER.tenant(Headers({"authorization": f"Bearer {signed}"}))
+        WORKER.tenant(sent("acme", signed, key="another"))
 
 
 def test_a_coordinator_of_the_version_before() -> None:
-    assert WORKER.tenant(sent("acme", "of the fleet")) == "acme"
+    assert WORKER.tenant(sent("acme", None)) == "acme"
 
 
 def test_only_a_worker_believes_it() -> None:
-    coordinator = ApiKeys([("acme", "key")], fleet_key="of the fleet")
+    coordinator = ApiKeys([("acme", "key")], fleet_key=FLEET)
     with pytest.raises(Unauthorized):
-        coordinator.tenant(sent("globex", tenant_signature("of the fleet", "globex")))
+        coordinator.tenant(sent("globex", tenant_signature(FLEET, "globex")))

@@ -31,7 +31,7 @@ from sandbox_sdk.protocol.errors import (
     Unreachable,
 )
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, TENANT_HEADER
-from sandbox_sdk.protocol.tenant_signature import tenant_signature
+from sandbox_sdk.protocol.tenant_signature import SIGNATURE_HEADER, tenant_signature
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -89,11 +89,11 @@ class Server:
         verify: bool | ssl.SSLContext = True,
         nearby: bool = False,
     ) -> None:
-        """fleet_key: signs the tenant of each call, in the place of an API key. nearby: reached
+        """fleet_key: in the place of an API key, and signs the tenant of each call. nearby: reached
         without a proxy, whatever the environment says."""
         self._fleet_key = fleet_key
         self._address = _checked_url(url)
-        self._headers = _key_header(api_key)
+        self._headers = _key_header(api_key or fleet_key)
         self._auth: httpx.BasicAuth | None = None
         if self._address.userinfo:
             self._auth = httpx.BasicAuth(self._address.username, self._address.password)
@@ -270,7 +270,7 @@ class Server:
         if not self._fleet_key:
             return {TENANT_HEADER: tenant}
         signed = tenant_signature(self._fleet_key, tenant)
-        return {TENANT_HEADER: tenant, "authorization": f"Bearer {signed}"}
+        return {TENANT_HEADER: tenant, SIGNATURE_HEADER: signed}
 
     async def chunks(self, call: Call, answer: httpx.Response) -> AsyncIterator[bytes]:
         """The body of an answer as it comes. Raises SandboxError."""

@@ -13,4 +13,5 @@ def make(options: RuntimeOptions) -> DockerRuntime:
         engine_runtime=options.engine_runtime,
         disk_folder=options.disk_folder or DISK_FOLDER,
         state_dir=options.state_dir,
+        metrics=options.metrics,
     )

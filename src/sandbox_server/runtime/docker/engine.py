@@ -16,6 +16,7 @@ import aiodocker
 import aiohttp
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 
 _CALL_S = 120.0
 """Calls take a second at most, but much longer on an engine under load."""
@@ -96,8 +97,11 @@ _NOT_DOCKER = (AssertionError, LookupError, ValueError)
 class Engine:
     """An engine at an endpoint. Whoever creates it closes it."""
 
-    def __init__(self, endpoint: Endpoint, *, call_s: float = _CALL_S) -> None:
+    def __init__(
+        self, endpoint: Endpoint, *, call_s: float = _CALL_S, metrics: Metrics = NO_METRICS
+    ) -> None:
         """call_s: how long a call may take."""
+        self._metrics = metrics
         self.endpoint = endpoint
         self._timeout = aiohttp.ClientTimeout(total=call_s, sock_connect=5)
         self._client: aiodocker.Docker | None = None
@@ -151,11 +155,13 @@ class Engine:
         except aiodocker.DockerError as exc:
             if exc.status == 404 and gone:
                 raise SessionLost(gone) from None
+            self._metrics.engine_failed()
             if exc.status == _NOT_HTTP:
                 raise self.unreachable(exc.__context__ or exc) from exc
             message = f"the Docker engine answered {exc.status}: {_line(exc.message)}"
             raise RuntimeUnavailable(message) from exc
         except (aiohttp.ClientError, OSError, *_NOT_DOCKER) as exc:
+            self._metrics.engine_failed()
             raise self.unreachable(exc) from exc
 
     def unreachable(self, cause: BaseException) -> RuntimeUnavailable:

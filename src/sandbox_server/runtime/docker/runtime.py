@@ -23,6 +23,7 @@ from sandbox_sdk.protocol.errors import (
     SessionLost,
 )
 from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.private import state_folder
 from sandbox_server.runtime import cpu_burst, disk_copies, gpus, loop_disk
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Runtime, Tell
@@ -181,13 +182,14 @@ class DockerRuntime(Runtime):
         engine_runtime: str | None = None,
         disk_folder: Path = DISK_FOLDER,
         state_dir: Path | None = None,
+        metrics: Metrics = NO_METRICS,
     ) -> None:
-        self._engine = Engine(Endpoint.of(url))
+        self._engine = Engine(Endpoint.of(url), metrics=metrics)
         self._engine_runtime = engine_runtime or None
         self._disk_folder = disk_folder
         self._state_dir = state_dir or state_folder()
         self._images = BoxImages(self._engine)
-        self._building = Engine(self._engine.endpoint, call_s=_BUILD_S)
+        self._building = Engine(self._engine.endpoint, call_s=_BUILD_S, metrics=metrics)
         self._environments = EnvironmentImages(self._building, self._images)
         self._obstacle: str | None = None
         self._making: set[str] = set()

@@ -115,11 +115,14 @@ class CommandCalls(ReconnectingLink):
 
         return await self._attempt(frames.ATTACH, body, read)
 
-    async def ended(self, command_id: str) -> None:
+    async def ended(self, command_id: str) -> CommandResult | None:
         body = {"command_id": command_id, "follow": False, "offset": BEYOND}
+        found = None
         async with contextlib.aclosing(self._follow(frames.ATTACH, body, {})) as events:
-            async for _ in events:
-                pass
+            async for event in events:
+                if isinstance(event, CommandResult):
+                    found = event
+        return found
 
     async def signal(self, command_id: str, number: int) -> CommandSummary:
         body = {"command_id": command_id, "signal": number}
