@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack
 
@@ -42,6 +43,8 @@ from sandbox_sdk.protocol.models import (
     ToolAnswer,
     Undone,
     UploadResult,
+    UsageBy,
+    UsageReport,
     Verdict,
     Volume,
     VolumeOptions,
@@ -219,6 +222,18 @@ class SandboxClient:
 
     def undo(self, to: int | None = None) -> Undone:
         return self._run(lambda: self._client.undo(to))
+
+    def usage(
+        self,
+        *,
+        by: UsageBy = "day",
+        since: date | None = None,
+        until: date | None = None,
+        thread_id: str | None = None,
+    ) -> UsageReport:
+        return self._run(
+            lambda: self._client.usage(by=by, since=since, until=until, thread_id=thread_id)
+        )
 
     def volumes(self) -> list[Volume]:
         return self._run(self._client.volumes)

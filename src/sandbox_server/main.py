@@ -46,6 +46,8 @@ from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
 from sandbox_server.service.gate import Gate
+from sandbox_server.service.storing import storing
+from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
 from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.preview_address import PreviewSite
@@ -56,6 +58,7 @@ from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
 from sandbox_server.stopping import stoppable
 from sandbox_server.storage.storage import open_storage
 from sandbox_server.unused import unknown, unused
+from sandbox_server.usage.ledger import UsageLedger
 from sandbox_server.volumes.volumes import Volumes
 from sandbox_server.worker import Worker
 
@@ -373,6 +376,14 @@ async def _open_service(
         if limiter is not None:
             limits = SessionLimits(limit_rules(settings), limiter)
             quota = await stack.enter_async_context(limits)
+        ledger = UsageLedger(state / f"{share.name}.usage", settings.usage_kept())
+        stack.callback(ledger.close)
+        usage = Usage(
+            ledger,
+            budgets=settings.budgeted(),
+            shared=registry.usage,
+            stored=storing(storage, checkpoints, volumes, together="://" in settings.checkpoints),
+        )
         worker = Worker(
             default.runtime,
             default.spec,
@@ -395,6 +406,7 @@ async def _open_service(
             networks=networks,
             quota=quota,
             metrics=metrics,
+            usage=usage,
         )
         if quota is not None:
             quota.live = worker.table.by_tenant
@@ -413,6 +425,7 @@ async def _open_service(
                 storage=storage,
                 volumes=volumes,
                 previews_at=previews_at,
+                prices=settings.priced(),
             )
 
 

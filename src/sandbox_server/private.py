@@ -17,7 +17,8 @@ _OURS = ("boxes", "uids", "shared", "layers", "history", "mounts", "lost+found",
          "keys.secret", "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints",
          "volumes", "*.volumes",
          "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal",
-         "*.history", "*.history-wal", "*.history-shm", "*.history-journal")  # fmt: skip
+         "*.history", "*.history-wal", "*.history-shm", "*.history-journal",
+         "*.usage", "*.usage-wal", "*.usage-shm", "*.usage-journal")  # fmt: skip
 """Patterns of all names in a state folder."""
 
 

@@ -30,6 +30,7 @@ from sandbox_server.pool import (
 from sandbox_server.runtime.agent import Fenced
 from sandbox_server.runtime.base import BoxSpec, Enforcement, Runtime
 from sandbox_server.sessions.adoption import AT_ONCE, Adoption
+from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.keeping import Keeper
 from sandbox_server.sessions.lease import Lease, Load
 from sandbox_server.sessions.live import LiveSession
@@ -76,13 +77,14 @@ class Worker:
         networks: Networks | None = None,
         quota: SessionQuota | None = None,
         metrics: Metrics = NO_METRICS,
+        usage: Usage | None = None,
     ) -> None:
         """capacity: an Occupancy where several processes share it. owners: see PooledBoxes.
         name: by which sessions ask for the runtime, unless it is its own. others: further runtimes
         that they can ask for. rules: without, sessions have what the spec says. journal: remembers
         the sessions. checkpoints: keep them; without, there are none. points: those of
         sessions with history. volumes: that they can have. networks: the same as
-        the rules'. quota: of tenants."""
+        the rules'. quota: of tenants. usage: counts what sessions use; the worker runs it."""
         name = name or runtime.name
         self._checkpoints = "off" if checkpoints is None else checkpoints.about
         self._volumes = "" if volumes is None else volumes.about
@@ -128,6 +130,7 @@ class Worker:
             Keeper(checkpoints, points, metrics),
             networks,
             quota,
+            usage,
         )
         metrics.watch(self._readings)
         self._adoption = Adoption(
@@ -148,6 +151,9 @@ class Worker:
             self.table.recount()
             await self._stack.enter_async_context(self._boxes)
             await self._stack.enter_async_context(self._watch)
+            if self.table.usage is not None:
+                self.table.usage.watch(self.table.sessions)
+                await self._stack.enter_async_context(self.table.usage)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -157,6 +163,8 @@ class Worker:
         await self._stack.aclose()
 
     async def _let_go(self) -> None:
+        if self.table.usage is not None:
+            await self.table.usage.read(self.table.sessions())
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def let_go(session: LiveSession) -> None:

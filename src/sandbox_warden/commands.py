@@ -22,6 +22,7 @@ from .shells import Shells
 from .state import ShellState, begun
 from .stdin import Stdin
 from .terminals import Size
+from .totals import Totals
 
 PREPARE_S = 0.02
 SETTLE_S = 10.0
@@ -47,6 +48,7 @@ class Commands:
         self._carrying = Carrying(loop, self.shells, self.pipes)
         self.finished_at = time.monotonic()
         self.ran = 0
+        self.totals = Totals()
 
     @property
     def running(self) -> List[Command]:
@@ -93,7 +95,9 @@ class Commands:
         stdin_open: bool,
         output_limit: int,
         terminal: Optional[Size] = None,
+        own: bool = False,
     ) -> Command:
+        """own: the server's, which counts for nobody."""
         if cwd is not None:
             _check_folder(cwd)
         # First, since it may raise: that must not leave a shell waiting.
@@ -110,6 +114,8 @@ class Commands:
         command.special = is_special(text) or on_terminal
         self.records.add(command)
         self.ran += 1
+        if not own:
+            self.totals.begin(command)
         if self._meter.crowded():
             self._make_room(command, "the box has reached its process limit")
         try:
@@ -147,6 +153,7 @@ class Commands:
         self.records.add(command)
         self._cells.add(command)
         self.ran += 1
+        self.totals.begin(command)
 
     def cell_output(self, command: Command, stream: int, data: bytes) -> None:
         command.log.append(stream, data)
@@ -361,6 +368,7 @@ class Commands:
             exit_code=exit_code,
             **more,
         )
+        self.totals.end(command)
         if has_marks(command.ident):
             command.result["marked"] = True
         elif command.tells_changes and is_unchanged(command.started_at):

@@ -47,7 +47,8 @@ class Meter:
         """Whether few processes are left for a new command."""
         return self._max_pids > 0 and self.pids() > self._max_pids * 9 // 10
 
-    def usage(self) -> Dict[str, Any]:
+    def usage(self, *, disk: bool = True) -> Dict[str, Any]:
+        """disk: whether to look how full it is, which may take a while."""
         cpu = self._read("cpu")
         usec = _field(cpu, "usage_usec")
         if usec is not None:
@@ -61,7 +62,7 @@ class Meter:
             "cpu_s": round(cpu_s, 3),
             "memory_bytes": int(memory) if memory.isdigit() else None,
             "pids": self.pids(),
-            "disk_bytes": _disk_bytes(),
+            "disk_bytes": _disk_bytes() if disk else None,
         }
 
     def _read(self, name: str) -> str:

@@ -161,6 +161,7 @@ class Requests:
                 stdin_open=bool(body.get("stdin_open")),
                 output_limit=_output_limit(body),
                 terminal=None if body.get("pty") is None else _size(body["pty"]),
+                own=bool(body.get("own")),
             )
         self._follow(connection, channel, command, body, live=bool(body.get("follow")))
 
@@ -321,8 +322,9 @@ class Requests:
 
     # The box
 
-    def _usage(self, connection: Connection, channel: int, _body: Body) -> None:
-        connection.reply(channel, self._meter.usage())
+    def _usage(self, connection: Connection, channel: int, body: Body) -> None:
+        used = self._meter.usage(disk=bool(body.get("disk", True)))
+        connection.reply(channel, dict(used, **self._commands.totals.read()))
 
     def _set_state(self, connection: Connection, channel: int, body: Body) -> None:
         """Read or replace the owner's state; the answer includes the known commands."""

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from sandbox_sdk.protocol.channels import ByteChannel
@@ -108,6 +108,9 @@ from sandbox_sdk.protocol.models import (
     Unexposed,
     UploadRequest,
     UploadResult,
+    UsageReport,
+    UsageRequest,
+    UsageRow,
     Verdict,
     Volume,
     VolumeDeleted,
@@ -517,6 +520,13 @@ class FakeTenants(Tenants):
         found = self.find_checkpoint(tenant, request.checkpoint_id)
         self.checkpointed.remove((tenant, found))
         return CheckpointDeleted(checkpoint_id=request.checkpoint_id)
+
+    async def usage(self, tenant: str, request: UsageRequest) -> UsageReport:
+        day = request.until or date(2025, 1, 30)
+        mine = [s for (owner, _), s in self.live.items() if owner == tenant]
+        figures = {name: 0 for name in UsageRow.model_fields if "_" in name and "_id" not in name}
+        row = UsageRow.model_validate({**figures, "commands": len(mine)})
+        return UsageReport(by=request.by, since=request.since or day, until=day, rows=[row])
 
     async def volumes(self, tenant: str, _request: EmptyRequest) -> VolumeList:
         found = [each for (owner, _), each in self.made_volumes.items() if owner == tenant]

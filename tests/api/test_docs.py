@@ -60,6 +60,7 @@ FURTHER = [
     ("post", "/api/sessions", "platform"),
     ("get", "/api/sessions/{session_id}", "platform"),
     ("delete", "/api/sessions/{session_id}", "platform"),
+    ("get", "/usage", "platform"),
     ("post", "/api/execute", "platform"),
     ("get", "/api/files/{session_id}", "platform"),
     ("post", "/api/files", "platform"),

@@ -78,6 +78,8 @@ from sandbox_sdk.protocol.models import (
     Unexposed,
     UploadRequest,
     UploadResult,
+    UsageReport,
+    UsageRequest,
     Verdict,
     Volume,
     VolumeDeleted,
@@ -300,6 +302,9 @@ class ThroughClient(Sandboxes):
             checkpoint_id=newest.checkpoints[0].checkpoint_id,
             sessions=[Session.model_validate(info.model_dump()) for info in infos],
         )
+
+    async def _usage(self, request: UsageRequest) -> UsageReport:
+        return await self.client().usage(**dict(request))  # type: ignore[no-any-return]
 
     async def _volumes(self, _request: EmptyRequest) -> VolumeList:
         quota = (await self._backend.volumes()).quota  # A client tells the volumes alone.

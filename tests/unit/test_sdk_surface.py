@@ -41,7 +41,7 @@ RESULTS = [
     "PreviewList", "RegistryList", "Result",
     "Resumed", "RunningCommand", "Session", "SessionInfo", "SessionList", "SessionSummary",
     "SessionUsage", "StdinReceipt", "ThreadHistory", "ToolAnswer", "ToolInfo", "Undone",
-    "UploadResult", "Verdict", "Volume", "VolumeList",
+    "UploadResult", "UsageReport", "UsageRow", "Verdict", "Volume", "VolumeList",
 ]  # fmt: skip
 ERRORS = [
     "AuditUnavailable",

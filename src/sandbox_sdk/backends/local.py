@@ -68,6 +68,10 @@ class LocalSettings(TypedDict, total=False):
     volume_quota: int | str
     bind_folders: str | Sequence[str]
     disk_pool: bool
+    usage_days: int
+    usage_detail_days: int
+    prices: str
+    budgets: str
     history_retention: float | str
     history_sessions: int
     history_commands: int

@@ -23,6 +23,7 @@ from sandbox_sdk.cli import (
     sessions,
     shell,
     top,
+    usage,
     volumes,
 )
 
@@ -58,6 +59,7 @@ _COMMANDS: list[Callable[..., None]] = [
     history.history,
     history.undo,
     volumes.volumes,
+    usage.usage,
     forward.forward,
     expose.expose,
     sessions.health,

@@ -647,6 +647,19 @@ UNEXPOSE = Operation(
     errors=(*OF_SESSION, errors.NotFound),
 )
 
+USAGE = Operation(
+    name="usage",
+    method="GET",
+    path="/usage",
+    request=models.UsageRequest,
+    answer=models.UsageReport,
+    summary="See what was used",
+    description="What the sandboxes of whoever asks have used, by day of UTC, thread or session, "
+    "up to now. A thread of somebody else has used nothing, as one that never was.",
+    tag="platform",
+    scope="read",
+)
+
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
     RUN_CODE, CONTEXTS, CREATE_CONTEXT, RESTART_CONTEXT, REMOVE_CONTEXT, INTERRUPT_CONTEXT,
@@ -656,5 +669,5 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (
     HISTORY, CHANGES, UNDO,
     VOLUMES, CREATE_VOLUME, DELETE_VOLUME,
     EXPOSE, PREVIEWS, UNEXPOSE,
-    STORED_SESSIONS, STORED_SESSION,
+    STORED_SESSIONS, STORED_SESSION, USAGE,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, cast
 
 from sandbox_sdk.protocol import models
@@ -318,6 +319,22 @@ class Sandboxes(ABC):
         """Delete a volume. Raises VolumeNotFound, Conflict while a session has it."""
         request = models.checked(models.VolumeTarget, name=name)
         return await self.call(op.DELETE_VOLUME, request)
+
+    # Usage
+
+    async def usage(
+        self,
+        *,
+        by: models.UsageBy = "day",
+        since: date | None = None,
+        until: date | None = None,
+        thread_id: str | None = None,
+    ) -> models.UsageReport:
+        """What was used, by day, thread or session. Raises InvalidRequest."""
+        request = models.checked(
+            models.UsageRequest, by=by, since=since, until=until, thread_id=thread_id
+        )
+        return await self.call(op.USAGE, request)
 
     # Previews
 

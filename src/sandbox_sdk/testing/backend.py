@@ -16,6 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 import anyio
@@ -122,6 +123,7 @@ class FakeBackend(Sandboxes):
             op.CALL_TOOL: self._call_tool,
             op.ARTIFACTS: self._list_artifacts,
             op.DELETE_ARTIFACT: self._delete_artifact,
+            op.USAGE: _no_usage,
             op.STORED_SESSIONS: self._stored_sessions,
             op.STORED_SESSION: self._stored_session,
             op.CHECKPOINT: self._checkpoint,
@@ -589,6 +591,15 @@ def _result(
         replayed=replayed,
         **command.facts(),
         **_life(session, state),
+    )
+
+
+async def _no_usage(request: models.UsageRequest) -> models.UsageReport:
+    """A fake uses nothing."""
+    today = datetime.now(UTC).date()
+    until = request.until or today
+    return models.UsageReport(
+        by=request.by, since=request.since or until - timedelta(days=29), until=until, rows=[]
     )
 
 

@@ -344,6 +344,34 @@ STORED_SESSION: dict[str, Any] = {
     "commands": 1,
 }
 
+USAGE: dict[str, Any] = {
+    "by": "day",
+    "since": "2025-01-01",
+    "until": "2025-01-30",
+    "rows": [
+        {
+            "day": "2025-01-01",
+            "thread_id": None,
+            "session_id": None,
+            "commands": 12,
+            "cpu_seconds": 3.25,
+            "command_seconds": 41.5,
+            "session_seconds": 600.0,
+            "memory_peak_bytes": 73400320,
+            "memory_gb_hours": 0.0081,
+            "bytes_in": 52400,
+            "bytes_out": 4096,
+            "egress_bytes": 1048576,
+            "storage_bytes": 20971520,
+            "storage_gb_days": 0.02097152,
+            "cost": 0.0021,
+        }
+    ],
+    "truncated": False,
+    "currency": "EUR",
+    "unreachable": [],
+}
+
 STORED_DETAIL: dict[str, Any] = {
     **STORED_SESSION,
     "log": [
@@ -499,6 +527,7 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
         200: answer("The sessions.", {"sessions": [STORED_SESSION], "truncated": False})
     },
     op.STORED_SESSION: {200: answer("The session.", STORED_DETAIL)},
+    op.USAGE: {200: answer("What was used.", USAGE)},
     op.CHECKPOINT: {200: answer("The checkpoint.", CHECKPOINT)},
     op.CHECKPOINTS: {200: answer("The checkpoints.", CHECKPOINT_LIST)},
     op.GET_CHECKPOINT: {200: answer("The checkpoint.", CHECKPOINT)},

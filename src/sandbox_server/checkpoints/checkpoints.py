@@ -154,6 +154,10 @@ class Checkpoints:
         """All of a tenant, newest first."""
         return await self._catalogue.of(tenant)
 
+    async def stored(self, tenant: str) -> int:
+        """Bytes that those of a tenant take."""
+        return _stored(await self.of(tenant))
+
     def read(self, manifest: Manifest) -> AsyncIterator[bytes]:
         """Its segments. Raises CheckpointDamaged."""
         return self._segments.read(

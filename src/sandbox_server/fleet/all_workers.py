@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -33,6 +34,8 @@ from sandbox_sdk.protocol.models import (
     StoredSessionList,
     StoredSessionsRequest,
     StoredSessionTarget,
+    UsageReport,
+    UsageRequest,
 )
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Sandboxes
@@ -43,6 +46,9 @@ from sandbox_server.fleet.router import Router
 from sandbox_server.fleet.workers import Presence, Worker
 from sandbox_server.storage.artifacts import no_artifact, worker_of
 from sandbox_server.storage.history import History, stored_detail
+from sandbox_server.usage.figures import day_of
+from sandbox_server.usage.prices import Prices
+from sandbox_server.usage.report import UsageRows, report
 
 log = structlog.get_logger()
 
@@ -53,10 +59,20 @@ _ALL_OF_SESSION = 1000
 _Answer = TypeVar("_Answer")
 
 
+class FleetUsage(NamedTuple):
+    rows: UsageRows
+    prices: Prices
+
+
 class AllWorkers:
     def __init__(
-        self, directory: Directory, router: Router, history: History | None = None
+        self,
+        directory: Directory,
+        router: Router,
+        history: History | None = None,
+        usage: FleetUsage | None = None,
     ) -> None:
+        self._usage_of_all = usage
         self._directory = directory
         self._router = router
         self._history = history
@@ -66,6 +82,7 @@ class AllWorkers:
             op.REGISTRY: self._registry,
             op.ARTIFACTS: self._artifacts,
             op.DELETE_ARTIFACT: self._delete_artifact,
+            op.USAGE: self._usage,
             op.STORED_SESSIONS: self._stored_sessions,
             op.STORED_SESSION: self._stored_session,
             op.CHECKPOINTS: self._checkpoints,
@@ -209,6 +226,22 @@ class AllWorkers:
         keepers = await self.keepers(tenant, request.checkpoint_id)
         workers = await self._directory.workers()
         return next(w for w in workers if keepers is None or w.id in keepers)
+
+    async def _usage(self, tenant: str, request: UsageRequest) -> UsageReport:
+        """From what workers have written, those that are gone too."""
+        if self._usage_of_all is None:
+            raise InvalidRequest("this server does not count what is used")
+        silent = await self.have_counted(tenant)
+        known, prices = self._usage_of_all
+        found = await report(known, tenant, request, prices, today=day_of(time.time()))
+        return found.model_copy(update={"unreachable": silent})
+
+    async def have_counted(self, tenant: str) -> list[str]:
+        """Have every worker write what its sessions have used up to now; those that do not
+        answer."""
+        asked = UsageRequest(by="total")
+        _, silent = await self._of_all(tenant, lambda worker: worker.call(op.USAGE, asked))
+        return silent
 
     async def have_written(self, tenant: str) -> None:
         """Have every worker write what it holds of the history, as it does before it answers:

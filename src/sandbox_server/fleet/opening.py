@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_server import __version__
+from sandbox_server.fleet.all_workers import FleetUsage
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.fleet.index import SessionIndex
@@ -20,6 +21,7 @@ from sandbox_server.fleet.registry import RedisRegistry
 from sandbox_server.fleet.router import Router
 from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.usage import RedisUsage
 from sandbox_server.fleet.workers import Phase, Worker
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.sessions.lease import Lease
@@ -62,7 +64,12 @@ async def worker_standing(
             try:
                 history = RedisHistory(store, settings.stored().history)
                 registry = RedisRegistry(
-                    index, lease, ledger=local.ledger, previews=local.previews, history=history
+                    index,
+                    lease,
+                    ledger=local.ledger,
+                    previews=local.previews,
+                    history=history,
+                    usage=RedisUsage(store, settings.usage_kept()),
                 )
                 yield registry, lease
             finally:
@@ -94,6 +101,7 @@ async def open_routing(
                 coordinator_id=settings.name(),
                 history=history,
                 previews_at=previews_at,
+                usage=FleetUsage(RedisUsage(store, settings.usage_kept()), settings.priced()),
             )
 
 

@@ -14,6 +14,7 @@ from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.previews import PreviewTable, SessionPreviews
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.storage.history import History
+from sandbox_server.usage.shared import SharedUsage
 
 
 class RedisRegistry(Registry):
@@ -25,10 +26,12 @@ class RedisRegistry(Registry):
         ledger: Ledger | None = None,
         previews: PreviewTable | None = None,
         history: History | None = None,
+        usage: SharedUsage | None = None,
     ) -> None:
         """`ledger` and `previews` default to ones in memory, for a worker that is never
         restarted."""
         self.history = history
+        self.usage = usage
         self._index = index
         self._lease = lease
         self.ledger = ledger or Ledger()

@@ -45,7 +45,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server import __version__
-from sandbox_server.fleet.all_workers import AllWorkers
+from sandbox_server.fleet.all_workers import AllWorkers, FleetUsage
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Attempt, Router
 from sandbox_server.fleet.workers import Presence, Worker
@@ -75,10 +75,11 @@ class RoutedTenants(Tenants):
         coordinator_id: str,
         history: History | None = None,
         previews_at: PreviewSite | None = None,
+        usage: FleetUsage | None = None,
     ) -> None:
         """previews_at: where this coordinator serves them; None if the workers tell."""
         self.previews_at = previews_at
-        self.all = AllWorkers(directory, router, history)
+        self.all = AllWorkers(directory, router, history, usage)
         self.directory = directory
         self._router = router
         self._id = coordinator_id

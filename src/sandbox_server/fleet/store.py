@@ -106,6 +106,10 @@ class Store:
         """Sorted set of a tenant's session ids by the time of their beginning."""
         return f"{self._namespace}:{{{_hashed(tenant)}}}:histories"
 
+    def usage_key(self, tenant: str, what: str) -> str:
+        """what: a day, and whether of its sessions."""
+        return f"{self._namespace}:{{{_hashed(tenant)}}}:usage:{what}"
+
     @property
     def keys_key(self) -> str:
         """Hash of the API keys by their ids. Beside it, `:version` counts their changes."""

@@ -62,10 +62,11 @@ class Egress:
         dialer: Dialer,
         report: Report,
         meet: Callable[[], Awaitable[None]],
+        used_today: int = 0,
     ) -> None:
-        """meet: returns once the box is known to be that of the session."""
+        """meet: returns once the box is known to be that of the session. used_today: see Meter."""
         self.connections = self.refused = 0
-        self.meter = Meter(limits)
+        self.meter = Meter(limits, used_today=used_today)
         self._agent = agent
         self._subject = subject
         self._limits = limits

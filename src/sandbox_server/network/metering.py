@@ -28,15 +28,23 @@ class EgressLimits:
 class Meter:
     """Counts the bytes of a session and holds them to its limits. A day begins at 0:00 UTC."""
 
-    def __init__(self, limits: EgressLimits, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, limits: EgressLimits, *, used_today: int = 0, clock: Callable[[], float] = time.time
+    ) -> None:
+        """used_today: bytes that an earlier process has counted."""
         self.bytes_in = 0
         """Into the box."""
         self.bytes_out = 0
         self._limits = limits
         self._clock = clock
-        self._day = 0
-        self._today = 0
+        self._day = int(clock() // _DAY_S)
+        self._today = used_today
         self._free_at = 0.0
+
+    @property
+    def total(self) -> int:
+        """Bytes of both directions."""
+        return self.bytes_in + self.bytes_out
 
     def check(self) -> None:
         """Raises Refused if the bytes of today are used up."""

@@ -95,8 +95,9 @@ class Networks:
         subject: Subject,
         *,
         meet: Callable[[], Awaitable[None]],
+        used_today: int = 0,
     ) -> Egress:
-        """The egress of a session, started. Close it."""
+        """The egress of a session, started. Close it. used_today: see Meter."""
         egress = Egress(
             agent,
             terms.rules,
@@ -105,6 +106,7 @@ class Networks:
             dialer=self._dialer,
             report=self._report,
             meet=meet,
+            used_today=used_today,
         )
         egress.start()
         return egress

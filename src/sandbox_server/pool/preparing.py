@@ -19,7 +19,7 @@ async def prepare(agent: BoxAgent, spec: BoxSpec) -> None:
     """
     await put_files(agent, {**spec.network_files, **spec.files})
     for command in spec.setup:
-        done = await agent.run(command, timeout_s=SETUP_S)
+        done = await agent.run(command, timeout_s=SETUP_S, own=True)
         if done.exit_code != 0:
             ended = "timed out" if done.timed_out else f"ended with exit code {done.exit_code}"
             output = done.tail(_SHOWN).strip()
@@ -27,4 +27,4 @@ async def prepare(agent: BoxAgent, spec: BoxSpec) -> None:
                 f"the setup command `{command}` {ended}: {output}", log=output.splitlines()
             )
     if spec.setup:
-        await agent.run(f"cd {WORKSPACE}")
+        await agent.run(f"cd {WORKSPACE}", own=True)

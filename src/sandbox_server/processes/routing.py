@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import cast
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import Misdirected, SandboxError
@@ -17,6 +18,7 @@ from sandbox_sdk.protocol.models import (
     EmptyRequest,
     Health,
     Target,
+    UsageRequest,
     Volume,
     VolumeList,
     WorkerHealth,
@@ -218,6 +220,10 @@ class _OfTenant(RoutedSandboxes):
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         """Past the router where the thread is here: most calls come to the right process."""
+        if operation is op.USAGE:
+            silent = await self._fleet.all.have_counted(self._tenant)
+            answer = await self._here.call(op.USAGE, cast("UsageRequest", request))
+            return cast("Ans", answer.model_copy(update={"unreachable": silent}))
         if operation in _WRITTEN_LATER:
             await self._fleet.all.have_written(self._tenant)
         if operation.tag in _SHARED or operation in _OF_FILES:

@@ -26,6 +26,8 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """Written into a response header."""
 PathText = Annotated[str, StringConstraints(max_length=8192)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
+Total = Annotated[int, Field(ge=0, le=1 << 50)]
+"""A count that is added to others."""
 ExitCode = Annotated[int, Field(ge=0, le=255)]
 StreamName = Literal["stdout", "stderr", "result"]
 """Results are those of code: JSON, one on each line."""
@@ -131,6 +133,12 @@ class Usage(AgentAnswer):
     memory_bytes: Count | None
     disk_bytes: Count | None
     pids: Count
+    commands: Total | None = None
+    """All that were run, and the following of all of them. None from an earlier warden."""
+    command_ms: Total | None = None
+    bytes_in: Total | None = None
+    """Given to their stdin."""
+    bytes_out: Total | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +170,8 @@ class RunOptions(TypedDict, total=False):
     """Idempotency key: a second run with the same key joins the first."""
     command_id: str | None
     output_limit: int
+    own: bool
+    """Whether it is the server's, and counts for nobody."""
 
 
 class CodeOptions(TypedDict, total=False):
@@ -418,6 +428,10 @@ class BoxAgent(ABC):
     @abstractmethod
     async def usage(self) -> Usage:
         """Current resource usage of the box."""
+
+    async def counts(self) -> Usage:
+        """The same, without what takes a while to find out."""
+        return await self.usage()
 
     @abstractmethod
     async def run(self, command: str, **options: Unpack[RunOptions]) -> CommandResult:

@@ -12,6 +12,7 @@ from sandbox_sdk.protocol.models import USER, WORKSPACE
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.box_network import Network, variables_of
+from sandbox_server.runtime.control_groups import Measured
 from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.layers import FILES, Interpreter
 
@@ -192,6 +193,11 @@ class Box(ABC):
     @abstractmethod
     def agent(self, *, epoch: int = 1, deadman_s: float | None = None) -> BoxAgent:
         """The agent of this box, for an owner of this epoch. deadman_s: see BoxSpec."""
+
+    async def measure(self) -> Measured | None:
+        """What it has used so far, from the kernel of this machine; None if that cannot be read:
+        it may be on another machine, or be gone."""
+        return None
 
     @abstractmethod
     async def is_alive(self) -> bool:

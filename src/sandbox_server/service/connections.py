@@ -40,11 +40,13 @@ class _InUse(ByteChannel):
 
     async def read(self) -> bytes:
         data = await self._channel.read()
+        self._session.bytes_out += len(data)
         self._touch()
         return data
 
     async def write(self, data: bytes) -> None:
         self._touch()
+        self._session.bytes_in += len(data)
         await self._channel.write(data)
 
     async def end(self) -> None:

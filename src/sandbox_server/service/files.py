@@ -56,6 +56,7 @@ class FileHandlers:
             async for chunk in chunks:
                 digest.update(chunk)
                 size += len(chunk)
+                session.bytes_in += len(chunk)
                 if size > limit:
                     raise FileTooLarge.upload(request.path, limit_bytes=limit)
                 yield chunk
@@ -84,7 +85,7 @@ class FileHandlers:
             self._access.using(session),
             session.agent.get(request.path, digest=True) as file,
         ):
-            counted = counting(aiter(file), self._access.table.notes.metrics)
+            counted = counting(_counted(session, file), self._access.table.notes.metrics)
             yield Download(download_info(file.about), counted)
 
     async def _list_files(self, tenant: str, request: ListRequest) -> ListResult:
@@ -119,3 +120,9 @@ class FileHandlers:
         by = "SANDBOX_DISK_LIMIT of the server" if usual else "limits.disk of the session"
         setting = f"its size is {by}, {size_text(limit)}"
         return DiskFull(f"{error.message}; {setting}", limit_bytes=limit)
+
+
+async def _counted(session: LiveSession, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        session.bytes_out += len(chunk)
+        yield chunk

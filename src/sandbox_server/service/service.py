@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.channels import ByteChannel
+from sandbox_sdk.protocol.errors import RateLimited
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
     ArtifactTarget,
@@ -40,11 +41,13 @@ from sandbox_server.service.recording import Recorded
 from sandbox_server.service.sessions import SessionHandlers
 from sandbox_server.service.stored import StoredHandlers
 from sandbox_server.service.tools import ToolHandlers
+from sandbox_server.service.usage import SPENDING, UsageHandlers
 from sandbox_server.service.volumes import VolumeHandlers
 from sandbox_server.sessions.preview_address import PreviewSite
 from sandbox_server.sessions.previews import SessionPreviews
 from sandbox_server.sessions.table import AsBefore, SessionTable
 from sandbox_server.storage.storage import Storage
+from sandbox_server.usage.prices import Prices
 from sandbox_server.volumes.volumes import Volumes
 
 
@@ -65,10 +68,11 @@ class SandboxService(Tenants):
         storage: Storage | None = None,
         volumes: Volumes | None = None,
         previews_at: PreviewSite | None = None,
+        prices: Prices | None = None,
     ) -> None:
         """name_of: the name of an environment as it is declared, for one in another case.
         registry: by default the built-in one. volumes: those of the table's sessions.
-        previews_at: None for a worker, see PreviewHandlers."""
+        previews_at: None for a worker, see PreviewHandlers. prices: for the cost of usage."""
         access = SessionAccess(table, self._as_before)
         gate = gate or Gate.default()
         self.facts = facts
@@ -82,7 +86,9 @@ class SandboxService(Tenants):
         self.files = FileHandlers(access, facts)
         self.connections = ConnectionHandlers(access)
         self.checkpoints = CheckpointHandlers(access, facts, self._registry, self.of)
+        self.usage = UsageHandlers(table, prices or Prices())
         self.handlers: Handlers = {
+            **self.usage.handlers,
             op.HEALTH: self._healthy,
             **SessionHandlers(
                 access, facts, self._registry, name_of, self.checkpoints.options
@@ -153,6 +159,8 @@ class _OfTenant(Sandboxes):
         return f"<{self._tenant} at {self._service!r}>"
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
+        if operation in SPENDING:
+            self._service.usage.check(self._tenant)
         answer: Ans = await self._service.handlers[operation](self._tenant, request)
         return answer
 
@@ -160,15 +168,24 @@ class _OfTenant(Sandboxes):
         service, tenant = self._service, self._tenant
         match request:
             case ExecuteRequest():
-                return service.commands.stream(tenant, request)
+                return self._within_budget(service.commands.stream(tenant, request))
             case RunCodeRequest():
-                return service.code.stream(tenant, request)
+                return self._within_budget(service.code.stream(tenant, request))
             case FollowCodeRequest():
                 return service.code.follow(tenant, request)
             case _:
                 return service.commands.follow(tenant, request)
 
+    def _within_budget(self, events: AsyncGenerator[AnyEvent]) -> AsyncGenerator[AnyEvent]:
+        """Those events, or RateLimited at the first."""
+        try:
+            self._service.usage.check(self._tenant)
+        except RateLimited as exc:
+            return _raising(exc)
+        return events
+
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+        self._service.usage.check(self._tenant)
         return await self._service.files.upload(self._tenant, request, chunks)
 
     def download(
@@ -182,3 +199,8 @@ class _OfTenant(Sandboxes):
         self, request: ConnectRequest
     ) -> contextlib.AbstractAsyncContextManager[ByteChannel]:
         return self._service.connections.connect(self._tenant, request)
+
+
+async def _raising(error: RateLimited) -> AsyncGenerator[AnyEvent]:
+    raise error
+    yield

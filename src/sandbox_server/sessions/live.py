@@ -104,6 +104,9 @@ class LiveSession:
     """How it went on from there."""
     preview_tokens: dict[int, str] = field(default_factory=dict)
     """Of its previews by port, as far as this process has made them: what is stored has digests."""
+    bytes_in: int = 0
+    """Of uploads and connections, through this process."""
+    bytes_out: int = 0
     points: ThreadPoints | None = None
     """Those of its thread, once they were needed."""
 

@@ -172,7 +172,7 @@ class SessionMaker:
                     await put_files(agent, network.files)  # Its tree may be of another network.
             if options.env:
                 exports = "; ".join(f"export {k}={shlex.quote(v)}" for k, v in options.env.items())
-                await agent.run(exports)
+                await agent.run(exports, own=True)
                 await _tell_kernels(agent, options.env)
         except BaseException:
             await asyncio.shield(self.discard(box, agent))

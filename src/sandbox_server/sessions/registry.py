@@ -17,6 +17,7 @@ from sandbox_sdk.protocol.models import Target
 from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.previews import PreviewTable, SessionPreviews
 from sandbox_server.storage.history import History
+from sandbox_server.usage.shared import SharedUsage
 
 REMEMBER_S = 7 * 86400.0
 """How long an ended session is remembered, so that callers learn how it ended."""
@@ -65,6 +66,8 @@ class Registry(ABC):
     """Those of its sessions, in the same file."""
     history: History | None = None
     """Where sessions are remembered after their end; None: in a local file."""
+    usage: SharedUsage | None = None
+    """Where a fleet adds up what its sessions use."""
 
     @abstractmethod
     async def newest(self, tenant: str, thread_id: str) -> Record | None:

@@ -21,6 +21,7 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.models import SessionState, Target
 from sandbox_server.network.egress import Subject
 from sandbox_server.network.networks import Networks
+from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.keeping import Keeper, source_of
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import Key, LiveSession
@@ -56,9 +57,12 @@ class SessionTable:
         keeper: Keeper | None = None,
         networks: Networks | None = None,
         quota: SessionQuota | None = None,
+        usage: Usage | None = None,
     ) -> None:
-        """networks: without, connections of boxes are not served."""
+        """networks: without, connections of boxes are not served. usage: without, nobody counts
+        what sessions use."""
         self._quota = quota or SessionQuota()
+        self.usage = usage
         self._networks = networks
         self.notes = notes or SessionNotes()
         self.keeper = keeper or Keeper(None)
@@ -362,6 +366,8 @@ class SessionTable:
         await asyncio.shield(self._end_box(session))
 
     async def _end_box(self, session: LiveSession) -> None:
+        if self.usage is not None:
+            await self.usage.ended(session)
         await session.let_go()
         await self._maker.discard(session.box, session.agent)
 
@@ -393,7 +399,11 @@ class SessionTable:
             record = session.record
             subject = Subject(record.tenant, record.thread_id, record.session_id)
             session.egress = self._networks.serve(
-                session.agent, session.network, subject, meet=session.meet
+                session.agent,
+                session.network,
+                subject,
+                meet=session.meet,
+                used_today=0 if self.usage is None else self.usage.egress_today(session),
             )
 
     def _leave(self, session: LiveSession) -> None:

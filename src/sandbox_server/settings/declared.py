@@ -32,6 +32,7 @@ _network = partial(setting, topic="The network of boxes", roles=MAKES_BOXES)
 _session = partial(setting, topic="Sessions and commands", roles=MAKES_BOXES)
 _pool = partial(setting, topic="The pool", roles=MAKES_BOXES, ge=0)
 _stored = partial(setting, topic="What is kept after a session", roles=MAKES_BOXES)
+_usage = partial(setting, topic="Usage", roles=ALL)
 _server = partial(setting, topic="The server", roles=SERVERS)
 _fleet = partial(setting, topic="A fleet", roles=FLEET)
 
@@ -304,6 +305,31 @@ class DeclaredSettings(BaseSettings):
         True,
         "Whether the server may make a file with XFS in the state folder, for disks of boxes that"
         " can be copied at no cost; only as root, and where the folder itself has no reflinks.",
+    )
+    usage_days: int = _usage(
+        400, "Days for which it is kept what each tenant used.", unit="number", ge=1, le=4000
+    )
+    usage_detail_days: int = _usage(
+        35,
+        "Days for which it is kept what each thread and session used.",
+        unit="number",
+        ge=1,
+        le=400,
+    )
+    prices: str = _usage(
+        "",
+        "Prices, for the cost in answers about usage: of a command, cpu_second, session_hour,"
+        " gb_hour_memory, gb_in, gb_out, gb_egress and gb_day_storage, and their currency.",
+        otherwise="none: no cost is told",
+        example="cpu_second=0.00001,gb_out=0.05,currency=EUR",
+    )
+    budgets: str = _usage(
+        "",
+        "What tenants may use in a day of UTC: commands, cpu_seconds, command_seconds,"
+        " session_seconds, bytes_in, bytes_out, egress_bytes. `*` is for those that are not named.",
+        otherwise="not bounded",
+        roles=MAKES_BOXES,
+        example="acme:cpu_seconds=3600,egress_bytes=10g;*:commands=10000",
     )
     history_retention: Seconds = _stored(
         7 * 86400.0, "How long an ended session is remembered.", unit="duration", roles=ALL, gt=0

@@ -32,6 +32,9 @@ from sandbox_server.settings.fields import PREFIX
 from sandbox_server.settings.limit_rules import LimitRules
 from sandbox_server.storage.history import Kept
 from sandbox_server.storage.storage import StorageLimits
+from sandbox_server.usage.budgets import Budgets
+from sandbox_server.usage.ledger import Retention
+from sandbox_server.usage.prices import Prices
 from sandbox_server.volumes.binding import BindFolders
 
 DEADMAN_MARGIN_S = 300.0
@@ -184,6 +187,18 @@ class Settings(DeclaredSettings):
             PreviewAddress.parse(url)
         return url
 
+    @field_validator("prices")
+    @classmethod
+    def _prices(cls, text: str) -> str:
+        Prices.parse(text)
+        return text
+
+    @field_validator("budgets")
+    @classmethod
+    def _budgets(cls, text: str) -> str:
+        Budgets.parse(text)
+        return text
+
     @field_validator("bind_folders")
     @classmethod
     def _bind_folders(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
@@ -273,6 +288,15 @@ class Settings(DeclaredSettings):
             quota=self.checkpoint_quota,
             retention_s=self.checkpoint_retention,
         )
+
+    def usage_kept(self) -> Retention:
+        return Retention(days=self.usage_days, detail_days=self.usage_detail_days)
+
+    def priced(self) -> Prices:
+        return Prices.parse(self.prices)
+
+    def budgeted(self) -> Budgets:
+        return Budgets.parse(self.budgets)
 
     def state_folder(self) -> Path:
         """For files that must survive a restart."""

@@ -99,6 +99,13 @@ class Artifacts:
         found = self._rows(f"{where} {order}", *values)
         return ArtifactList(artifacts=found[: request.limit], truncated=len(found) > request.limit)
 
+    def stored(self, tenant: str) -> int:
+        """Bytes that those of a tenant take."""
+        ((size,),) = self._db.execute(
+            "select coalesce(sum(size), 0) from artifacts where tenant = ?", tenant
+        )
+        return int(size)
+
     def get(self, tenant: str, artifact_id: str) -> Artifact:
         """Raises NotFound, also for one of another tenant."""
         found = self._rows("where tenant = ? and artifact_id = ?", tenant, artifact_id)

@@ -6,13 +6,15 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.private import private_file
 
+Statement = Callable[..., list[tuple[Any, ...]]]
+"""Takes SQL and its values; returns the rows."""
 _BUSY_S = 5.0
 _LOOK_AGAIN_S = 0.01
 
@@ -53,17 +55,27 @@ class Database:
         with self._lock, _translated():
             return self._db.execute(sql, values).fetchall()
 
-    def write(self, statements: Sequence[tuple[str, tuple[object, ...]]]) -> None:
-        """All of them, or none. Raises RuntimeUnavailable."""
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Statement]:
+        """Statements of which all count, or none. Raises RuntimeUnavailable."""
+
+        def execute(sql: str, *values: object) -> list[tuple[Any, ...]]:
+            return self._db.execute(sql, values).fetchall()
+
         with self._lock, _translated():
             self._db.execute("begin immediate")
             try:
-                for sql, values in statements:
-                    self._db.execute(sql, values)
+                yield execute
             except BaseException:
                 self._db.execute("rollback")
                 raise
             self._db.execute("commit")
+
+    def write(self, statements: Sequence[tuple[str, tuple[object, ...]]]) -> None:
+        """All of them, or none. Raises RuntimeUnavailable."""
+        with self.transaction() as execute:
+            for sql, values in statements:
+                execute(sql, *values)
 
 
 @contextlib.contextmanager

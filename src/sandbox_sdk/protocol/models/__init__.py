@@ -13,4 +13,5 @@ from sandbox_sdk.protocol.models.platform import *  # noqa: F403
 from sandbox_sdk.protocol.models.registry import *  # noqa: F403
 from sandbox_sdk.protocol.models.sessions import *  # noqa: F403
 from sandbox_sdk.protocol.models.undo import *  # noqa: F403
+from sandbox_sdk.protocol.models.usage import *  # noqa: F403
 from sandbox_sdk.protocol.models.volumes import *  # noqa: F403

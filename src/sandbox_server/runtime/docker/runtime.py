@@ -28,6 +28,7 @@ from sandbox_server.private import state_folder
 from sandbox_server.runtime import cpu_burst, disk_copies, gpus, loop_disk
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Runtime, Tell
 from sandbox_server.runtime.box_network import NO_BRIDGE, Network
+from sandbox_server.runtime.control_groups import Measured, folders_of, measure
 from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
@@ -80,6 +81,7 @@ class DockerBox(WardenBox):
         self._same_machine = same_machine
         self._direct = direct
         self._disk, self._disks = disk, disks
+        self._groups: list[str] | None = None if same_machine else []
 
     @property
     def disk_owner(self) -> int | None:
@@ -136,6 +138,12 @@ class DockerBox(WardenBox):
     async def _show(self) -> dict[str, Any]:
         with self._engine.errors(gone=self._gone):
             return dict(await self._engine.client.containers.container(self._name).show())
+
+    async def measure(self) -> Measured | None:
+        if self._groups is None:
+            with contextlib.suppress(SandboxError, OSError):
+                self._groups = folders_of(*await self._process())
+        return measure(self._groups or ())
 
     async def is_alive(self) -> bool:
         try:

@@ -37,6 +37,9 @@ class WardenClient(CommandCalls, FileCalls, TreeCalls, TunnelCalls, BoxAgent):
     async def usage(self) -> Usage:
         return await self._ask(Usage, frames.USAGE, {})
 
+    async def counts(self) -> Usage:
+        return await self._ask(Usage, frames.USAGE, {"disk": False})
+
     async def state(self) -> BoxState:
         return await self._ask(BoxState, frames.STATE, {})
 

@@ -255,6 +255,7 @@ def _run_body(command: str, options: RunOptions, *, follow: bool) -> dict[str, A
         "pty": None if pty is None else {"rows": pty[0], "cols": pty[1]},
         "output_limit": options.get("output_limit", OUTPUT_LIMIT),
         "follow": follow,
+        **({"own": True} if options.get("own") else {}),
     }
 
 

@@ -1,0 +1,258 @@
+"""Counts what live sessions use, for the usage ledger. Only the end of a box waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Self
+
+import structlog
+
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_server.runtime.agent import Usage as BoxUsage
+from sandbox_server.sessions.live import LiveSession
+from sandbox_server.tasks import stop
+from sandbox_server.usage.budgets import NEAR, Budgets
+from sandbox_server.usage.figures import Figures, day_ends, day_of
+from sandbox_server.usage.ledger import Reading, UsageLedger
+from sandbox_server.usage.shared import SharedUsage
+
+log = structlog.get_logger()
+
+EVERY_S = 5.0
+"""How often sessions are read: what a box has used since is lost if it is killed from outside."""
+STORED_EVERY_S = 300.0
+_ANSWER_S = 2.0
+_AT_ONCE = 16
+_BATCH = 500
+OnBudget = Callable[[str, str, float], None]
+"""Called with the tenant, the budget and how much of it is used, once a day."""
+Stored = Callable[[str], Awaitable[tuple[int, int]]]
+"""Bytes stored for a tenant: by this server alone, and in a store that several have together."""
+
+
+@dataclass
+class _Tracked:
+    """How much of the counters of this process is in the ledger."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    egress: int = 0
+    asked_at: float = -1.0
+    """When the warden was last asked, on the monotonic clock."""
+
+
+def log_budget(tenant: str, name: str, share: float) -> None:
+    log.warning("budget.near", tenant=tenant, budget=name, share=round(share, 3))
+
+
+class Usage:
+    """Reads by itself while it is entered as an async context manager."""
+
+    def __init__(
+        self,
+        ledger: UsageLedger | None = None,
+        *,
+        budgets: Budgets | None = None,
+        shared: SharedUsage | None = None,
+        stored: Stored | None = None,
+        on_budget: OnBudget = log_budget,
+        clock: Callable[[], float] = time.time,
+        every_s: float = EVERY_S,
+    ) -> None:
+        """ledger: by default one in memory. stored: without, nothing is said of storage."""
+        self.ledger = ledger or UsageLedger()
+        self.budgets = budgets or Budgets()
+        self.on_budget = on_budget
+        self._shared = shared
+        self._stored = stored
+        self._clock = clock
+        self._every_s = every_s
+        self._tracked: dict[str, _Tracked] = {}
+        self._sessions: Callable[[], Iterable[LiveSession]] = tuple
+        self._day = day_of(clock())
+        self._totals: dict[str, Figures] = {}
+        self._others: dict[str, Figures] = {}
+        self._writing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._look_at_stored = 0.0
+
+    def watch(self, sessions: Callable[[], Iterable[LiveSession]]) -> None:
+        """sessions: the live ones."""
+        self._sessions = sessions
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._refresh)
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._task is not None:
+            await stop(self._task)
+            self._task = None
+
+    # What others ask
+
+    def today(self, tenant: str) -> Figures:
+        """What a tenant has used today, as of the last reading. From memory."""
+        if day_of(self._clock()) != self._day:
+            return Figures()
+        return self._totals.get(tenant, Figures()) + self._others.get(tenant, Figures())
+
+    def check(self, tenant: str) -> None:
+        """Raises RateLimited if a budget of the tenant is used up."""
+        if self.budgets.of(tenant):
+            self.budgets.check(tenant, self.today(tenant), now=self._clock())
+
+    def egress_today(self, session: LiveSession) -> int:
+        """Of a session, as far as earlier processes have counted it."""
+        record = session.record
+        found = self.ledger.of_session(record.session_id, record.tenant, day_of(self._clock()))
+        return found.egress_bytes
+
+    @property
+    def today_is(self) -> date:
+        return day_of(self._clock())
+
+    # Reading
+
+    async def read(self, sessions: Iterable[LiveSession]) -> None:
+        """Bring the ledger up to date. What cannot be written now is written with the next."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(session: LiveSession) -> tuple[LiveSession, Reading]:
+            async with slots:
+                return session, await self._reading(session)
+
+        async with self._writing:
+            readings = await asyncio.gather(*map(one, sessions))
+            try:
+                await asyncio.to_thread(self._write, [reading for _, reading in readings])
+            except RuntimeUnavailable as exc:
+                log.warning("usage.not_written", sessions=len(readings), why=exc.message)
+                return
+            for _, reading in readings:
+                self._written(reading)
+        self._tell_budgets()
+
+    async def ended(self, session: LiveSession) -> None:
+        """The last reading of a session, before its box is destroyed."""
+        await self.read([session])
+        self._tracked.pop(session.record.session_id, None)
+
+    async def publish(self) -> None:
+        """Tell the fleet. Raises RuntimeUnavailable."""
+        if self._shared is None:
+            return
+        while changed := await asyncio.to_thread(self.ledger.untold, _BATCH):
+            await self._shared.publish(self.ledger.id, [(each[0], each[1]) for each in changed])
+            await asyncio.to_thread(self.ledger.told, changed)
+        limited = [tenant for tenant in self._totals if self.budgets.of(tenant)]
+        self._others = await self._shared.others(self.ledger.id, limited, self._day)
+
+    async def _reading(self, session: LiveSession) -> Reading:
+        record = session.record
+        tracked = self._tracked.setdefault(record.session_id, _Tracked())
+        told = await self._ask(session, tracked)
+        found = await session.box.measure()
+        if found is not None:
+            cpu_us: int | None = found.cpu_us
+            memory, peak = found.memory, found.memory_peak
+        else:
+            cpu_us = None if told is None else round(told.cpu_s * 1e6)
+            memory = peak = (told.memory_bytes or 0) if told else 0
+        egress = 0 if session.egress is None else session.egress.meter.total
+        return Reading(
+            tenant=record.tenant,
+            thread_id=record.thread_id,
+            session_id=record.session_id,
+            began=record.created_at,
+            at=self._clock(),
+            cpu_us=cpu_us,
+            commands=told.commands if told else None,
+            command_ms=told.command_ms if told else None,
+            bytes_in=told.bytes_in if told else None,
+            bytes_out=told.bytes_out if told else None,
+            memory=memory,
+            memory_peak=peak,
+            moved_in=session.bytes_in - tracked.bytes_in,
+            moved_out=session.bytes_out - tracked.bytes_out,
+            egress=egress - tracked.egress,
+        )
+
+    async def _ask(self, session: LiveSession, tracked: _Tracked) -> BoxUsage | None:
+        """What the warden has counted; None if nothing was run since it was last asked, or it does
+        not answer."""
+        if not session.busy and session.last_used < tracked.asked_at:
+            return None
+        asked_at = time.monotonic()
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                told = await session.agent.counts()
+        except (SandboxError, TimeoutError):
+            return None
+        tracked.asked_at = asked_at
+        return told
+
+    def _written(self, reading: Reading) -> None:
+        tracked = self._tracked.setdefault(reading.session_id, _Tracked())
+        tracked.bytes_in += reading.moved_in
+        tracked.bytes_out += reading.moved_out
+        tracked.egress += reading.egress
+
+    def _write(self, readings: Sequence[Reading]) -> None:
+        if readings:
+            self.ledger.add(readings)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        day = day_of(self._clock())
+        totals = self.ledger.totals(day)
+        if day != self._day:
+            self._others = {}
+        self._day, self._totals = day, totals
+
+    def _tell_budgets(self) -> None:
+        for tenant in list(self._totals):
+            for name, share in self.budgets.shares(tenant, self.today(tenant)):
+                if share >= NEAR and self.ledger.warn_once(tenant, self._day, name):
+                    self.on_budget(tenant, name, share)
+
+    # In the background
+
+    async def _run(self) -> None:
+        while True:
+            now = self._clock()
+            await asyncio.sleep(min(self._every_s, day_ends(now) - now))
+            try:
+                await self.read(self._sessions())
+                await self.publish()
+                await self._look(self._clock())
+            except RuntimeUnavailable as exc:
+                log.warning("usage.behind", why=exc.message)
+            except Exception:
+                log.exception("usage.failed")
+
+    async def _look(self, now: float) -> None:
+        if now < self._look_at_stored:
+            return
+        self._look_at_stored = now + STORED_EVERY_S
+        await asyncio.to_thread(self.ledger.tidy, day_of(now))
+        await self.look_at_storage()
+        live = {session.record.session_id for session in self._sessions()}
+        for session_id in self._tracked.keys() - live:
+            del self._tracked[session_id]
+
+    async def look_at_storage(self) -> None:
+        """Note how much is stored for every tenant that was here lately."""
+        if self._stored is None:
+            return
+        since = self.today_is - timedelta(days=self.ledger.retention.detail_days)
+        for tenant in await asyncio.to_thread(self.ledger.tenants, since):
+            alone, together = await self._stored(tenant)
+            note = functools.partial(self.ledger.store, tenant, self.today_is)
+            await asyncio.to_thread(note, stored=alone, together=together)
