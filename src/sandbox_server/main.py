@@ -409,7 +409,7 @@ async def _open_service(
             usage=usage,
         )
         if quota is not None:
-            quota.live = worker.table.by_tenant
+            quota.live = worker.table.keys
         async with worker:
             await lease.serve(load=worker.load, on_gap=worker.table.vouch)
             facts = facts_of(settings, opened, share.owner, networks)

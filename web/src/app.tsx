@@ -1,5 +1,5 @@
 /** The frame around all pages: navigation, connection, theme, help, and signing in. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { key, refusedKey, signOut } from "./lib/api";
 import { useShortcuts } from "./lib/keys";
 import { connection, followSessions, problem, seen } from "./lib/live";
@@ -37,7 +37,7 @@ function Frame() {
   const [page = "sessions", ...rest] = route.value;
   const main = useRef<HTMLElement>(null);
   const before = useRef(page);
-  useEffect(() => {
+  useLayoutEffect(() => {
     // Whoever follows a link hears and sees the new page from its top.
     if (before.current !== page) main.current?.focus();
     before.current = page;

@@ -42,6 +42,12 @@ class _Line:
     ended: bool = True
 
 
+def _files(writer: Path) -> list[Path]:
+    """Oldest first. A server that was killed as it rotated has not begun the last one yet."""
+    rotated = rotated_files(writer)
+    return [*rotated, writer] if writer.exists() or not rotated else [*rotated]
+
+
 def verify_log(path: Path) -> Report:
     """All that servers have written at a path: every process's chain, with rotated files. The head
     of each has to be there."""
@@ -49,7 +55,7 @@ def verify_log(path: Path) -> Report:
     if not writers:
         nothing = Problem(str(path), 0, "there is no audit log")
         return Report(problems=[nothing])
-    report = verify_files([each for w in writers for each in (*rotated_files(w), w)])
+    report = verify_files([each for writer in writers for each in _files(writer)])
     for writer in writers:
         if not head_path(writer).exists():
             missing = "its head is missing: lines removed at its end would not be found"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -96,9 +95,9 @@ class SessionTable:
         """Whether the registry is missing an update from this table."""
         return self._reporter.is_behind(self._live.values())
 
-    def by_tenant(self) -> Counter[str]:
-        """How many sessions each tenant has."""
-        return Counter(tenant for tenant, _ in self._live)
+    def keys(self) -> list[Key]:
+        """Tenant and thread of each session."""
+        return list(self._live)
 
     def sessions(self) -> list[LiveSession]:
         return list(self._live.values())
@@ -321,7 +320,7 @@ class SessionTable:
             options = replace(options, origin=await self.keeper.resume(before))
         await require_free(self.sessions(), key, options.volumes)
         terms = self._maker.terms(options)
-        one_more = contextlib.nullcontext() if replacing else self._quota.one_more(key[0])
+        one_more = contextlib.nullcontext() if replacing else self._quota.one_more(key)
         async with one_more:
             with self._making(terms.limits["memory"]):
                 session = await self._made(key, options, terms, before)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sandbox_sdk.protocol.models.base import Model, Request
 
 UsageBy = Literal["day", "thread", "session", "total"]
 
 
+def _written(value: Any) -> Any:
+    """Pydantic would take a number for seconds."""
+    if isinstance(value, str) and not re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
+        raise ValueError("a day is written as 2026-01-31")
+    if isinstance(value, int | float):
+        raise ValueError("a day is written as 2026-01-31")
+    return value
+
+
+Day = Annotated[date, BeforeValidator(_written)]
+
+
 class UsageRequest(Request):
     by: UsageBy = Field("day", description="What each row is of.")
-    since: date | None = Field(
+    since: Day | None = Field(
         None, description="The first day, of UTC. By default, 30 days with the last."
     )
-    until: date | None = Field(None, description="The last day. By default today.")
+    until: Day | None = Field(None, description="The last day. By default today.")
     thread_id: str | None = Field(None, max_length=128, description="Of this thread alone.")
 
 
