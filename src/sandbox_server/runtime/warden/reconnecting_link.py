@@ -64,6 +64,10 @@ class Reachable(Protocol):
     async def is_alive(self) -> bool: ...
 
 
+_LARGE = 4 * frames.CHUNK
+"""Pieces of what nothing else waits behind: the box does nothing else meanwhile."""
+
+
 class ReconnectingLink:
     """A link to the warden of one box under one epoch, opened again when it breaks."""
 
@@ -117,15 +121,16 @@ class ReconnectingLink:
         """The answer to a request with bytes, which is not sent again."""
         link = await self.get_link()
         may_go = self._uploads if kind == frames.PUT else self._at_once
+        size = frames.CHUNK if kind == frames.PUT else _LARGE
         try:
             await may_go.wait()
             async with link.request(kind, body) as channel:
                 answer = asyncio.ensure_future(self._answer(link, channel))
                 try:
                     async for chunk in chunks:
-                        for start in range(0, len(chunk), frames.CHUNK):
+                        for start in range(0, len(chunk), size):
                             await may_go.wait()
-                            await channel.send(frames.DATA, chunk[start : start + frames.CHUNK])
+                            await channel.send(frames.DATA, chunk[start : start + size])
                         if answer.done():
                             break
                     else:
