@@ -240,11 +240,11 @@ class Commands:
             return
         if command.status is not None:  # Do not wait for slow readers any more.
             command.hurried = True
-        self.shells.kill(nursery, lambda session: self._trace(command, session))
+        self.shells.kill(nursery, lambda shell, session: self._trace(command, shell, session))
         self._settle(command)
 
-    def _trace(self, command: Command, session: int) -> Trace:
-        return Trace(session, command.marker, command.age_s, self.records.knows)
+    def _trace(self, command: Command, shell: int, session: int) -> Trace:
+        return Trace(shell, session, command.marker, command.age_s, self.records.knows)
 
     def _time_out(self, command: Command) -> None:
         if command.nursery is not None:

@@ -23,13 +23,15 @@ orphans get the same time again."""
 class Trace:
     """What identifies the processes of one command.
 
-    session: the shell's, which a process leaves only with setsid.
+    shell, session: the shell's. A process leaves its session only with setsid; on gVisor, commands
+    that followed each other may share one.
     marker: inherited in the environment; known tells whether a marker belongs to any command.
     """
 
     def __init__(
-        self, session: int, marker: bytes, age_s: float, known: Callable[[bytes], bool]
+        self, shell: int, session: int, marker: bytes, age_s: float, known: Callable[[bytes], bool]
     ) -> None:
+        self._shell = shell
         self._session = session
         self._marker = marker
         self._since = processes.ticks(age_s)
@@ -41,7 +43,9 @@ class Trace:
         One without a trace (empty environment, own session) counts as this command's if it is
         younger: better to kill one too many than to let one escape.
         """
-        if orphan.session == self._session:
+        if orphan.pid == self._shell:
+            return True
+        if orphan.session == self._session and orphan.started >= self._since:
             return True
         if orphan.session in others:
             return False

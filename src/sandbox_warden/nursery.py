@@ -211,7 +211,8 @@ class Nursery:
             if not message:
                 self.close()
             elif message[0] == b"pid" and self.shell is not None:
-                self.shell.pid, self._subreaper = int(message[1]), message[2] == b"subreaper"
+                self.shell.pid, self.shell.session = int(message[1]), int(message[2])
+                self._subreaper = message[3] == b"subreaper"
                 processes.kill(self.shell.pid, signal.SIGCONT)  # As in go(), if that ran first.
                 let_go, self._call = self._call, None
                 if let_go is not None:

@@ -1,7 +1,7 @@
 """The nursery's process: starts a shell for the descriptors it gets, and waits for it.
 
-It reports `pid N KIND` for a shell it started, `exit STATUS idle` or `exit STATUS busy` (children
-are left) for one that ended, and `empty` when asked to wait for the children.
+It reports `pid N SESSION KIND` for a shell it started, `exit STATUS idle` or `exit STATUS busy`
+(children are left) for one that ended, and `empty` when asked to wait for the children.
 """
 
 import array
@@ -21,6 +21,7 @@ _BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 """Not from PATH, which may start with folders the user can write to."""
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these signals, and a command would inherit that."""
+_PLAIN = b"plain"
 Moves = List[Tuple[int, int]]
 """Descriptors of the nursery, and the numbers that they have in a shell."""
 
@@ -32,6 +33,8 @@ def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _close_others(sock.fileno(), prelude_fd)
         kind = _become_subreaper()
+        if kind == _PLAIN:
+            os.setsid()
         _enter_workspace()
         environ = dict(os.environ, BASH_ENV="/dev/fd/%d" % PRELUDE_TARGET)
         bash = next(path for path in _BASH if os.access(path, os.X_OK))
@@ -45,29 +48,37 @@ def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
                 continue
             extras = {bytes([each]): fd for each, fd in zip(message, fds[len(TARGETS) :])}
             moves = [(extras.get(PRELUDE, prelude_fd), PRELUDE_TARGET), *zip(fds, TARGETS)]
+            terminal = os.isatty(fds[0])
             try:
-                if os.isatty(fds[0]):
+                if terminal:
                     argv = INTERACTIVE_ARGV if PRELUDE in extras else ARGV
                     pid = _spawn_on_terminal(bash, argv, environ, moves, extras.get(KEYS))
                 else:
-                    pid = _spawn(bash, environ, moves)
+                    pid = _spawn(bash, environ, moves, own_session=kind != _PLAIN)
             except OSError as exc:
                 sock.send(b"exit %d idle" % -(exc.errno or 1))
                 continue
             finally:
                 for fd in fds:
                     os.close(fd)
-            sock.send(b"pid %d %s" % (pid, kind))
+            session = os.getpid() if kind == _PLAIN and not terminal else pid
+            sock.send(b"pid %d %d %s" % (pid, session, kind))
             status = _wait_for(pid)
             sock.send(b"exit %d %s" % (status, b"idle" if _childless() else b"busy"))
     finally:
         os._exit(0)
 
 
-def _spawn(bash: str, environ: Dict[str, str], moves: Moves) -> int:
+def _spawn(bash: str, environ: Dict[str, str], moves: Moves, *, own_session: bool) -> int:
+    """own_session: otherwise it has a group of its own in the nursery's session, which gVisor does
+    not hang up when one of it ends while another is stopped."""
     actions = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in moves]
+    if own_session:
+        return os.posix_spawn(
+            bash, ARGV, environ, file_actions=actions, setsid=True, setsigdef=_IGNORED
+        )
     return os.posix_spawn(
-        bash, ARGV, environ, file_actions=actions, setsid=True, setsigdef=_IGNORED
+        bash, ARGV, environ, file_actions=actions, setpgroup=0, setsigdef=_IGNORED
     )
 
 
@@ -113,7 +124,7 @@ def _become_subreaper() -> bytes:
     try:
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
     except OSError:
-        return b"plain"  # gVisor has no subreapers: orphans become the warden's children.
+        return _PLAIN  # gVisor has no subreapers: orphans become the warden's children.
     return b"subreaper"
 
 

@@ -105,7 +105,7 @@ class Shell:
     ) -> None:
         """terminal: instead of pipes, a terminal of this size. prelude: that of a shell in which
         somebody types. Raises OSError if the box is out of descriptors."""
-        self.pid = 0
+        self.pid = self.session = 0
         self.stdin = self.stdout = self.stderr = -1
         self.keys: Optional[Keys] = None
         self.commands = 0

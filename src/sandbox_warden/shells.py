@@ -84,7 +84,7 @@ class Shells:
         """The nursery's command has ended."""
         shell = nursery.shell
         if shell is not None:
-            self._ended.append(shell.pid)
+            self._ended.append(shell.session)
         nursery.release()
         idle = sum(1 for n in self._nurseries if n.alive and n.shell is None)
         if idle > _MAX_IDLE:
@@ -138,19 +138,21 @@ class Shells:
         if pid in self._pids:
             processes.kill(pid, signal.SIGCONT)
 
-    def kill(self, nursery: Nursery, trace: Callable[[int], Trace]) -> None:
-        """Kill everything a nursery's command started. trace: makes a Trace for a session."""
+    def kill(self, nursery: Nursery, trace: Callable[[int, int], Trace]) -> None:
+        """Kill everything a nursery's command started. trace: makes a Trace for a shell and its
+        session."""
         nursery.kill(lambda table: self._traced(table, nursery, trace))
 
     def _traced(
-        self, table: Table, nursery: Nursery, trace: Callable[[int], Trace]
+        self, table: Table, nursery: Nursery, trace: Callable[[int, int], Trace]
     ) -> List[Process]:
         """The processes of a command whose nursery is not a live subreaper."""
-        shell = nursery.shell.pid if nursery.shell is not None else 0
-        others = {n.shell.pid for n in self._nurseries if n.shell is not None}
+        shell = nursery.shell
+        pid, session = (0, 0) if shell is None else (shell.pid, shell.session)
+        others = {n.shell.session for n in self._nurseries if n.shell is not None}
         others.update(self._ended)
-        others.discard(shell)
-        about = trace(shell)
+        others.discard(session)
+        about = trace(pid, session)
         lost = [p for p in orphans(table, self._pids) if about.owns(p, others)]
         return [*lost, *processes.below(table, [nursery.pid, *(p.pid for p in lost)])]
 

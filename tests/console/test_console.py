@@ -109,6 +109,18 @@ async def test_a_session_is_ended_after_a_question(
     await page.until_shows("true", ".log")
 
 
+CANCEL_AND_ASK_AGAIN = """(async () => {
+    const buttons = () => [...document.querySelectorAll('button')];
+    const button = text => buttons().find(each => each.innerText.trim() === text);
+    button('Cancel').click();
+    while (document.querySelector('dialog')) await null;
+    button('Go back').click();
+    for (let n = 0; n < 5; n++) await new Promise(done => setTimeout(done, 20));
+    return document.querySelector('dialog h2')?.innerText;
+})()"""
+"""Asked again before the browser has told that the first dialog is closed."""
+
+
 async def test_checkpoints(server: ServerProcess, http: httpx.AsyncClient, page: Page) -> None:
     session_id = await run(http, "checkpoints", "echo 1 > a")
     await page.open(address(server, "session", session_id))
@@ -129,6 +141,8 @@ async def test_checkpoints(server: ServerProcess, http: httpx.AsyncClient, page:
     await page.click_text("Cancel")
     await page.until("document.querySelector('dialog') === null")
     await page.click_text("Go back")
+    await page.until_shows("Go back to this checkpoint?", "dialog")
+    assert await page.evaluate(CANCEL_AND_ASK_AGAIN) == "Go back to this checkpoint?"
     await page.click_text("Go back to it")
     await page.until(f"location.hash !== '#/session/{session_id}/checkpoints'")
     await page.until_shows(HOSTILE, ".list")

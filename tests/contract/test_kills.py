@@ -55,9 +55,11 @@ async def table(warden: WardenClient) -> list[Process]:
 
 async def survivors(warden: WardenClient) -> list[Process]:
     """What is neither the warden, a nursery or its shell, nor from outside."""
-    found = [p for p in await table(warden) if p.state != "Z" and p.pid != 1 and p.parent != 0]
-    nurseries = {p.pid for p in found if p.parent == 1 and p.session == 1}
-    shells = {p.pid for p in found if p.parent in nurseries and p.session in (p.pid, 1)}
+    listed = await table(warden)
+    found = [p for p in listed if p.state != "Z" and p.pid != 1 and p.parent != 0]
+    name = next(p.name for p in listed if p.pid == 1)
+    nurseries = {p.pid for p in found if p.parent == 1 and p.name == name}
+    shells = {p.pid for p in found if p.parent in nurseries and p.session in (p.pid, 1, p.parent)}
     return [p for p in found if p.pid not in nurseries | shells]
 
 

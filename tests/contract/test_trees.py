@@ -203,7 +203,7 @@ async def test_a_box_that_writes_all_the_while(warden: WardenClient, another: An
 
 
 async def test_a_shell_does_not_notice_that_its_jobs_were_paused(warden: WardenClient) -> None:
-    job = await warden.start("set -m; sleep 1 & wait -n; echo $?; (sleep 1; exit 3); echo $?")
+    job = await warden.start("set -m; sleep 1 & wait $!; echo $?; (sleep 1; exit 3); echo $?")
     for _ in range(10):
         await packed(warden)
         await asyncio.sleep(0.1)
@@ -288,3 +288,13 @@ async def test_a_tree_that_is_forged(another: Another, subtests: pytest.Subtests
     assert (await warden.run("ls -A /tmp; echo alive")).stdout == "alive\n"
     with pytest.raises(errors.InvalidPath, match="a root must be"):
         await packed(warden, "/etc")
+
+
+async def test_what_runs_in_the_background_outlives_copies(warden: WardenClient) -> None:
+    loop = "while :; do /bin/true; done"
+    background = f"({loop}) & echo $! > a; (setsid bash -c 'echo $$ > b; {loop}' &)"
+    await warden.run(f"{background}; until [ -s b ]; do sleep 0.01; done")
+    for _ in range(20):
+        await packed(warden)
+    lost = await warden.run("for name in a b; do kill -0 $(< $name) || echo $name; done")
+    assert lost.output == ""

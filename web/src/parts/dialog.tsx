@@ -10,13 +10,18 @@ interface Props {
 
 export function Dialog({ title, onClose, children }: Props) {
   const element = useRef<HTMLDialogElement>(null);
+  const over = useRef(false);
   useLayoutEffect(() => {
     const dialog = element.current!;
     dialog.showModal();
-    return () => dialog.close();
+    return () => {
+      over.current = true;
+      dialog.close();
+    };
   }, []);
+  // The browser tells of a close later, when the next dialog may be open: it must not close that one.
   return (
-    <dialog ref={element} onClose={onClose} aria-labelledby="dialog-title">
+    <dialog ref={element} onClose={() => over.current || onClose()} aria-labelledby="dialog-title">
       <h2 id="dialog-title">{title}</h2>
       {children}
     </dialog>
