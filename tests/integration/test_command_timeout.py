@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sandbox_sdk import AsyncSandboxClient, ExitEvent, LocalBackend, RemoteBackend, Sandboxes
-from sandbox_sdk.protocol.models import ExecuteRequest, Target
+from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, SessionLimits, Target
 from sandbox_sdk.testing import FakeBackend
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.service import SandboxService
@@ -75,13 +75,12 @@ async def test_a_background_command_has_none_unless_it_is_given(limited: Sandbox
             assert (await process.wait()).exit_code == 4
 
 
-async def test_the_fake_has_none_for_the_background_either(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sandbox_sdk.testing.commands.COMMAND_TIMEOUT_S", 0.05)
+async def test_the_fake_has_none_for_the_background_either() -> None:
     fake = FakeBackend()
+    limits = SessionLimits(command_timeout_s=0.5)
+    await fake.create_session(CreateSessionRequest(thread_id="t", limits=limits))
     fake.on("sleep 60", takes_s=60)
-    fake.on("sleep 1; exit 3", takes_s=0.1, exit_code=3)
+    fake.on("sleep 1; exit 3", takes_s=0.6, exit_code=3)
     assert await ends_as(fake, "sleep 1; exit 3") == (False, 3)
     assert await ends_as(fake, "sleep 60", timeout=0.05) == (True, 124)
     assert (await fake.execute(ExecuteRequest(thread_id="t", command="sleep 60"))).timed_out
