@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from sandbox_sdk import checkpoints, forwarding, previews, transfer, usage, volumes
+from sandbox_sdk import checkpoints, forwarding, previews, transfer, usage, volumes, watching
 from sandbox_sdk.artifacts import AsyncArtifactFile
 from sandbox_sdk.checkpoints import CheckpointMethods
 from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
@@ -71,6 +71,7 @@ from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks, FileChunks
 from sandbox_sdk.usage import UsageMethods
 from sandbox_sdk.volumes import VolumeMethods
+from sandbox_sdk.watching import WatchMethods
 
 METHODS = {
     "Sessions": (
@@ -91,6 +92,7 @@ METHODS = {
     "Volumes": volumes.METHODS,
     "Ports": (*forwarding.METHODS, *previews.METHODS),
     "Usage": usage.METHODS,
+    "Events": watching.METHODS,
     "Declared by the operator": ("registry", "call_tool"),
 }  # fmt: skip
 """The methods of a client, as its docstring lists them."""
@@ -98,7 +100,13 @@ METHODS = {
 
 @with_contents(METHODS)
 class AsyncSandboxClient(
-    CheckpointMethods, ForwardMethods, MountMethods, PreviewMethods, UsageMethods, VolumeMethods
+    CheckpointMethods,
+    ForwardMethods,
+    MountMethods,
+    PreviewMethods,
+    UsageMethods,
+    VolumeMethods,
+    WatchMethods,
 ):
     """The sandbox of one thread. It is made at its first use.
 

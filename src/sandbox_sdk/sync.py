@@ -30,6 +30,8 @@ from sandbox_sdk.protocol.models import (
     Context,
     ExecuteResult,
     FileEntry,
+    Happening,
+    HappeningKind,
     Health,
     HistoryEntry,
     LimitOptions,
@@ -233,6 +235,18 @@ class SandboxClient:
     ) -> UsageReport:
         return self._run(
             lambda: self._client.usage(by=by, since=since, until=until, thread_id=thread_id)
+        )
+
+    def watch(
+        self,
+        *,
+        thread_id: str | None = None,
+        kind: HappeningKind | None = None,
+        after: str | None = None,
+    ) -> Generator[Happening]:
+        self._close_at_exit()
+        return self._background.iterate(
+            lambda: self._client.watch(thread_id=thread_id, kind=kind, after=after)
         )
 
     def volumes(self) -> list[Volume]:

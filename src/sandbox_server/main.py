@@ -38,6 +38,7 @@ from sandbox_server.checkpoints.opening import open_checkpoints, open_points
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console
 from sandbox_server.environments.opening import LiveEnvironments, open_builds
+from sandbox_server.events.opening import budget_teller, limit_teller, open_webhooks
 from sandbox_server.metrics.opening import UNMEASURED, Measured, measuring
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.previews.opening import PreviewPort, bind_previews, serving_previews
@@ -110,7 +111,7 @@ async def _serve(settings: Settings, on_listening: OnListening, stop: asyncio.Ev
             site = None if previews is None else previews.site
             limiter = await stack.enter_async_context(open_limiter(settings))
             tenants: RoutedTenants | SandboxService = await (
-                stack.enter_async_context(_open_routing(settings, site, measured.metrics))
+                stack.enter_async_context(_open_routing(settings, site, limiter, measured.metrics))
                 if settings.role == "coordinator"
                 else stack.enter_async_context(
                     open_service(
@@ -410,6 +411,21 @@ async def _open_service(
         )
         if quota is not None:
             quota.live = worker.table.keys
+        notes = worker.table.notes
+        usage.on_budget = budget_teller(notes.events)
+        if limiter is not None:
+            limiter.on_reached = limit_teller(notes.events)
+        webhooks = await stack.enter_async_context(
+            open_webhooks(
+                settings.webhooks,
+                notes.events,
+                state,
+                share.name,
+                attempts=settings.webhook_attempts,
+            )
+        )
+        if webhooks is not None:
+            notes.promised = webhooks.promised
         async with worker:
             await lease.serve(load=worker.load, on_gap=worker.table.vouch)
             facts = facts_of(settings, opened, share.owner, networks)
@@ -426,6 +442,7 @@ async def _open_service(
                 volumes=volumes,
                 previews_at=previews_at,
                 prices=settings.priced(),
+                webhooks=webhooks,
             )
 
 
@@ -453,12 +470,16 @@ def open_registry(share: Share, state: Path) -> SqliteRegistry:
     return SqliteRegistry(state / f"{share.name}.sqlite", share=share)
 
 
-def _open_routing(
-    settings: Settings, previews_at: PreviewSite | None, metrics: Metrics
-) -> contextlib.AbstractAsyncContextManager[RoutedTenants]:
+@contextlib.asynccontextmanager
+async def _open_routing(
+    settings: Settings, previews_at: PreviewSite | None, limiter: Limiter | None, metrics: Metrics
+) -> AsyncIterator[RoutedTenants]:
     from sandbox_server.fleet.opening import open_routing
 
-    return open_routing(settings, previews_at=previews_at, metrics=metrics)
+    async with open_routing(settings, previews_at=previews_at, metrics=metrics) as tenants:
+        if limiter is not None and tenants.all.events is not None:
+            limiter.on_reached = limit_teller(tenants.all.events)
+        yield tenants
 
 
 def _allow_many_files() -> int:

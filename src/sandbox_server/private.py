@@ -15,6 +15,7 @@ from pathlib import Path
 _OURS = ("boxes", "uids", "shared", "layers", "history", "mounts", "lost+found",
          "images", "pool.xfs", "pool.xfs.new",
          "keys.secret", "*.lock", "*.home", "*.sock", "*.log", "*.artifacts", "*.checkpoints",
+         "*.outbox", "*.outbox-wal", "*.outbox-shm", "*.outbox-journal",
          "volumes", "*.volumes",
          "*.sqlite", "*.sqlite-wal", "*.sqlite-shm", "*.sqlite-journal",
          "*.history", "*.history-wal", "*.history-shm", "*.history-journal",

@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, Health
 from sandbox_server import __version__
 from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.checkpoints.points import Points
+from sandbox_server.events.log import EventLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics, Readings
 from sandbox_server.network.networks import Networks
 from sandbox_server.pool import (
@@ -121,13 +122,14 @@ class Worker:
             networks=networks,
         )
         maker = SessionMaker(self._boxes, lease, registry.ledger, rules, volumes, metrics)
+        events = EventLog(spec.owner)
         self.table = SessionTable(
             registry,
             lease,
             maker,
             self._occupancy,
-            SessionNotes(journal, metrics),
-            Keeper(checkpoints, points, metrics),
+            SessionNotes(journal, metrics, events),
+            Keeper(checkpoints, points, metrics, events),
             networks,
             quota,
             usage,

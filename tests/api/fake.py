@@ -73,6 +73,8 @@ from sandbox_sdk.protocol.models import (
     FollowRequest,
     ForkRequest,
     ForkResult,
+    HappeningList,
+    HappeningsRequest,
     Health,
     HistoryRequest,
     Limits,
@@ -121,6 +123,7 @@ from sandbox_sdk.protocol.operations import HEALTH, Ans, Operation, Req
 from sandbox_sdk.protocol.providers import no_provider
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server.api import examples
+from sandbox_server.events.log import EventLog
 
 ARTIFACT = b"made by a run"
 NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
@@ -192,6 +195,7 @@ class FakeTenants(Tenants):
     """Sandboxes of all tenants, in one place."""
 
     def __init__(self) -> None:
+        self.happened = EventLog("w-1")
         self.live: dict[tuple[str, str], FakeSession] = {}
         self.script: list[Step] = [start(), out("4\n", 0), exited(output_bytes=2)]
         self.fails: Exception | None = None
@@ -528,6 +532,9 @@ class FakeTenants(Tenants):
         row = UsageRow.model_validate({**figures, "commands": len(mine)})
         return UsageReport(by=request.by, since=request.since or day, until=day, rows=[row])
 
+    async def happenings(self, tenant: str, request: HappeningsRequest) -> HappeningList:
+        return await self.happened.since(tenant, request)
+
     async def volumes(self, tenant: str, _request: EmptyRequest) -> VolumeList:
         found = [each for (owner, _), each in self.made_volumes.items() if owner == tenant]
         return VolumeList(volumes=found, quota=10 << 30)
@@ -714,7 +721,7 @@ class _Of(Sandboxes):
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         if operation is HEALTH:
             return await self._all.health()  # type: ignore[return-value]
-        name = {"stdin": "stdin_"}.get(operation.name, operation.name)
+        name = {"stdin": "stdin_", "events": "happenings"}.get(operation.name, operation.name)
         answer: Ans = await getattr(self._all, name)(self._tenant, request)
         return answer
 

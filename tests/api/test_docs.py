@@ -61,6 +61,7 @@ FURTHER = [
     ("get", "/api/sessions/{session_id}", "platform"),
     ("delete", "/api/sessions/{session_id}", "platform"),
     ("get", "/usage", "platform"),
+    ("get", "/events", "platform"),
     ("post", "/api/execute", "platform"),
     ("get", "/api/files/{session_id}", "platform"),
     ("post", "/api/files", "platform"),

@@ -49,6 +49,8 @@ from sandbox_sdk.protocol.models import (
     FileEntry,
     ForkRequest,
     ForkResult,
+    HappeningList,
+    HappeningsRequest,
     Health,
     HistoryRequest,
     ListRequest,
@@ -302,6 +304,10 @@ class ThroughClient(Sandboxes):
             checkpoint_id=newest.checkpoints[0].checkpoint_id,
             sessions=[Session.model_validate(info.model_dump()) for info in infos],
         )
+
+    async def _events(self, request: HappeningsRequest) -> HappeningList:
+        """Clients watch; they do not ask for positions."""
+        return await self._backend.happenings(request)
 
     async def _usage(self, request: UsageRequest) -> UsageReport:
         return await self.client().usage(**dict(request))  # type: ignore[no-any-return]

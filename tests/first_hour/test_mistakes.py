@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(900)  # The first one installs.
 NO_NETWORK = "this sandbox has no network"
 FIELDS = (
     "thread_id, session_id, command, timeout, cwd, env, stdin, stdin_open, pty, background,"
-    " idempotency_key, dry_run, artifacts"
+    " idempotency_key, dry_run, notify, artifacts"
 )
 ASK_FOR_KEY = (
     "this server needs an API key: pass api_key=, set SANDBOX_API_KEY, or send it as"

@@ -660,6 +660,21 @@ USAGE = Operation(
     scope="read",
 )
 
+EVENTS = Operation(
+    name="events",
+    method="GET",
+    path="/events",
+    request=models.HappeningsRequest,
+    answer=models.HappeningList,
+    summary="See what happens",
+    description="Sessions that begin and end, commands that end, checkpoints, limits: what has "
+    "happened since a position, or what happens within `wait` seconds. With `Accept: "
+    "text/event-stream`, a stream of server-sent events without an end, which goes on from "
+    "`Last-Event-ID`. Events that are missing are told by one of the kind `gap`.",
+    tag="platform",
+    scope="read",
+)
+
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
     RUN_CODE, CONTEXTS, CREATE_CONTEXT, RESTART_CONTEXT, REMOVE_CONTEXT, INTERRUPT_CONTEXT,
@@ -669,5 +684,5 @@ OPERATIONS: tuple[Operation[Any, Any], ...] = (
     HISTORY, CHANGES, UNDO,
     VOLUMES, CREATE_VOLUME, DELETE_VOLUME,
     EXPOSE, PREVIEWS, UNEXPOSE,
-    STORED_SESSIONS, STORED_SESSION, USAGE,
+    STORED_SESSIONS, STORED_SESSION, USAGE, EVENTS,
 )  # fmt: skip

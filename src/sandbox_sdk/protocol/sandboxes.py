@@ -20,6 +20,8 @@ from sandbox_sdk.protocol.operations import Ans, Operation, Req
 EventsRequest = (
     models.ExecuteRequest | models.FollowRequest | models.RunCodeRequest | models.FollowCodeRequest
 )
+WATCH_S = 20.0
+"""How long one request for events waits."""
 STDIN_PIECE = 256 * 1024
 """Bytes in one request: in JSON six times as many at worst, well below the limit of a body."""
 
@@ -335,6 +337,31 @@ class Sandboxes(ABC):
             models.UsageRequest, by=by, since=since, until=until, thread_id=thread_id
         )
         return await self.call(op.USAGE, request)
+
+    # Events
+
+    async def happenings(self, request: models.HappeningsRequest) -> models.HappeningList:
+        """What has happened since a position. Raises InvalidRequest."""
+        return await self.call(op.EVENTS, request)
+
+    async def watch(
+        self,
+        *,
+        thread_id: str | None = None,
+        kind: models.HappeningKind | None = None,
+        after: str | None = None,
+    ) -> AsyncGenerator[models.Happening]:
+        """What happens, without an end. after: the id of the last event that was seen."""
+        first = models.checked(
+            models.HappeningsRequest, after=after, thread_id=thread_id, kind=kind
+        )
+        position = (await self.happenings(first)).next if after is None else after
+        while True:
+            request = first.model_copy(update={"after": position, "wait": WATCH_S})
+            found = await self.happenings(request)
+            for event in found.events:
+                yield event
+            position = found.next
 
     # Previews
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import posixpath
@@ -124,6 +125,7 @@ class FakeBackend(Sandboxes):
             op.ARTIFACTS: self._list_artifacts,
             op.DELETE_ARTIFACT: self._delete_artifact,
             op.USAGE: _no_usage,
+            op.EVENTS: _no_events,
             op.STORED_SESSIONS: self._stored_sessions,
             op.STORED_SESSION: self._stored_session,
             op.CHECKPOINT: self._checkpoint,
@@ -592,6 +594,11 @@ def _result(
         **command.facts(),
         **_life(session, state),
     )
+
+
+async def _no_events(request: models.HappeningsRequest) -> models.HappeningList:
+    await asyncio.sleep(request.wait)
+    return models.HappeningList(events=[], next=request.after or "")
 
 
 async def _no_usage(request: models.UsageRequest) -> models.UsageReport:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from typing import NoReturn
-
-import structlog
+from typing import NamedTuple, NoReturn
 
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
@@ -22,14 +19,19 @@ from sandbox_server.access.limiter import HELD_S, Limiter, Taken, holder_name
 from sandbox_server.settings.limit_rules import OF_KEYS, Allowance, LimitRules
 from sandbox_server.tasks import stop
 
-log = structlog.get_logger()
-
 _COMMANDS = frozenset({op.EXECUTE, op.RUN_CODE, op.CALL_TOOL})
-_TOLD_S = 10.0
-"""How often the log says that the same caller is at the same limit."""
 _REFUSED_S = 0.5
 _COMMAND_S = 1.0
 """When to try again for a command: one may have ended by then."""
+
+
+class Limited(NamedTuple):
+    """A tenant or a key, and what it may."""
+
+    tenant: str
+    name: str
+    kind: str
+    allowance: Allowance
 
 
 class Admission:
@@ -38,68 +40,57 @@ class Admission:
     def __init__(self, rules: LimitRules, limiter: Limiter) -> None:
         self._rules = rules
         self._limiter = limiter
-        self._told: dict[tuple[str, str], float] = {}
 
     def limited(self, sandboxes: Sandboxes, caller: Caller) -> Sandboxes:
+        tenant, key = caller.tenant, caller.key_id
         named = [
-            (caller.tenant, "tenant", self._rules.of_tenant(caller.tenant)),
-            (OF_KEYS + caller.key_id, "key", self._rules.of_key(caller.key_id)),
+            Limited(tenant, tenant, "tenant", self._rules.of_tenant(tenant)),
+            Limited(tenant, OF_KEYS + key, "key", self._rules.of_key(key)),
         ]
-        limits = [each for each in named if each[2].requests or each[2].commands]
+        limits = [each for each in named if each.allowance.requests or each.allowance.commands]
         return LimitedSandboxes(sandboxes, self, limits) if limits else sandboxes
 
-    async def request(self, limits: list[tuple[str, str, Allowance]]) -> dict[str, str]:
+    async def request(self, limits: list[Limited]) -> dict[str, str]:
         """The headers of its answer. Raises RateLimited."""
         least: tuple[Taken, Allowance] | None = None
-        for name, kind, allowance in limits:
+        for of in limits:
+            allowance = of.allowance
             if allowance.requests is None:
                 continue
             per_s, burst = allowance.requests, allowance.at_once
-            taken = await self._limiter.take(name, per_s=per_s, burst=burst)
+            taken = await self._limiter.take(of.name, per_s=per_s, burst=burst)
             if not taken.allowed:
-                await self._refuse(
-                    name,
-                    "requests",
-                    f"this {kind} may send {per_s:g} requests a second",
-                    taken.wait_s,
-                )
+                rule = f"this {of.kind} may send {per_s:g} requests a second"
+                await self._refuse(of, "requests", rule, taken.wait_s)
             if least is None or taken.left < least[0].left:
                 least = taken, allowance
         return rate_headers(*least) if least else {}
 
     @contextlib.asynccontextmanager
-    async def command(self, limits: list[tuple[str, str, Allowance]]) -> AsyncIterator[None]:
+    async def command(self, limits: list[Limited]) -> AsyncIterator[None]:
         """While a command runs. Raises RateLimited."""
         async with contextlib.AsyncExitStack() as stack:
-            for name, kind, allowance in limits:
-                if allowance.commands is not None:
-                    await self._hold(stack, name, kind, allowance.commands)
+            for of in limits:
+                if of.allowance.commands is not None:
+                    await self._hold(stack, of, of.allowance.commands)
             yield
 
-    async def _hold(
-        self, stack: contextlib.AsyncExitStack, name: str, kind: str, most: int
-    ) -> None:
+    async def _hold(self, stack: contextlib.AsyncExitStack, of: Limited, most: int) -> None:
         holder = holder_name()
-        if not await self._limiter.hold(name, holder, most=most):
-            await self._refuse(
-                name, "commands", f"this {kind} may run {most} commands at a time", _COMMAND_S
-            )
-        stack.push_async_callback(self._limiter.release, name, holder)
-        stack.push_async_callback(stop, asyncio.create_task(self._renewed(name, holder)))
+        if not await self._limiter.hold(of.name, holder, most=most):
+            rule = f"this {of.kind} may run {most} commands at a time"
+            await self._refuse(of, "commands", rule, _COMMAND_S)
+        stack.push_async_callback(self._limiter.release, of.name, holder)
+        stack.push_async_callback(stop, asyncio.create_task(self._renewed(of.name, holder)))
 
     async def _renewed(self, name: str, holder: str) -> None:
         while True:
             await asyncio.sleep(HELD_S / 3)
             await self._limiter.renew(name, holder)
 
-    async def _refuse(self, name: str, limit: str, rule: str, wait_s: float) -> NoReturn:
+    async def _refuse(self, of: Limited, limit: str, rule: str, wait_s: float) -> NoReturn:
         """Not at once: who asks again as soon as it is refused takes no time from others."""
-        now = time.monotonic()
-        if now > self._told.get((name, limit), 0.0):
-            if len(self._told) > 10_000:
-                self._told.clear()
-            self._told[name, limit] = now + _TOLD_S
-            log.warning("limit.reached", of=name, limit=limit, rule=rule)
+        self._limiter.reached(of.tenant, limit, rule, of=of.name)
         await asyncio.sleep(_REFUSED_S)
         raise rate_limited(limit, rule, wait_s)
 
@@ -119,10 +110,8 @@ def rate_headers(taken: Taken, allowance: Allowance) -> dict[str, str]:
 
 
 class LimitedSandboxes(Sandboxes):
-    def __init__(
-        self, inner: Sandboxes, admission: Admission, limits: list[tuple[str, str, Allowance]]
-    ) -> None:
-        self._inner = inner
+    def __init__(self, inner: Sandboxes, admission: Admission, limits: list[Limited]) -> None:
+        self.inner = inner
         self._admission = admission
         self._limits = limits
         self.same_machine = inner.same_machine
@@ -135,15 +124,15 @@ class LimitedSandboxes(Sandboxes):
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         await self._admit()
         if operation not in _COMMANDS:
-            return await self._inner.call(operation, request)
+            return await self.inner.call(operation, request)
         async with self._admission.command(self._limits):
-            return await self._inner.call(operation, request)
+            return await self.inner.call(operation, request)
 
     async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         await self._admit()
         async with (
             self._admission.command(self._limits),
-            contextlib.aclosing(self._inner.events(request)) as events,
+            contextlib.aclosing(self.inner.events(request)) as events,
         ):
             async for event in events:
                 yield event
@@ -152,20 +141,20 @@ class LimitedSandboxes(Sandboxes):
         self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
     ) -> models.UploadResult:
         await self._admit()
-        return await self._inner.upload(request, chunks)
+        return await self.inner.upload(request, chunks)
 
     @contextlib.asynccontextmanager
     async def download(
         self, request: models.DownloadRequest | models.ArtifactTarget
     ) -> AsyncIterator[Download]:
         await self._admit()
-        async with self._inner.download(request) as found:
+        async with self.inner.download(request) as found:
             yield found
 
     @contextlib.asynccontextmanager
     async def connect(self, request: models.ConnectRequest) -> AsyncIterator[ByteChannel]:
         await self._admit()
-        async with self._inner.connect(request) as channel:
+        async with self.inner.connect(request) as channel:
             yield channel
 
 

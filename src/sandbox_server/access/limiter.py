@@ -10,10 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 from sandbox_server.access.shared_numbers import SharedNumbers
 
 if TYPE_CHECKING:
     from sandbox_server.fleet.store import Store
+
+log = structlog.get_logger()
 
 HELD_S = 60.0
 """After which a fleet no longer counts the command of a server that has died, or its sessions."""
@@ -30,8 +34,28 @@ class Taken:
     """Until the next one may come; 0.0 if that is now."""
 
 
+_TOLD_S = 10.0
+"""How often it is told that the same tenant or key is at the same limit."""
+
+
 class Limiter(ABC):
     """Names are those of tenants and keys."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], float] = {}
+        self.on_reached: Callable[[str, str, str], None] = lambda _tenant, _limit, _rule: None
+        """Called with a tenant, the name of the limit it has reached, and its rule."""
+
+    def reached(self, tenant: str, limit: str, rule: str, *, of: str) -> None:
+        """Somebody was refused. of: the tenant, or one of its keys."""
+        now = time.monotonic()
+        if now <= self._told.get((of, limit), 0.0):
+            return
+        if len(self._told) > 10_000:
+            self._told.clear()
+        self._told[of, limit] = now + _TOLD_S
+        log.warning("limit.reached", of=of, limit=limit, rule=rule)
+        self.on_reached(tenant, limit, rule)
 
     @abstractmethod
     async def take(self, name: str, *, per_s: float, burst: int) -> Taken:
@@ -77,6 +101,7 @@ class MemoryLimiter(Limiter):
     """Of one server and all its processes. Make it before they are forked."""
 
     def __init__(self, processes: int = 1, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._clock = clock
         self._arrivals = SharedNumbers()
         self._held = SharedNumbers(processes)
@@ -123,6 +148,7 @@ class RedisLimiter(Limiter):
     """Of a fleet: each step is one script, by the clock of Redis."""
 
     def __init__(self, store: Store, server: str) -> None:
+        super().__init__()
         self._store = store
         self._server = server
 

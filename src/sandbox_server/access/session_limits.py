@@ -66,6 +66,7 @@ class SessionLimits(SessionQuota):
         found = await self._limiter.add_session(tenant, mine, most=most)
         if found is not None:
             rule = f"this tenant may have {most} sessions, and has {found}"
+            self._limiter.reached(tenant, "sessions", rule, of=tenant)
             raise rate_limited("sessions", rule, _AGAIN_S)
 
     def _mine(self, tenant: str) -> int:
@@ -76,6 +77,7 @@ class SessionLimits(SessionQuota):
         taken = await self._limiter.take(f"{tenant} new", per_s=most / _HOUR_S, burst=most)
         if not taken.allowed:
             rule = f"this tenant may make {most} sessions an hour"
+            self._limiter.reached(tenant, "sessions_per_hour", rule, of=tenant)
             raise rate_limited("sessions_per_hour", rule, taken.wait_s)
 
     def changed(self) -> None:

@@ -20,6 +20,7 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.code import code_route
 from sandbox_server.api.connect import connect
 from sandbox_server.api.errors import install_error_handlers
+from sandbox_server.api.events import Ending, events_route
 from sandbox_server.api.execute import execute_route
 from sandbox_server.api.files import UPLOAD, download_route, upload_route
 from sandbox_server.api.limits import ApiLimits
@@ -73,7 +74,9 @@ def create_app(
     app.state.at_stop = []
     keys = keys or ApiKeys([])
     served = Served(tenants, keys, limits, admission)
-    routes = _routes(served)
+    ending = Ending()
+    app.state.at_stop.append(ending.set)
+    routes = _routes(served, ending)
     app.router.routes.extend(routes)
     for path, handler in (
         ("/terminal", terminal),
@@ -140,7 +143,7 @@ def _direct(
     return found
 
 
-def _routes(served: Served) -> list[PublicRoute]:
+def _routes(served: Served, ending: Ending) -> list[PublicRoute]:
     """In the order of the wire contract. CHECK has no route of its own: /execute serves it."""
     bytes_of_files = [upload_route(served), download_route(served)]
     routes: list[PublicRoute] = []
@@ -149,6 +152,8 @@ def _routes(served: Served) -> list[PublicRoute]:
             routes += [execute_route(served), *bytes_of_files]
         elif operation is op.RUN_CODE:
             routes.append(code_route(served))
+        elif operation is op.EVENTS:
+            routes.append(events_route(served, ending))
         elif operation is not op.CHECK:
             routes.append(operation_route(operation, served))
         if operation is op.DELETE_ARTIFACT:

@@ -344,6 +344,33 @@ STORED_SESSION: dict[str, Any] = {
     "commands": 1,
 }
 
+HAPPENINGS: dict[str, Any] = {
+    "events": [
+        {
+            "id": "9f2c11d0.41",
+            "kind": "command.finished",
+            "at": "2026-03-01T12:00:00Z",
+            "thread_id": "conv-42",
+            "session_id": "3f0f8e4c5c1b4d0c",
+            "worker": "worker-1",
+            "data": {
+                "command_id": "c1d2",
+                "exit_code": 0,
+                "outcome": "ok",
+                "duration_ms": 12.5,
+                "background": True,
+            },
+        }
+    ],
+    "next": "9f2c11d0.41",
+    "unreachable": [],
+}
+HAPPENING_EVENTS = """id: 9f2c11d0.42
+event: session.ended
+data: {"id":"9f2c11d0.42","kind":"session.ended","at":"2026-03-01T12:30:00Z","thread_id":"conv-42",\
+"session_id":"3f0f8e4c5c1b4d0c","worker":"worker-1","data":{"reason":"expired","generation":1}}
+
+"""
 USAGE: dict[str, Any] = {
     "by": "day",
     "since": "2025-01-01",
@@ -528,6 +555,7 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
     },
     op.STORED_SESSION: {200: answer("The session.", STORED_DETAIL)},
     op.USAGE: {200: answer("What was used.", USAGE)},
+    op.EVENTS: {200: answer("What has happened.", HAPPENINGS)},
     op.CHECKPOINT: {200: answer("The checkpoint.", CHECKPOINT)},
     op.CHECKPOINTS: {200: answer("The checkpoints.", CHECKPOINT_LIST)},
     op.GET_CHECKPOINT: {200: answer("The checkpoint.", CHECKPOINT)},

@@ -41,9 +41,13 @@ _Parsed = TypeVar("_Parsed", bound=models.Request)
 def operation_route(operation: Operation[Any, Any], served: Served) -> PublicRoute:
     """The route of one operation."""
     if operation.scope == "public":
-        return PublicRoute(operation.path, _public(operation, served), **_about(operation))
+        return PublicRoute(operation.path, _public(operation, served), **describe(operation))
     return KeyedRoute(
-        operation.path, _keyed(operation), served=served, scope=operation.scope, **_about(operation)
+        operation.path,
+        _keyed(operation),
+        served=served,
+        scope=operation.scope,
+        **describe(operation),
     )
 
 
@@ -133,7 +137,7 @@ async def listing(found: ListResult) -> AsyncIterator[str]:
 # Describing
 
 
-def _about(operation: Operation[Any, Any]) -> dict[str, Any]:
+def describe(operation: Operation[Any, Any]) -> dict[str, Any]:
     """The operation's part of the OpenAPI document."""
     return {
         "described": _described(operation),

@@ -146,7 +146,7 @@ class EventResponse(HoldingResponse):
         if isinstance(event, (OutputEvent, GapEvent, ResultEvent, CodeErrorEvent)):
             self._position = replace(self._position, offset=event.next_offset)
         where = event_id(self._position.command_id, self._position.offset)
-        return f"id: {where}\n".encode() + _frame(
+        return f"id: {where}\n".encode() + frame(
             event.event, event.model_dump_json(exclude={"event"})
         )
 
@@ -157,8 +157,8 @@ class EventResponse(HoldingResponse):
                 f"internal error; resume the stream, and report request_id {self._request_id}"
             )
         body: dict[str, Any] = error_body(error, self._request_id)
-        return _frame("error", json.dumps(body, default=str))
+        return frame("error", json.dumps(body, default=str))
 
 
-def _frame(name: str, data: str) -> bytes:
+def frame(name: str, data: str) -> bytes:
     return f"event: {name}\ndata: {data}\n\n".encode()

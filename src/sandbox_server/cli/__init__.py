@@ -17,6 +17,7 @@ from sandbox_server.cli import (
     policy,
     registry,
     serve,
+    webhooks,
 )
 
 
@@ -30,3 +31,4 @@ def add_commands(app: typer.Typer) -> None:
     app.add_typer(keys.app, name="keys")
     app.add_typer(policy.app, name="policy")
     app.add_typer(registry.app, name="registry")
+    app.add_typer(webhooks.app, name="webhooks")

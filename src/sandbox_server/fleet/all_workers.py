@@ -28,6 +28,8 @@ from sandbox_sdk.protocol.models import (
     CheckpointsRequest,
     CheckpointTarget,
     EmptyRequest,
+    HappeningList,
+    HappeningsRequest,
     RegistryList,
     SessionList,
     StoredSessionDetail,
@@ -40,6 +42,8 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.checkpoints.manifest import not_found
+from sandbox_server.events.log import EventLog
+from sandbox_server.fleet.all_events import since
 from sandbox_server.fleet.all_volumes import AllVolumes
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Router
@@ -71,8 +75,11 @@ class AllWorkers:
         router: Router,
         history: History | None = None,
         usage: FleetUsage | None = None,
+        events: EventLog | None = None,
     ) -> None:
+        """events: what happens at this coordinator itself; None if nothing does."""
         self._usage_of_all = usage
+        self.events = events
         self._directory = directory
         self._router = router
         self._history = history
@@ -83,6 +90,7 @@ class AllWorkers:
             op.ARTIFACTS: self._artifacts,
             op.DELETE_ARTIFACT: self._delete_artifact,
             op.USAGE: self._usage,
+            op.EVENTS: self._events,
             op.STORED_SESSIONS: self._stored_sessions,
             op.STORED_SESSION: self._stored_session,
             op.CHECKPOINTS: self._checkpoints,
@@ -235,6 +243,25 @@ class AllWorkers:
         known, prices = self._usage_of_all
         found = await report(known, tenant, request, prices, today=day_of(time.time()))
         return found.model_copy(update={"unreachable": silent})
+
+    async def _events(self, tenant: str, request: HappeningsRequest) -> HappeningList:
+        workers = await self._directory.workers()
+        there = {w.id: w for w in workers if self._directory.presence(w) == Presence.HERE}
+        away = [w.id for w in workers if self._directory.presence(w) == Presence.AWAY]
+        own = self.events
+
+        async def ask(name: str, asked: HappeningsRequest) -> HappeningList | None:
+            if own is not None and name == own.worker:
+                return await own.since(tenant, asked)
+            try:
+                with self._router.client(there[name]) as client:
+                    return await client.of(tenant).call(op.EVENTS, asked)
+            except RuntimeUnavailable as exc:
+                log.warning("worker.not_listed", worker=name, why=str(exc))
+                return None
+
+        names = [*there, own.worker] if own is not None else list(there)
+        return await since(names, away, ask, request)
 
     async def have_counted(self, tenant: str) -> list[str]:
         """Have every worker write what its sessions have used up to now; those that do not

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_server import __version__
+from sandbox_server.events.log import EventLog
+from sandbox_server.events.opening import open_webhooks
 from sandbox_server.fleet.all_workers import FleetUsage
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.history import RedisHistory
@@ -84,11 +86,21 @@ async def open_routing(
     metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[RoutedTenants]:
     """The sandboxes of all workers, for a coordinator to serve."""
+    events = EventLog(settings.name())
 
     def connect(url: str) -> RemoteTenants:
         return RemoteTenants(url, fleet_key=settings.fleet_key.get_secret_value() or None)
 
-    async with _opened(settings, metrics) as store:
+    async with (
+        open_webhooks(
+            settings.webhooks,
+            events,
+            settings.state_folder(),
+            settings.name(),
+            attempts=settings.webhook_attempts,
+        ),
+        _opened(settings, metrics) as store,
+    ):
         index = SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         directory = Directory(index, grace_s=settings.grace, only=settings.workers)
         async with Router(
@@ -102,6 +114,7 @@ async def open_routing(
                 history=history,
                 previews_at=previews_at,
                 usage=FleetUsage(RedisUsage(store, settings.usage_kept()), settings.priced()),
+                events=events,
             )
 
 

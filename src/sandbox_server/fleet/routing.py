@@ -45,6 +45,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server import __version__
+from sandbox_server.events.log import EventLog
 from sandbox_server.fleet.all_workers import AllWorkers, FleetUsage
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Attempt, Router
@@ -76,10 +77,12 @@ class RoutedTenants(Tenants):
         history: History | None = None,
         previews_at: PreviewSite | None = None,
         usage: FleetUsage | None = None,
+        events: EventLog | None = None,
     ) -> None:
-        """previews_at: where this coordinator serves them; None if the workers tell."""
+        """previews_at: where this coordinator serves them; None if the workers tell. events: what
+        happens at this coordinator itself."""
         self.previews_at = previews_at
-        self.all = AllWorkers(directory, router, history, usage)
+        self.all = AllWorkers(directory, router, history, usage, events)
         self.directory = directory
         self._router = router
         self._id = coordinator_id

@@ -41,7 +41,7 @@ _ANY = {"host", "port", "processes", "worker_id", "api_keys", "insecure", "drain
         "bind_folders", "network_connections", "network_bytes", "network_rate",
         "audit_commands", "audit_full", "audit_size", "audit_files",
         "previews", "preview_port", "preview_url", "metrics", "metrics_port",
-        "usage_days", "usage_detail_days", "prices", "budgets",
+        "usage_days", "usage_detail_days", "prices", "budgets", "webhooks", "webhook_attempts",
         "history_retention", "history_sessions", "history_commands", *_POOL}  # fmt: skip
 """Settings that do not affect boxes: programs that differ only in these share sandboxes."""
 

@@ -224,6 +224,8 @@ class _OfTenant(RoutedSandboxes):
             silent = await self._fleet.all.have_counted(self._tenant)
             answer = await self._here.call(op.USAGE, cast("UsageRequest", request))
             return cast("Ans", answer.model_copy(update={"unreachable": silent}))
+        if operation is op.EVENTS:  # Of all of them, whatever it asks for.
+            return await super().call(operation, request)
         if operation in _WRITTEN_LATER:
             await self._fleet.all.have_written(self._tenant)
         if operation.tag in _SHARED or operation in _OF_FILES:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypedDict
 
 from sandbox_sdk.protocol import operations as op
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     MAX_TIMEOUT_S,
@@ -32,6 +33,7 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import to_run
+from sandbox_server.events.sender import Sender, require_webhook
 from sandbox_server.runtime.agent import (
     CodeOptions,
     CommandResult,
@@ -53,8 +55,15 @@ from sandbox_server.sessions.making import SessionOptions
 
 class CommandHandlers:
     def __init__(
-        self, access: SessionAccess, facts: ServiceFacts, gate: Gate, stored: StoredHandlers
+        self,
+        access: SessionAccess,
+        facts: ServiceFacts,
+        gate: Gate,
+        stored: StoredHandlers,
+        webhooks: Sender | None = None,
     ) -> None:
+        """webhooks: that commands can name."""
+        self._webhooks = webhooks
         self._stored = stored
         self._access = access
         self._facts = facts
@@ -116,16 +125,17 @@ class CommandHandlers:
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
         options = self._options(session, request)
+        notes = self._access.table.notes
         async with self._before(session, request, options) as before:
-            command_id = await session.agent.start(request.command, **options)
+            command_id = await self._begun(session, request, options)
             before.began(command_id)
         if request.pty is None:  # Somebody may leave a terminal; who looks at one uses it.
             session.watch(
                 command_id,
                 for_s=self._timeout_s(session, request),
-                then=self._access.table.notes.ran_unwatched,
+                then=partial(notes.ran_unwatched, session, command_id),
             )
-        self._access.table.notes.started(session, request.command, command_id)
+        notes.started(session, request.command, command_id)
         about = session.agent.about
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
@@ -133,6 +143,25 @@ class CommandHandlers:
             cwd=about.cwd if about else WORKSPACE, replayed=is_replayed(options, command_id),
             **answers.session_life(session, state),
         )  # fmt: skip
+
+    async def _begun(
+        self, session: LiveSession, request: ExecuteRequest, options: RunOptions
+    ) -> str:
+        """Its id. That a webhook will be told of its end is written down first."""
+        ours = options["command_id"]
+        if request.notify is None or self._webhooks is None or ours is None:
+            return await session.agent.start(request.command, **options)
+        self._webhooks.promise(ours, session.record.session_id, request.notify)
+        try:
+            command_id = await session.agent.start(request.command, **options)
+        except (RuntimeUnavailable, SessionLost):
+            raise  # It may have begun.
+        except SandboxError:
+            self._webhooks.forget(ours)
+            raise
+        if command_id != ours:  # An earlier call with the same key has begun it.
+            self._webhooks.forget(ours)
+        return command_id
 
     async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
         session, state, request = await self._admitted(tenant, request)
@@ -154,6 +183,8 @@ class CommandHandlers:
     ) -> tuple[LiveSession, SessionState, ExecuteRequest]:
         """Pass a command through the gate and open its session; there is no other way in. Raises
         CommandRejected."""
+        if request.notify is not None:
+            require_webhook(self._webhooks, request.notify, tenant)
         before = _policy_context(await self._access.expected(tenant, to_run(request)))
         admitted = await self._gate.admit(request, tenant=tenant, **before)
         session, state = await self._access.open(tenant, request)

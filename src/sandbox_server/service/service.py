@@ -24,6 +24,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.operations import Ans, Handlers, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server.audit import AuditLog
+from sandbox_server.events.sender import Sender
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.service.access import SessionAccess
@@ -35,6 +36,7 @@ from sandbox_server.service.commands import CommandHandlers
 from sandbox_server.service.connections import ConnectionHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
+from sandbox_server.service.happenings import HappeningHandlers
 from sandbox_server.service.history import HistoryHandlers
 from sandbox_server.service.previews import PreviewHandlers
 from sandbox_server.service.recording import Recorded
@@ -69,10 +71,12 @@ class SandboxService(Tenants):
         volumes: Volumes | None = None,
         previews_at: PreviewSite | None = None,
         prices: Prices | None = None,
+        webhooks: Sender | None = None,
     ) -> None:
         """name_of: the name of an environment as it is declared, for one in another case.
         registry: by default the built-in one. volumes: those of the table's sessions.
-        previews_at: None for a worker, see PreviewHandlers. prices: for the cost of usage."""
+        previews_at: None for a worker, see PreviewHandlers. prices: for the cost of usage.
+        webhooks: that commands can name."""
         access = SessionAccess(table, self._as_before)
         gate = gate or Gate.default()
         self.facts = facts
@@ -81,7 +85,7 @@ class SandboxService(Tenants):
         self._audit = audit
         self._registry = registry or LiveRegistry()
         self.stored = StoredHandlers(storage)
-        self.commands = CommandHandlers(access, facts, gate, self.stored)
+        self.commands = CommandHandlers(access, facts, gate, self.stored, webhooks)
         self.code = CodeHandlers(access, facts, gate, self.commands, kernels_of)
         self.files = FileHandlers(access, facts)
         self.connections = ConnectionHandlers(access)
@@ -89,6 +93,7 @@ class SandboxService(Tenants):
         self.usage = UsageHandlers(table, prices or Prices())
         self.handlers: Handlers = {
             **self.usage.handlers,
+            **HappeningHandlers(table).handlers,
             op.HEALTH: self._healthy,
             **SessionHandlers(
                 access, facts, self._registry, name_of, self.checkpoints.options

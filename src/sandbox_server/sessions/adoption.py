@@ -200,7 +200,7 @@ class Adoption:
             session.last_used -= min(reported.idle_s, age_s)
         await self._table.adopt(session)
         if session.ended is None and reported is not None:
-            session.watch_running(reported)
+            self._table.notes.watch_running(session, reported)
 
     def _record(self, box_id: str, state: Mapping[str, Any] | None) -> Record:
         """A record with epoch -1, which means not yet vouched for by this process."""

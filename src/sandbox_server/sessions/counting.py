@@ -46,10 +46,6 @@ class _Tracked:
     """When the warden was last asked, on the monotonic clock."""
 
 
-def log_budget(tenant: str, name: str, share: float) -> None:
-    log.warning("budget.near", tenant=tenant, budget=name, share=round(share, 3))
-
-
 class Usage:
     """Reads by itself while it is entered as an async context manager."""
 
@@ -60,7 +56,7 @@ class Usage:
         budgets: Budgets | None = None,
         shared: SharedUsage | None = None,
         stored: Stored | None = None,
-        on_budget: OnBudget = log_budget,
+        on_budget: OnBudget = lambda _tenant, _name, _share: None,
         clock: Callable[[], float] = time.time,
         every_s: float = EVERY_S,
     ) -> None:
@@ -220,6 +216,7 @@ class Usage:
         for tenant in list(self._totals):
             for name, share in self.budgets.shares(tenant, self.today(tenant)):
                 if share >= NEAR and self.ledger.warn_once(tenant, self._day, name):
+                    log.warning("budget.near", tenant=tenant, budget=name, share=round(share, 3))
                     self.on_budget(tenant, name, share)
 
     # In the background

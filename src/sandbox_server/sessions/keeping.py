@@ -14,6 +14,7 @@ from sandbox_sdk.protocol.models import Resumed, SessionState, every_of
 from sandbox_server.checkpoints.checkpoints import Checkpoints, Source, Subject
 from sandbox_server.checkpoints.manifest import DiskCopy, Manifest
 from sandbox_server.checkpoints.points import Point, Points, ThreadPoints
+from sandbox_server.events.log import EventLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.runtime.base import DiskImage
 from sandbox_server.sessions.live import KeepRules, LiveSession
@@ -64,8 +65,10 @@ class Keeper:
         checkpoints: Checkpoints | None,
         points: Points | None = None,
         metrics: Metrics = NO_METRICS,
+        events: EventLog | None = None,
     ) -> None:
         self._metrics = metrics
+        self._events = events or EventLog()
         self._checkpoints = checkpoints
         self.points = points or Points()
 
@@ -108,6 +111,14 @@ class Keeper:
                 session.commands += commands
             raise
         self._metrics.checkpoint("take", time.perf_counter() - began, ok=True)
+        self._events.publish(
+            "checkpoint.created",
+            of.tenant,
+            thread_id=of.thread_id,
+            session_id=of.session_id,
+            checkpoint_id=manifest.checkpoint_id,
+            automatic=automatic,
+        )
         if manifest.running:
             session.changed = True  # It goes on changing.
         session.checkpoint_id = manifest.checkpoint_id

@@ -18,7 +18,7 @@ from sandbox_server.checkpoints.points import ThreadPoints
 from sandbox_server.network.egress import Egress
 from sandbox_server.network.modes import NetworkTerms
 from sandbox_server.registry.agents import SessionAgent
-from sandbox_server.runtime.agent import BoxAgent, BoxState, CommandResult
+from sandbox_server.runtime.agent import BoxAgent, CommandResult
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.box_network import Network
 from sandbox_server.sessions.registry import Record, Status
@@ -159,12 +159,6 @@ class LiveSession:
         self.texts[command_id] = text if len(text) <= TEXT else f"{text[: TEXT - 1]}…"
         if len(self.texts) > TEXTS:
             del self.texts[next(iter(self.texts))]
-
-    def watch_running(self, state: BoxState) -> None:
-        """Count the commands that a box reports as running as use until they end."""
-        running = [c.command_id for c in state.commands if c.running and c.pty is None]
-        for command_id in running[-WATCHED:]:
-            self.watch(command_id, for_s=None)
 
     def watch(
         self,

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from functools import partial
 
 from sandbox_sdk.protocol.errors import SessionLost
-from sandbox_sdk.protocol.models import StoredState
+from sandbox_sdk.protocol.models import HappeningKind, SessionState, StoredState
+from sandbox_server.events.log import EventLog
 from sandbox_server.metrics.recorder import NO_METRICS, CommandOutcome, Metrics
-from sandbox_server.runtime.agent import CommandResult
-from sandbox_server.sessions.live import LiveSession
+from sandbox_server.runtime.agent import BoxState, CommandResult
+from sandbox_server.sessions.live import WATCHED, LiveSession
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.storage.history import TEXT, Began, Ended, Journal, Ran
 
+_BEGUN: dict[SessionState, HappeningKind] = {
+    "restored": "session.restored",
+    "resumed": "session.resumed",
+}
 _STATES: dict[Status, StoredState] = {
     Status.LIVE: "live",
     Status.CLEANED: "cleaned",
@@ -24,9 +31,18 @@ _STATES: dict[Status, StoredState] = {
 class SessionNotes:
     """Without a journal nothing is noted."""
 
-    def __init__(self, journal: Journal | None = None, metrics: Metrics = NO_METRICS) -> None:
+    def __init__(
+        self,
+        journal: Journal | None = None,
+        metrics: Metrics = NO_METRICS,
+        events: EventLog | None = None,
+    ) -> None:
         self._journal = journal or Journal()
+        self.events = events or EventLog()
         self.metrics = metrics
+        self.promised: Callable[[str], list[str]] = lambda _session_id: []
+        """Commands in the background whose end somebody was promised to be told; set by whoever
+        has webhooks."""
         self.due = asyncio.Event()
         """Set when a command has ended after which a checkpoint is to be taken."""
 
@@ -47,7 +63,29 @@ class SessionNotes:
             )
         )
 
+    def opened(self, session: LiveSession, state: SessionState) -> None:
+        """It has begun for a caller; state: how."""
+        record = session.record
+        self.events.publish(
+            _BEGUN.get(state, "session.created"),
+            record.tenant,
+            thread_id=record.thread_id,
+            session_id=record.session_id,
+            generation=record.generation,
+            session_state=state,
+            environment=session.environment,
+        )
+
     def ended(self, record: Record) -> None:
+        lost = record.status == Status.LOST
+        self.events.publish(
+            "session.lost" if lost else "session.ended",
+            record.tenant,
+            thread_id=record.thread_id,
+            session_id=record.session_id,
+            generation=record.generation,
+            reason=record.status.value,
+        )
         self._journal.note(
             Ended(
                 tenant=record.tenant,
@@ -62,6 +100,7 @@ class SessionNotes:
     ) -> None:
         """output: the end of it, where the result does not have it."""
         self.metrics.command(outcome_of(result), result.duration_ms / 1000)
+        self._finished(session, result.command_id, result, background=False)
         session.commands += 1
         if session.is_due(time.monotonic()):
             self.due.set()
@@ -74,12 +113,46 @@ class SessionNotes:
         """Around a command. begun: whether this call begins it, else it is not counted here."""
         return Running(self.metrics, over=not begun)
 
-    def ran_unwatched(self, result: CommandResult | None) -> None:
+    def watch_running(self, session: LiveSession, state: BoxState) -> None:
+        """Count the commands that a box reports as running as use until they end, and tell of that:
+        whoever started them does not wait any more."""
+        running = [c.command_id for c in state.commands if c.running and c.pty is None]
+        # One may have ended while nobody watched.
+        promised = self.promised(session.record.session_id)
+        for command_id in dict.fromkeys([*running[-WATCHED:], *promised]):
+            session.watch(
+                command_id, for_s=None, then=partial(self.ran_unwatched, session, command_id)
+            )
+
+    def ran_unwatched(
+        self, session: LiveSession, command_id: str, result: CommandResult | None
+    ) -> None:
         """A command in the background has ended; None if its box did not tell how."""
         if result is None:
             self.metrics.command("error")
         else:
             self.metrics.command(outcome_of(result), result.duration_ms / 1000)
+        self._finished(session, command_id, result, background=True)
+
+    def _finished(
+        self,
+        session: LiveSession,
+        command_id: str,
+        result: CommandResult | None,
+        *,
+        background: bool,
+    ) -> None:
+        self.events.publish(
+            "command.finished",
+            session.record.tenant,
+            thread_id=session.record.thread_id,
+            session_id=session.record.session_id,
+            command_id=command_id,
+            exit_code=None if result is None else result.exit_code,
+            outcome="error" if result is None else outcome_of(result),
+            duration_ms=None if result is None else result.duration_ms,
+            background=background,
+        )
 
     def started(self, session: LiveSession, command: str, command_id: str) -> None:
         """A command in the background, whose end is not awaited."""

@@ -196,7 +196,7 @@ class SessionTable:
                     await self._end(session, Status.LOST)
                     return
                 session.last_used = session.used_at(state.idle_s, now=time.monotonic())
-                session.watch_running(state)
+                self.notes.watch_running(session, state)
             if not session.is_idle(time.monotonic()):
                 return
             if session.keep.persist and not await self._kept(session):
@@ -330,6 +330,7 @@ class SessionTable:
         state: SessionState = "recreated" if again else "created"
         state = state if options.origin is None else options.origin.state
         self.notes.metrics.session_began(state)
+        self.notes.opened(session, state)
         log.info("session.created", thread=key[1], tenant=key[0], box=session.box.id,
                  generation=session.record.generation)  # fmt: skip
         return session, state

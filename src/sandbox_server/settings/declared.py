@@ -393,6 +393,20 @@ class DeclaredSettings(BaseSettings):
         otherwise="no limits",
         example="acme: requests=50, commands=20, sessions=100; *: requests=10, sessions=10",
     )
+    webhooks: Path | None = _server(
+        None,
+        "A YAML file with webhooks, which are told what happens (docs/events.md).",
+        unit="path",
+        otherwise="nobody is told",
+        example="/etc/agent-sandbox/webhooks.yaml",
+    )
+    webhook_attempts: int = _server(
+        12,
+        "How often a webhook is tried before it is given up: after seconds at first, then up to an"
+        " hour, twelve times in some nine hours.",
+        ge=1,
+        le=30,
+    )
     jwt_keys: str = _server(
         "",
         "The public keys of an identity provider whose tokens (JWT) callers may send: a JWKS file,"

@@ -36,6 +36,7 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     ExecuteResult,
     FollowCodeRequest,
+    HappeningsRequest,
     Health,
     ListResult,
     Request,
@@ -100,6 +101,8 @@ class _Remote(Sandboxes):
 
     def _work_s(self, request: Request) -> float:
         """How long the server may work on it before it answers."""
+        if isinstance(request, HappeningsRequest):
+            return request.wait
         if isinstance(request, CallToolRequest):
             return MAX_TIMEOUT_S  # Only the server knows the timeout of a declared tool.
         if isinstance(request, CreateContextRequest | ContextTarget):

@@ -7,6 +7,7 @@ from sandbox_sdk.protocol.models.code import *  # noqa: F403
 from sandbox_sdk.protocol.models.commands import *  # noqa: F403
 from sandbox_sdk.protocol.models.connections import *  # noqa: F403
 from sandbox_sdk.protocol.models.files import *  # noqa: F403
+from sandbox_sdk.protocol.models.happenings import *  # noqa: F403
 from sandbox_sdk.protocol.models.history import *  # noqa: F403
 from sandbox_sdk.protocol.models.limits import *  # noqa: F403
 from sandbox_sdk.protocol.models.platform import *  # noqa: F403

@@ -101,6 +101,13 @@ class ExecuteRequest(Target):
     )
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
     dry_run: bool = Field(False, description="Do not run it: tell what the policy says of it.")
+    notify: str | None = Field(
+        None,
+        min_length=1,
+        max_length=64,
+        description="With `background`: a webhook of the operator's, by its name, that is told "
+        "when the command ends.",
+    )
     artifacts: bool = Field(
         False,
         description="Keep the files that it makes or changes under /workspace as artifacts, beyond "
@@ -115,6 +122,8 @@ class ExecuteRequest(Target):
 
     @model_validator(mode="after")
     def _ends_here(self) -> Self:
+        if self.notify is not None and (not self.background or self.pty is not None):
+            raise ValueError("notify is for a command in the background without a terminal")
         if self.artifacts and self.background:
             raise ValueError(
                 "artifacts are kept when a command ends, which one in the background does after"

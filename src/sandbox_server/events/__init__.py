@@ -1,0 +1,1 @@
+"""What happens, told to callers who listen and to webhooks."""

@@ -1,0 +1,146 @@
+"""What is still to be sent to webhooks, on disk: it outlives the server. Its processes share it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox_server.private import lock_file, unlock_file
+from sandbox_server.storage.database import Database
+
+MOST_PENDING = 20_000
+MOST_DEAD = 10_000
+_COUNTED_EVERY = 100
+"""Counting them takes longer than adding one."""
+_SCHEMA = """
+create table if not exists deliveries (
+    id integer primary key autoincrement,
+    webhook text not null,
+    thread text not null,
+    event_id text not null,
+    body text not null,
+    attempts integer not null default 0,
+    due real not null,
+    dead integer not null default 0,
+    why text not null default ''
+);
+create index if not exists by_due on deliveries (dead, webhook, thread, id);
+create table if not exists promises (
+    command_id text primary key,
+    session_id text not null,
+    webhook text not null
+);
+create index if not exists by_session on promises (session_id);
+"""
+_FIELDS = "id, webhook, thread, event_id, body, attempts, due, why"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    id: int
+    webhook: str
+    thread: str
+    """What has to come in order: a tenant and its thread."""
+    event_id: str
+    body: str
+    attempts: int
+    due: float
+    why: str
+    """Of the last attempt that failed."""
+
+
+class Outbox:
+    """Every method may raise RuntimeUnavailable."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._database = Database(path, _SCHEMA)
+        self._path = path
+        self._lock: int | None = None
+        self._room = 0
+        """How many can be added before they are counted again."""
+
+    def close(self) -> None:
+        self._database.close()
+        if self._lock is not None:
+            unlock_file(self._lock)
+
+    def is_ours(self) -> bool:
+        """Whether this process sends, as one of those that share it does. Raises OSError."""
+        if self._path is not None and self._lock is None:
+            try:
+                self._lock = lock_file(self._path.with_name(f"{self._path.name}.lock"))
+            except BlockingIOError:
+                return False
+        return True
+
+    def add(self, webhook: str, thread: str, event_id: str, body: str) -> bool:
+        """False if there are too many already."""
+        if self._room <= 0:
+            sql = "select count(*) from deliveries where dead = 0"
+            ((pending,),) = self._database.execute(sql)
+            self._room = min(MOST_PENDING - pending, _COUNTED_EVERY)
+        if self._room <= 0:
+            return False
+        self._room -= 1
+        sql = "insert into deliveries (webhook, thread, event_id, body, due) values (?, ?, ?, ?, ?)"
+        self._database.write([(sql, (webhook, thread, event_id, body, time.time()))])
+        return True
+
+    def first_of_each(self, webhook: str, limit: int) -> list[Delivery]:
+        """The oldest of every thread: those after it wait. Soonest due first."""
+        sql = (
+            f"select {_FIELDS} from deliveries where id in (select min(id) from deliveries"
+            " where dead = 0 and webhook = ? group by thread) order by due limit ?"
+        )
+        return [Delivery(*row) for row in self._database.execute(sql, webhook, limit)]
+
+    def done(self, delivery_id: int) -> None:
+        self._database.write([("delete from deliveries where id = ?", (delivery_id,))])
+
+    def failed(self, delivery_id: int, *, again_at: float | None, why: str) -> None:
+        """again_at: None if it is given up."""
+        sql = (
+            "update deliveries set attempts = attempts + 1, due = ?, dead = ?, why = ? where id = ?"
+        )
+        gone = (
+            "delete from deliveries where dead = 1 and id not in (select id from deliveries where"
+            " dead = 1 order by id desc limit ?)"
+        )
+        values = (again_at or 0.0, int(again_at is None), why[:500], delivery_id)
+        self._database.write([(sql, values), (gone, (MOST_DEAD,))])
+
+    # Commands in the background that have named a webhook for their end
+
+    def promise(self, command_id: str, session_id: str, webhook: str) -> None:
+        sql = "insert or replace into promises (command_id, session_id, webhook) values (?, ?, ?)"
+        self._database.write([(sql, (command_id, session_id, webhook))])
+
+    def promised(self, session_id: str) -> list[tuple[str, str]]:
+        """Commands and their webhooks."""
+        sql = "select command_id, webhook from promises where session_id = ?"
+        return [(row[0], row[1]) for row in self._database.execute(sql, session_id)]
+
+    def keep(self, command_id: str) -> str | None:
+        """The webhook to be told of its end, which is not remembered any more."""
+        found = self._database.execute(
+            "select webhook from promises where command_id = ?", command_id
+        )
+        if not found:
+            return None
+        self._database.write([("delete from promises where command_id = ?", (command_id,))])
+        return str(found[0][0])
+
+    # Those that were given up
+
+    def dead(self, limit: int = 100) -> list[Delivery]:
+        """Those that were given up, newest first."""
+        sql = f"select {_FIELDS} from deliveries where dead = 1 order by id desc limit ?"
+        return [Delivery(*row) for row in self._database.execute(sql, limit)]
+
+    def revive(self) -> int:
+        """Send those that were given up once more; how many there were."""
+        ((count,),) = self._database.execute("select count(*) from deliveries where dead = 1")
+        sql = "update deliveries set dead = 0, attempts = 0, due = ? where dead = 1"
+        self._database.write([(sql, (time.time(),))])
+        return int(count)
