@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ create table if not exists promises (
 );
 create index if not exists by_session on promises (session_id);
 """
+_FORGET = "delete from promises where command_id = ?"
 _FIELDS = "id, webhook, thread, event_id, body, attempts, due, why"
 
 
@@ -74,8 +76,10 @@ class Outbox:
                 return False
         return True
 
-    def add(self, webhook: str, thread: str, event_id: str, body: str) -> bool:
-        """False if there are too many already."""
+    def add(
+        self, webhook: str, thread: str, event_id: str, body: str, keeps: Sequence[str] = ()
+    ) -> bool:
+        """False if there are too many already. keeps: commands whose promises this keeps."""
         if self._room <= 0:
             sql = "select count(*) from deliveries where dead = 0"
             ((pending,),) = self._database.execute(sql)
@@ -84,7 +88,8 @@ class Outbox:
             return False
         self._room -= 1
         sql = "insert into deliveries (webhook, thread, event_id, body, due) values (?, ?, ?, ?, ?)"
-        self._database.write([(sql, (webhook, thread, event_id, body, time.time()))])
+        kept = [(_FORGET, (command_id,)) for command_id in keeps]
+        self._database.write([(sql, (webhook, thread, event_id, body, time.time())), *kept])
         return True
 
     def first_of_each(self, webhook: str, limit: int) -> list[Delivery]:
@@ -121,17 +126,24 @@ class Outbox:
         sql = "select command_id, webhook from promises where session_id = ?"
         return [(row[0], row[1]) for row in self._database.execute(sql, session_id)]
 
-    def keep(self, command_id: str) -> str | None:
-        """The webhook to be told of its end, which is not remembered any more."""
-        found = self._database.execute(
-            "select webhook from promises where command_id = ?", command_id
-        )
-        if not found:
-            return None
-        self._database.write([("delete from promises where command_id = ?", (command_id,))])
-        return str(found[0][0])
+    def promise_of(self, command_id: str) -> str | None:
+        """The webhook to be told of its end."""
+        sql = "select webhook from promises where command_id = ?"
+        found = self._database.execute(sql, command_id)
+        return str(found[0][0]) if found else None
+
+    def forget(self, command_id: str) -> None:
+        self._database.write([(_FORGET, (command_id,))])
 
     # Those that were given up
+
+    def give_up_all_but(self, webhooks: Collection[str]) -> None:
+        """What is for webhooks that there are no more."""
+        marks = ", ".join("?" * len(webhooks))
+        why = "there is no such webhook any more"
+        sql = f"update deliveries set dead = 1, why = ? where dead = 0 and webhook not in ({marks})"
+        gone = f"delete from promises where webhook not in ({marks})"
+        self._database.write([(sql, (why, *webhooks)), (gone, tuple(webhooks))])
 
     def dead(self, limit: int = 100) -> list[Delivery]:
         """Those that were given up, newest first."""

@@ -71,6 +71,7 @@ class Sender:
         self._clients = {
             name: httpx.AsyncClient(verify=tls, trust_env=False) for name in self._webhooks
         }
+        self._outbox.give_up_all_but(list(self._webhooks))
         self._events.listeners.append(self.note)
         self._task = asyncio.create_task(self._run())
         return self
@@ -94,7 +95,7 @@ class Sender:
 
     def forget(self, command_id: str) -> None:
         """It did not begin."""
-        self._outbox.keep(command_id)
+        self._outbox.forget(command_id)
 
     def promised(self, session_id: str) -> list[str]:
         """Commands of a session whose end somebody waits for."""
@@ -121,12 +122,11 @@ class Sender:
         named: dict[str, list[str]] = {}
         if event.kind == "command.finished" and event.data.get("background"):
             command_id = str(event.data["command_id"])
-            if (webhook := self._outbox.keep(command_id)) is not None:
+            if (webhook := self._outbox.promise_of(command_id)) is not None:
                 named[webhook] = [command_id]
         elif event.kind in ("session.ended", "session.lost") and event.session_id is not None:
             for command_id, webhook in self._outbox.promised(event.session_id):
                 named.setdefault(webhook, []).append(command_id)
-                self._outbox.keep(command_id)
         return named
 
     def _add(self, webhook: Webhook, event: Event, commands: list[str]) -> None:
@@ -137,7 +137,8 @@ class Sender:
         body = told.model_copy(update={"data": data})
         thread = f"{event.tenant}/{event.thread_id or ''}"
         try:
-            kept = self._outbox.add(webhook.name, thread, told.id, body.model_dump_json())
+            text = body.model_dump_json()
+            kept = self._outbox.add(webhook.name, thread, told.id, text, keeps=commands)
         except SandboxError as exc:
             kept = False
             log.error("webhook.not_kept", webhook=webhook.name, why=exc.message)
@@ -166,8 +167,10 @@ class Sender:
             busy = self._under_way[name]
             some = AT_ONCE + len(busy)
             for each in await asyncio.to_thread(self._outbox.first_of_each, name, some):
-                if len(busy) >= AT_ONCE or each.due > now:
-                    soonest = min(soonest, max(each.due, now + 0.01))
+                if len(busy) >= AT_ONCE:  # The end of one wakes us.
+                    break
+                if each.due > now:
+                    soonest = min(soonest, each.due)
                     break
                 if each.id not in busy and each.id not in self._ended:
                     task = asyncio.create_task(self._deliver(each))
@@ -181,10 +184,14 @@ class Sender:
         self._wake.set()
 
     async def _deliver(self, delivery: Delivery) -> None:
-        webhook = self._webhooks.get(delivery.webhook)
-        if webhook is None:
-            self._outbox.failed(delivery.id, again_at=None, why="there is no such webhook any more")
-            return
+        webhook = self._webhooks[delivery.webhook]
+        try:
+            await self._attempt(webhook, delivery)
+        except SandboxError as exc:  # It is sent again: better twice than not at all.
+            log.error("webhook.not_kept", webhook=webhook.name, why=exc.message)
+
+    async def _attempt(self, webhook: Webhook, delivery: Delivery) -> None:
+        """Raises RuntimeUnavailable if it cannot be written down what became of it."""
         try:
             why = await self._sent(webhook, delivery)
         except NotAllowed as exc:

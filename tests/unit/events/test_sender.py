@@ -178,3 +178,27 @@ async def test_a_slow_receiver_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) 
             for number in range(20):
                 events.publish("session.ended", "acme", thread_id=f"t{number}")
             await receiver.until(lambda: len(receiver.received) == 20)
+
+
+async def test_a_promise_and_its_delivery_are_one_step(tmp_path: Path) -> None:
+    """Whenever the server is killed, one of the two is there."""
+    outbox = Outbox(tmp_path / "o")
+    outbox.promise("c", "s", "ops")
+    assert outbox.promise_of("c") == "ops"
+    assert outbox.add("ops", "acme/t", "1", "{}", keeps=["c"])
+    assert (outbox.promise_of("c"), len(outbox.first_of_each("ops", 10))) == (None, 1)
+    outbox.close()
+
+
+async def test_webhooks_that_there_are_no_more(tmp_path: Path) -> None:
+    before = Outbox(tmp_path / "o")
+    before.add("gone", "acme/t", "1", "{}")
+    before.promise("c", "s", "gone")
+    before.close()
+    async with (
+        receiving() as receiver,
+        sending(webhook(receiver.url), path=tmp_path / "o") as (_, outbox),
+    ):
+        (dead,) = outbox.dead()
+        assert (dead.webhook, dead.why) == ("gone", "there is no such webhook any more")
+        assert outbox.promise_of("c") is None
