@@ -1,6 +1,7 @@
 """Every behaviour of a box, on every runtime this machine can offer."""
 
 import os
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -58,6 +59,14 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if folder.is_relative_to(tmp_path_factory.getbasetemp().parent):
             folder.chmod(0o711)
     return path
+
+
+@pytest.fixture
+def folder(state_dir: Path) -> Path:
+    """A state folder of the test's own: keys, for one, are those of every server of a folder."""
+    made = state_dir / uuid.uuid4().hex[:8]
+    made.mkdir(mode=0o711)
+    return made
 
 
 @pytest.fixture(scope="session")

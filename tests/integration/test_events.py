@@ -24,17 +24,19 @@ from sandbox_sdk.protocol.models import (
     HappeningsRequest,
     Target,
 )
-from tests.contract.conftest import RUNTIMES, state_dir
+from tests.contract.conftest import RUNTIMES, folder, state_dir
 from tests.fleet.conftest import redis_server
 from tests.fleet.fleet import GRACE_S, Fleet
 from tests.fleet.redis_server import RedisServer
 from tests.server_process import PATIENCE_S, ServerProcess, running
 from tests.webhook_receiver import SECRET, Receiver, receiving
 
-__all__ = ["redis_server", "state_dir"]
+__all__ = ["folder", "redis_server", "state_dir"]
 
 pytestmark = pytest.mark.skipif("bubblewrap" not in RUNTIMES, reason="no bubblewrap here")
 KEYS = {"SANDBOX_API_KEYS": "acme:key-a,beta:key-b"}
+LASTS_S = f"2.{uuid.uuid4().int % 10**9:09}"
+"""A command that can be found among the processes of the machine."""
 LIMITS = {"SANDBOX_TENANT_LIMITS": "beta: sessions=1"}
 
 
@@ -55,13 +57,6 @@ class Place:
     async def until_received(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
         await self.receiver.until(lambda: len(self.received(kind)) >= count, within_s=PATIENCE_S)
         return self.received(kind)
-
-
-@pytest.fixture
-def folder(state_dir: Path) -> Path:
-    made = state_dir / uuid.uuid4().hex[:8]
-    made.mkdir(mode=0o711)
-    return made
 
 
 @pytest.fixture(params=["alone", "processes", "fleet"])
@@ -204,12 +199,15 @@ async def test_the_end_of_a_command_that_named_a_webhook(
             second = await acme.execute(command("sleep 0.5", idempotency_key="k"))
             assert first.command_id == second.command_id
             await place.until_received("command.finished", 2)
+            found = await acme.happenings(HappeningsRequest(after="", kind="command.finished"))
+            ends = [each.data["command_id"] for each in found.events]
+            assert ends.count(first.command_id) == 1
         with subtests.test("it ends while the server is away"):
-            ran = await acme.execute(command("sleep 2; exit 5"))
+            ran = await acme.execute(command(f"sleep {LASTS_S}; exit 5"))
             where = (await acme.session(Target(thread_id="n"))).worker or ""
             owner = next(each for each in place.workers if where.startswith(each.name))
             await owner.stop()
-            await asyncio.sleep(2.5)  # So that it ends meanwhile.
+            await _ended(f"sleep\0{LASTS_S}")
             await owner.start()
             await owner.ready()
             told = (await place.until_received("command.finished", 3))[2]
@@ -218,6 +216,19 @@ async def test_the_end_of_a_command_that_named_a_webhook(
             ran = await acme.execute(command("sleep 1000"))
             await acme.cleanup(Target(thread_id="n"))
             await place.receiver.until(lambda: _names(place, ran.command_id), within_s=PATIENCE_S)
+
+
+async def _ended(words: str) -> None:
+    """Returns when no process of the machine was started with these words."""
+    async with asyncio.timeout(PATIENCE_S):
+        while any(words in text for text in map(_words, Path("/proc").glob("[0-9]*/cmdline"))):
+            await asyncio.sleep(0.05)
+
+
+def _words(path: Path) -> str:
+    with contextlib.suppress(OSError):  # It has ended.
+        return path.read_text(errors="replace")
+    return ""
 
 
 def _names(place: Place, command_id: str) -> bool:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import uuid
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,13 @@ import pytest
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import Forbidden, SandboxError, Unauthorized
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
-from tests.contract.conftest import RUNTIMES, state_dir
+from tests.contract.conftest import RUNTIMES, folder, state_dir
 from tests.fleet.conftest import redis_server
 from tests.fleet.fleet import Fleet, running_fleet
 from tests.fleet.redis_server import RedisServer
 from tests.server_process import PATIENCE_S, ServerProcess, running
 
-__all__ = ["redis_server", "state_dir"]
+__all__ = ["folder", "redis_server", "state_dir"]
 
 pytestmark = pytest.mark.skipif("bubblewrap" not in RUNTIMES, reason="no bubblewrap here")
 COMMAND = ExecuteRequest(thread_id="t", command="echo done")
@@ -54,14 +53,6 @@ class Place:
 
     def backend(self, key: str | None) -> RemoteBackend:
         return RemoteBackend(self.server.url, api_key=key, retry_for_s=0)
-
-
-@pytest.fixture
-def folder(state_dir: Path) -> Path:
-    """The keys of a state folder are those of every server that has it."""
-    made = state_dir / uuid.uuid4().hex[:8]
-    made.mkdir(mode=0o711)
-    return made
 
 
 @pytest.fixture(params=["alone", "processes", "fleet"])

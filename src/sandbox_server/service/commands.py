@@ -129,7 +129,9 @@ class CommandHandlers:
         async with self._before(session, request, options) as before:
             command_id = await self._begun(session, request, options)
             before.began(command_id)
-        if request.pty is None:  # Somebody may leave a terminal; who looks at one uses it.
+        replayed = is_replayed(options, command_id)
+        # Somebody may leave a terminal; who looks at one uses it. An earlier call watches its own.
+        if request.pty is None and not replayed:
             session.watch(
                 command_id,
                 for_s=self._timeout_s(session, request),
@@ -140,7 +142,7 @@ class CommandHandlers:
         return ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
             duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
-            cwd=about.cwd if about else WORKSPACE, replayed=is_replayed(options, command_id),
+            cwd=about.cwd if about else WORKSPACE, replayed=replayed,
             **answers.session_life(session, state),
         )  # fmt: skip
 
