@@ -19,10 +19,10 @@ SERVES := .venv/.serves
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve image console pictures test docs docs-check check chaos hostile soak bench clean
+.PHONY: help setup serve image console pictures test cluster test-cluster docs docs-check check chaos hostile soak bench clean
 
 help: ## list these targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv with everything in it (the other targets do so by themselves)
 
@@ -58,6 +58,7 @@ docs: $(STAMP) ## write the pages that are made from the code
 	@$(BIN)/python scripts/signatures.py
 	@$(BIN)/python scripts/cli_reference.py
 	@$(BIN)/python scripts/configuration.py
+	@$(BIN)/python scripts/manifests.py
 
 docs-check: $(STAMP) ## every setting, option, route, error and flag is documented, and nothing that is not there
 	@$(BIN)/python -m pytest tests/docs -q $(PYTEST_ARGS)
@@ -68,6 +69,14 @@ check: $(STAMP) ## format, lint, types, import rules and the fast tests
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/unit tests/docs -q -n $(JOBS) $(PYTEST_ARGS)
+
+cluster: ## start a Kubernetes cluster of two nodes for tests; built once, as root on Debian
+	@scripts/cluster.sh up
+	@scripts/cluster.sh smoke
+
+test-cluster: $(STAMP) cluster ## run the tests of pods on that cluster
+	@eval "$$(scripts/engine.sh env | grep DOCKER_HOST)"; eval "$$(scripts/cluster.sh env)"; SANDBOX_TEST_RUNTIMES= \
+		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/kubernetes tests/contract -k kubernetes $(PYTEST_ARGS)
 
 chaos: $(STAMP) ## kill servers and their Redis in the middle of their work; N=100 rounds instead of 20
 	@CHAOS_ROUNDS=$(N) scripts/engine.sh run $(BIN)/python -m pytest tests/chaos -n 0 $(PYTEST_ARGS)

@@ -174,7 +174,7 @@ def _page(found: dict[str, Figures], about: dict[str, str]) -> str:
         f"Measured on {today} by `python -m bench.network`; [Network](../network.md) says what they"
         " are.",
         "",
-        f"A connection: connect, send a byte, get it back, close; the median of {CONNECTIONS}, in"
+        f"A connection: connect, send a byte, get it back; the median of {CONNECTIONS}, in"
         f" milliseconds. Out and in: {size} MB from the sandbox and into it, in MB/s. Everything"
         " shares the machine's cores: the program that answers, its box, the server and the"
         " client.",

@@ -26,7 +26,7 @@ from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.main import open_service
 from sandbox_server.settings import load
 
-NAMES = {r.RUNC: "docker", r.BUBBLEWRAP: "bubblewrap"}
+NAMES = {r.RUNC: "docker", r.BUBBLEWRAP: "bubblewrap", "kubernetes": "kubernetes"}
 """What the server calls the runtimes that are measured through it."""
 PATIENCE_S = 120.0
 _numbers = itertools.count(1)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from tests import preloaded
+from tests.contract.on_kubernetes import KUBECONFIG
 from tests.leftovers import Leftovers
 from tests.machine import Machine
 from tests.s3_server import S3Server
@@ -29,6 +31,18 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: looking through it again and again is a good part of a run."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """While a test breaks parts of the cluster, no other that needs it runs."""
+    if not KUBECONFIG or "kubernetes" not in item.nodeid:
+        return (yield)
+    factory = item.config._tmp_path_factory  # type: ignore[attr-defined]
+    cluster = Machine(factory.getbasetemp().parent, "cluster")
+    breaks = item.get_closest_marker("cluster_alone") is not None
+    with cluster.alone() if breaks else cluster.shared():
+        return (yield)
 
 
 @pytest.fixture
@@ -70,6 +84,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the run if boxes, mounts, processes or files of ours outlive it."""
+    preloaded.stop()
     if LEFTOVERS not in session.config.stash:
         return
     leftovers = session.config.stash[LEFTOVERS]
@@ -98,5 +113,5 @@ def _lacking(terminalreporter: pytest.TerminalReporter) -> set[str]:
     reports = terminalreporter.stats.get("skipped", [])
     reasons = (report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple))
     told = (reason.removeprefix("Skipped: ") for reason in reasons)
-    lacks = ("GPUs: ", "prometheus: ", "the console's sources: ", "copies of disks: ")
+    lacks = ("GPUs: ", "prometheus: ", "the console's sources: ", "copies of disks: ", "cargo: ")
     return {reason for reason in told if reason.startswith(lacks)}

@@ -4,7 +4,6 @@ import base64
 import datetime
 import hashlib
 import io
-import ipaddress
 import json
 import socket
 import ssl
@@ -156,6 +155,33 @@ class _Server(ThreadingHTTPServer):
         pass  # Whoever is cut off is not our concern.
 
 
+def self_signed(*names: str) -> tuple[bytes, bytes]:
+    """A certificate for these names and addresses, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "this machine")])
+    now = datetime.datetime.now(datetime.UTC)
+    named: list[x509.GeneralName] = [
+        x509.IPAddress(ip_address(each)) if each == HERE else x509.DNSName(each) for each in names
+    ]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(named), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
 class Internet:
     """Use as a context manager. Files in `folder` are served by both servers."""
 
@@ -186,37 +212,10 @@ class Internet:
         return [f"{name}:{port}" for name in (*names, HERE) for port in ports]
 
     def _context(self) -> ssl.SSLContext:
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "this machine")])
-        now = datetime.datetime.now(datetime.UTC)
-        names: list[x509.GeneralName] = [
-            x509.DNSName("web.test"),
-            x509.DNSName("*.web.test"),
-            x509.IPAddress(ipaddress.ip_address(HERE)),
-        ]
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(key, hashes.SHA256())
-        )
-        pem = certificate.public_bytes(serialization.Encoding.PEM)
-        self.ca.write_bytes(pem)
+        certificate, key = self_signed("web.test", "*.web.test", HERE)
+        self.ca.write_bytes(certificate)
         both = self.folder.with_name("server.pem")
-        both.write_bytes(
-            pem
-            + key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
+        both.write_bytes(certificate + key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(both)
         return context
@@ -259,6 +258,45 @@ class Internet:
             "versions": {"1.0.0": version},
         }
         (place / PACKAGE).write_text(json.dumps(listing))
+
+    def add_crate(self) -> None:
+        """A sparse registry of cargo with one crate, at /crates/."""
+        place, name = self.folder / "crates", PACKAGE
+        entry = place / name[:2] / name[2:4] / name
+        entry.parent.mkdir(parents=True)
+        about = f'[package]\nname = "{name}"\nversion = "1.0.0"\nedition = "2021"\n'
+        files = {"Cargo.toml": about, "src/lib.rs": "pub fn answer() -> i32 { 42 }\n"}
+        with tarfile.open(place / "package.crate", "w:gz") as archive:
+            for path, text in files.items():
+                member = tarfile.TarInfo(f"{name}-1.0.0/{path}")
+                member.size = len(text)
+                archive.addfile(member, io.BytesIO(text.encode()))
+        digest = hashlib.sha256((place / "package.crate").read_bytes()).hexdigest()
+        version = {"name": name, "vers": "1.0.0", "deps": [], "cksum": digest, "features": {},
+                   "yanked": False}  # fmt: skip
+        entry.write_text(json.dumps(version) + "\n")
+        url = f"http://web.test:{self.http}/crates/package.crate"
+        (place / "config.json").write_text(json.dumps({"dl": f"{url}?{{crate}}-{{version}}"}))
+
+    def add_debian_package(self) -> None:
+        """A repository of apt with one package, at /debian/."""
+        place, tree = self.folder / "debian", self.folder.with_name("package")
+        (tree / "DEBIAN").mkdir(parents=True)
+        (tree / "DEBIAN").chmod(0o755)
+        about = (
+            f"Package: {PACKAGE}\nVersion: 1.0\nArchitecture: all\nMaintainer: t <t@example.com>\n"
+            "Description: the answer\n"
+        )
+        (tree / "DEBIAN" / "control").write_text(about)
+        (tree / "answer").write_text("42\n")
+        place.mkdir()
+        deb = place / f"{PACKAGE}_1.0_all.deb"
+        subprocess.run(["dpkg-deb", "-b", str(tree), str(deb)], check=True, capture_output=True)
+        data = deb.read_bytes()
+        (place / "Packages").write_text(
+            f"{about}Filename: ./{deb.name}\nSize: {len(data)}\n"
+            f"SHA256: {hashlib.sha256(data).hexdigest()}\n"
+        )
 
     def add_repository(self) -> None:
         """A git repository, at /code.git."""

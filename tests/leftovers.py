@@ -25,6 +25,7 @@ class Leftovers:
     def found(self) -> set[str]:
         return {
             *self._docker_objects(),
+            *_pods(),
             *self._mounts(),
             *self._processes(),
             *(trace for trace in self._unnamed() if trace not in self._before),
@@ -67,6 +68,24 @@ class Leftovers:
         yield from _unused_loop_devices(self._folder)
         for path in Path(tempfile.gettempdir()).glob("sandbox-*"):
             yield f"temporary {path}"
+
+
+def _pods() -> Iterator[str]:
+    """Pods of this run, by their owner or namespace."""
+    if not (kubeconfig := os.environ.get("SANDBOX_TEST_CLUSTER")):
+        return
+    command = ["kubectl", "--kubeconfig", kubeconfig, "get", "pods", "-l", "sandbox=1"]
+    result = subprocess.run(
+        [*command, "-o", "json", "--all-namespaces"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    if result.returncode != 0:
+        raise RuntimeError(f"kubectl get pods: {result.stderr.strip()}")
+    for pod in json.loads(result.stdout)["items"]:
+        about = pod["metadata"]
+        notes = about.get("annotations", {})
+        if RUN in notes.get("sandbox/owner", "") or RUN in about["namespace"]:
+            yield f"pod {about['name']} ({notes})"
 
 
 def has_docker() -> bool:

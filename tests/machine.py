@@ -9,9 +9,9 @@ from pathlib import Path
 class Machine:
     """Lets tests that exhaust something of the machine run while none that needs it does."""
 
-    def __init__(self, folder: Path) -> None:
-        self._turn = folder / "machine.turn"
-        self._lock = folder / "machine.lock"
+    def __init__(self, folder: Path, name: str = "machine") -> None:
+        self._turn = folder / f"{name}.turn"
+        self._lock = folder / f"{name}.lock"
 
     @contextmanager
     def alone(self) -> Iterator[None]:

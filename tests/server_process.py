@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +13,10 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from tests import preloaded
 from tests.contract.conftest import make_runtime
 from tests.ports import free_port
+from tests.preloaded import PreloadedProcess
 from tests.run import run_owner
 
 PATIENCE_S = 60.0
@@ -40,7 +41,7 @@ class ServerProcess:
             "SANDBOX_MAX_POOL_SIZE": "2",
             **settings,
         }
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | PreloadedProcess | None = None
 
     @property
     def url(self) -> str:
@@ -62,15 +63,14 @@ class ServerProcess:
         return [self.name, *(f"{self.name}~{index}" for index in range(count))]
 
     async def start(self) -> None:
-        with self._log.open("ab") as log:
+        args, env = ["--json"], {**os.environ, **self.settings}  # No greeting in the log.
+        with self._log.open("ab") as log, open(os.devnull, "wb") as nowhere:
+            if preloaded.is_possible(env):
+                self._process = preloaded.start_server(args, env, stdout=nowhere, stderr=log)
+                return
+            program = (sys.executable, "-m", "sandbox_server", *args)
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "sandbox_server",
-                "--json",  # No greeting between the lines of the log.
-                env={**os.environ, **self.settings},
-                stdout=DEVNULL,
-                stderr=log,
+                *program, env=env, stdout=nowhere, stderr=log
             )
 
     async def ready(self) -> None:

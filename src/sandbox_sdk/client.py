@@ -6,16 +6,28 @@ import contextlib
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack
+from urllib.parse import urlencode
 
-from sandbox_sdk import checkpoints, forwarding, previews, transfer, usage, volumes, watching
+from sandbox_sdk import (
+    checkpoints,
+    file_methods,
+    forwarding,
+    previews,
+    transfer,
+    usage,
+    volumes,
+    watching,
+)
 from sandbox_sdk.artifacts import AsyncArtifactFile
 from sandbox_sdk.checkpoints import CheckpointMethods
 from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
 from sandbox_sdk.documented import takes_options, with_contents
 from sandbox_sdk.errors import CodeFailed, CommandFailed
+from sandbox_sdk.file_methods import FileMethods
 from sandbox_sdk.forwarding import ForwardMethods
 from sandbox_sdk.mounts import methods
 from sandbox_sdk.mounts.asked import MountOptions
@@ -41,17 +53,22 @@ from sandbox_sdk.protocol.models import (
     Context,
     ContextTarget,
     CreateContextRequest,
+    EgressOptions,
     ExecuteResult,
     FileEntry,
     Health,
     LimitOptions,
     ListResult,
     NetworkMode,
+    OutputEncoding,
+    PortOptions,
     RegistryList,
     RenameRequest,
     Session,
+    SessionActivity,
     SessionInfo,
     SessionList,
+    SessionSummary,
     Target,
     ToolAnswer,
     UploadResult,
@@ -75,8 +92,8 @@ from sandbox_sdk.watching import WatchMethods
 
 METHODS = {
     "Sessions": (
-        "create_session", "session", "sessions", "cleanup", "restart", "health", "thread_id",
-        "close",
+        "create_session", "session", "sessions", "set_lifetime", "set_egress", "pause", "unpause",
+        "cleanup", "restart", "health", "thread_id", "close",
     ),
     "Commands": ("execute", "stream", "start", "terminal", "process", "commands", "check"),
     "Code": (
@@ -85,7 +102,7 @@ METHODS = {
     ),
     "Files": (
         "upload_file", "upload_bytes", "download_file", "download_bytes", "read_text",
-        "write_text", "list_files", "exists", "rename", "artifacts",
+        "write_text", "list_files", "exists", "rename", *file_methods.METHODS, "artifacts",
     ),
     "Mounts": methods.METHODS,
     "Checkpoints": checkpoints.METHODS,
@@ -101,6 +118,7 @@ METHODS = {
 @with_contents(METHODS)
 class AsyncSandboxClient(
     CheckpointMethods,
+    FileMethods,
     ForwardMethods,
     MountMethods,
     PreviewMethods,
@@ -212,9 +230,14 @@ class AsyncSandboxClient(
         agent: str | None = None,
         env: Mapping[str, str] | None = None,
         idle_timeout_s: float | None = None,
+        lifetime_s: float | None = None,
+        pause_at_end: bool = False,
+        metadata: Mapping[str, str] | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
         network: NetworkMode | None = None,
+        egress_rules: EgressOptions | None = None,
+        ports: PortOptions | None = None,
         checkpoint_id: str | None = None,
         persist: bool = False,
         checkpoint_every: str | float | None = None,
@@ -231,6 +254,10 @@ class AsyncSandboxClient(
         env: variables of every command.
         idle_timeout_s: seconds without use after which it ends, at most a day; by default the
             server's, half an hour unless configured.
+        lifetime_s: seconds after which it ends, used or not, with what runs in it, at most 30 days;
+            by default it lasts as long as it is used. set_lifetime() changes it.
+        pause_at_end: at the end of its lifetime it is paused, instead of ended; see pause().
+        metadata: what sessions() can be searched for, such as {"user": "42"}.
         provider: the runtime that makes it, out of the server's SANDBOX_PROVIDERS; by default the
             first of them.
         limits: `memory` and `disk` in bytes or as "2g", `cpus` in cores, `pids` as a number,
@@ -239,6 +266,11 @@ class AsyncSandboxClient(
         network: "none", "allowlist" (the hosts that the operator has named), "open" (any public
             host) or "bridge" (that of a Docker engine), up to what the server allows; by default
             that of the environment, or the server's. See docs/network.md.
+        egress_rules: what it may not reach of that, as {"allow": […], "deny": ["0.0.0.0/0"]}:
+            addresses and networks, and names in `allow`, which counts before `deny`;
+            set_egress() changes it.
+        ports: every port of it is a preview from the start, without expose(): {"public": True} for
+            all who know the URL; see OpenPorts. By default those alone that are exposed.
         checkpoint_id: it begins with the files and the shell state of this checkpoint.
         persist: when it has been idle for too long it is kept as a checkpoint, and the next use
             goes on from there; so it does after its box is lost, from the last checkpoint.
@@ -257,9 +289,14 @@ class AsyncSandboxClient(
             agent=agent,
             env=env or {},
             idle_timeout_s=idle_timeout_s,
+            lifetime_s=lifetime_s,
+            pause_at_end=pause_at_end or None,
+            metadata=None if metadata is None else dict(metadata),
             provider=provider,
             limits=limits,
             network=network,
+            egress_rules=egress_rules,
+            ports=ports,
             checkpoint_id=checkpoint_id,
             persist=persist or None,
             checkpoint_every=checkpoint_every,
@@ -272,9 +309,66 @@ class AsyncSandboxClient(
         sandboxes, target = await self._connection.ready(makes=False)
         return await sandboxes.session(target)
 
-    async def sessions(self) -> SessionList:
-        """All live sessions of this server and key, or of this machine's user."""
-        return await (await self._connection.opened()).sessions()
+    async def sessions(
+        self,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        environment: str | None = None,
+        state: SessionActivity | None = None,
+        created_after: datetime | None = None,
+        order: Literal["oldest", "newest"] = "oldest",
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> SessionList:
+        """The live sessions of this server and key, or of this machine's user: those that have all
+        of `metadata`, and fit whatever else is given.
+
+        With `limit`, `next` of the answer is the `after` of the call for those that follow.
+        """
+        return await (await self._connection.opened()).sessions(
+            metadata=urlencode(metadata) if metadata else None,
+            environment=environment,
+            state=state,
+            created_after=created_after,
+            order=order,
+            limit=limit,
+            after=after,
+        )
+
+    async def pause(self) -> SessionSummary:
+        """Stop all that runs in the sandbox until it is used again, for 24 hours at most. Time
+        limits of its commands stand still, and its memory is taken back as far as that can be.
+
+        Neither counts as a use, nor makes the sandbox of a thread.
+        """
+        sandboxes, target = await self._connection.ready(makes=False)
+        return await sandboxes.pause(target)
+
+    async def unpause(self) -> SessionSummary:
+        """Let what runs in a paused sandbox go on. So does any use of it."""
+        sandboxes, target = await self._connection.ready(makes=False)
+        return await sandboxes.unpause(target)
+
+    async def set_lifetime(self, lifetime_s: float, *, only_longer: bool = False) -> SessionSummary:
+        """End the sandbox so many seconds from now, used or not, with what runs in it. 0: it lasts
+        as long as it is used. only_longer: leave it alone where it lasts longer already.
+
+        Neither counts as a use, nor makes the sandbox of a thread.
+        """
+        sandboxes, target = await self._connection.ready(makes=False)
+        return await sandboxes.set_lifetime(target, lifetime_s, only_longer=only_longer)
+
+    async def set_egress(
+        self, *, allow: Sequence[str] = (), deny: Sequence[str] = ()
+    ) -> SessionSummary:
+        """Say what the sandbox may not reach of what its network allows: addresses and networks of
+        `deny` (`0.0.0.0/0` is everything), unless `allow` has them, or the name that was asked for.
+        These replace the ones before; without any, it reaches what its network allows.
+
+        Neither counts as a use, nor makes the sandbox of a thread.
+        """
+        sandboxes, target = await self._connection.ready(makes=False)
+        return await sandboxes.set_egress(target, allow=allow, deny=deny)
 
     async def cleanup(self) -> CleanupResult:
         """End the sandbox, with its files. The next use of its thread makes a new one."""
@@ -286,8 +380,8 @@ class AsyncSandboxClient(
     async def restart(self, *, env: Mapping[str, str] | None = None) -> Session:
         """End the sandbox and make an empty one for its thread, with the next generation.
 
-        Environment, agent, provider, limits, network, volumes and idle timeout stay as they were;
-        variables are those given here.
+        Environment, agent, provider, limits, network, volumes, metadata, idle timeout and lifetime
+        stay as they were; variables are those given here.
         """
         sandboxes, target = await self._connection.ready(makes=False)
         before = None if target.thread_id else await sandboxes.session(target)
@@ -300,9 +394,13 @@ class AsyncSandboxClient(
             agent=ended.agent,
             env=env or {},
             idle_timeout_s=ended.idle_timeout_s,
+            lifetime_s=ended.lifetime_s,
+            metadata=ended.metadata or None,
             provider=ended.provider,
             limits=ended.limits or None,
             network=ended.network,
+            egress_rules=ended.egress_rules and ended.egress_rules.model_dump(),
+            ports=ended.ports and ended.ports.model_dump(),
             volumes=[each.to_dict() for each in ended.volumes] or None,
         )
 
@@ -360,15 +458,23 @@ class AsyncSandboxClient(
 
     @takes_options()
     async def stream(
-        self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
+        self,
+        command: str,
+        *,
+        stdin_open: bool = False,
+        encoding: OutputEncoding = "utf-8",
+        **options: Unpack[CommandOptions],
     ) -> AsyncGenerator[CommandEvent]:
         """Run a command and yield what happens: its start, its output as it comes, its exit.
 
         Leaving early does not end it. With stdin_open it takes input while it runs, from the
-        process() of its command_id.
+        process() of its command_id. With the encoding "bytes", raw() of an output event is exactly
+        what the command wrote; as text, what is not UTF-8 is replaced.
         """
         sandboxes, target = await self._connection.ready()
-        request = command_request(target, command, **options, stdin_open=stdin_open)
+        request = command_request(
+            target, command, **options, stdin_open=stdin_open, encoding=encoding
+        )
         async with aclosing(sandboxes.stream(request)) as events:
             async for event in events:
                 yield event
@@ -504,17 +610,27 @@ class AsyncSandboxClient(
     # Files
 
     async def upload_file(
-        self, local_path: str | os.PathLike[str], path: str | None = None
+        self,
+        local_path: str | os.PathLike[str],
+        path: str | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
     ) -> UploadResult:
-        """Store a file of this machine; path is relative to /workspace, by default its own name."""
+        """Store a file of this machine; path is relative to /workspace, by default its own name.
+
+        metadata: kept with the file, and told by stat() and list_files().
+        """
         sandboxes, target = await self._connection.ready()
         local = Path(local_path)
-        return await sandboxes.upload_file(target, path or local.name, FileChunks(local))
+        name = path or local.name
+        return await sandboxes.upload_file(target, name, FileChunks(local), metadata=metadata)
 
-    async def upload_bytes(self, data: bytes, path: str) -> UploadResult:
-        """Store a file."""
+    async def upload_bytes(
+        self, data: bytes, path: str, *, metadata: Mapping[str, str] | None = None
+    ) -> UploadResult:
+        """Store a file; metadata as for upload_file()."""
         sandboxes, target = await self._connection.ready()
-        return await sandboxes.upload_file(target, path, ByteChunks(data))
+        return await sandboxes.upload_file(target, path, ByteChunks(data), metadata=metadata)
 
     async def download_file(
         self, path: str, local_path: str | os.PathLike[str] | None = None
@@ -535,15 +651,22 @@ class AsyncSandboxClient(
             return await transfer.read(download)
 
     async def list_files(
-        self, path: str = WORKSPACE, *, recursive: bool = False, limit: int = 1000
+        self,
+        path: str = WORKSPACE,
+        *,
+        recursive: bool = False,
+        depth: int | None = None,
+        limit: int = 1000,
     ) -> ListResult:
         """What is in a folder; of a file, the file itself.
 
-        recursive: also what is in folders below. limit: the most entries, at most 100,000; the
-        answer's `truncated` says whether there are more.
+        recursive: also what is in folders below; depth: down to so many folders. limit: the most
+        entries, at most 100,000; the answer's `truncated` says whether there are more.
         """
         sandboxes, target = await self._connection.ready()
-        return await sandboxes.list_files(target, path=path, recursive=recursive, limit=limit)
+        return await sandboxes.list_files(
+            target, path=path, recursive=recursive, depth=depth, limit=limit
+        )
 
     async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
         """Move a file or a folder, and return its new entry. Missing parent folders are made.

@@ -13,7 +13,7 @@ class CommandOptions(TypedDict, total=False):
 
     timeout: seconds after which the command and everything it has started is ended, at most 3600.
         None is the server's command_timeout, which is 30 unless configured; a command of start()
-        has none then.
+        has none then. 0 is none, if the operator allows it.
     cwd: where to run it, instead of the directory that the last command ended in.
     env: variables of this command alone.
     stdin: what it reads from stdin, which is empty by default.

@@ -13,6 +13,7 @@ from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     CommandInfo,
     ExecuteResult,
+    OutputEncoding,
     SignalName,
     StdinReceipt,
     Target,
@@ -42,9 +43,14 @@ class AsyncProcess:
         """The output kept so far."""
         return (await self.result()).output
 
-    async def stream(self, *, offset: int = 0) -> AsyncGenerator[CommandEvent]:
-        """Its output from an offset on, as it comes, and its exit."""
-        following = self._sandboxes.follow(self._target, self.command_id, offset=offset)
+    async def stream(
+        self, *, offset: int = 0, encoding: OutputEncoding = "utf-8"
+    ) -> AsyncGenerator[CommandEvent]:
+        """Its output from an offset on, as it comes, and its exit. With the encoding "bytes",
+        raw() of an output event is exactly what the command wrote."""
+        following = self._sandboxes.follow(
+            self._target, self.command_id, offset=offset, encoding=encoding
+        )
         async with aclosing(following) as events:
             async for event in events:
                 yield event
@@ -109,8 +115,12 @@ class Process:
     def output(self) -> str:
         return self._background.run(self._process.output)
 
-    def stream(self, *, offset: int = 0) -> Generator[CommandEvent]:
-        return self._background.iterate(lambda: self._process.stream(offset=offset))
+    def stream(
+        self, *, offset: int = 0, encoding: OutputEncoding = "utf-8"
+    ) -> Generator[CommandEvent]:
+        return self._background.iterate(
+            lambda: self._process.stream(offset=offset, encoding=encoding)
+        )
 
     def wait(self, timeout: float | None = None) -> ExecuteResult:
         return self._background.run(lambda: self._process.wait(timeout))

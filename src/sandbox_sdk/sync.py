@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 from sandbox_sdk.artifacts import ArtifactFile
 from sandbox_sdk.background import background
@@ -28,7 +28,9 @@ from sandbox_sdk.protocol.models import (
     CommandChanges,
     CommandList,
     Context,
+    EgressOptions,
     ExecuteResult,
+    FileChange,
     FileEntry,
     Happening,
     HappeningKind,
@@ -36,12 +38,16 @@ from sandbox_sdk.protocol.models import (
     HistoryEntry,
     LimitOptions,
     ListResult,
+    MkdirResult,
     NetworkMode,
+    PortOptions,
     Preview,
     RegistryList,
     Session,
+    SessionActivity,
     SessionInfo,
     SessionList,
+    SessionSummary,
     ToolAnswer,
     Undone,
     UploadResult,
@@ -153,9 +159,14 @@ class SandboxClient:
         agent: str | None = None,
         env: Mapping[str, str] | None = None,
         idle_timeout_s: float | None = None,
+        lifetime_s: float | None = None,
+        pause_at_end: bool = False,
+        metadata: Mapping[str, str] | None = None,
         provider: str | None = None,
         limits: LimitOptions | None = None,
         network: NetworkMode | None = None,
+        egress_rules: EgressOptions | None = None,
+        ports: PortOptions | None = None,
         checkpoint_id: str | None = None,
         persist: bool = False,
         checkpoint_every: str | float | None = None,
@@ -168,9 +179,14 @@ class SandboxClient:
                 agent=agent,
                 env=env,
                 idle_timeout_s=idle_timeout_s,
+                lifetime_s=lifetime_s,
+                pause_at_end=pause_at_end,
+                metadata=metadata,
                 provider=provider,
                 limits=limits,
                 network=network,
+                egress_rules=egress_rules,
+                ports=ports,
                 checkpoint_id=checkpoint_id,
                 persist=persist,
                 checkpoint_every=checkpoint_every,
@@ -182,8 +198,40 @@ class SandboxClient:
     def session(self) -> SessionInfo:
         return self._run(self._client.session)
 
-    def sessions(self) -> SessionList:
-        return self._run(self._client.sessions)
+    def sessions(
+        self,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        environment: str | None = None,
+        state: SessionActivity | None = None,
+        created_after: datetime | None = None,
+        order: Literal["oldest", "newest"] = "oldest",
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> SessionList:
+        return self._run(
+            lambda: self._client.sessions(
+                metadata=metadata,
+                environment=environment,
+                state=state,
+                created_after=created_after,
+                order=order,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    def pause(self) -> SessionSummary:
+        return self._run(self._client.pause)
+
+    def unpause(self) -> SessionSummary:
+        return self._run(self._client.unpause)
+
+    def set_lifetime(self, lifetime_s: float, *, only_longer: bool = False) -> SessionSummary:
+        return self._run(lambda: self._client.set_lifetime(lifetime_s, only_longer=only_longer))
+
+    def set_egress(self, *, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> SessionSummary:
+        return self._run(lambda: self._client.set_egress(allow=allow, deny=deny))
 
     def cleanup(self) -> CleanupResult:
         return self._run(self._client.cleanup)
@@ -363,12 +411,18 @@ class SandboxClient:
         return self._run(lambda: self._client.interrupt_context(context))
 
     def upload_file(
-        self, local_path: str | os.PathLike[str], path: str | None = None
+        self,
+        local_path: str | os.PathLike[str],
+        path: str | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
     ) -> UploadResult:
-        return self._run(lambda: self._client.upload_file(local_path, path))
+        return self._run(lambda: self._client.upload_file(local_path, path, metadata=metadata))
 
-    def upload_bytes(self, data: bytes, path: str) -> UploadResult:
-        return self._run(lambda: self._client.upload_bytes(data, path))
+    def upload_bytes(
+        self, data: bytes, path: str, *, metadata: Mapping[str, str] | None = None
+    ) -> UploadResult:
+        return self._run(lambda: self._client.upload_bytes(data, path, metadata=metadata))
 
     def download_file(self, path: str, local_path: str | os.PathLike[str] | None = None) -> Path:
         return self._run(lambda: self._client.download_file(path, local_path))
@@ -377,12 +431,34 @@ class SandboxClient:
         return self._run(lambda: self._client.download_bytes(path))
 
     def list_files(
-        self, path: str = WORKSPACE, *, recursive: bool = False, limit: int = 1000
+        self,
+        path: str = WORKSPACE,
+        *,
+        recursive: bool = False,
+        depth: int | None = None,
+        limit: int = 1000,
     ) -> ListResult:
-        return self._run(lambda: self._client.list_files(path, recursive=recursive, limit=limit))
+        return self._run(
+            lambda: self._client.list_files(path, recursive=recursive, depth=depth, limit=limit)
+        )
 
     def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
         return self._run(lambda: self._client.rename(path, to, replace=replace))
+
+    def stat(self, path: str, *, follow: bool = False) -> FileEntry:
+        return self._run(lambda: self._client.stat(path, follow=follow))
+
+    def mkdir(self, path: str) -> MkdirResult:
+        return self._run(lambda: self._client.mkdir(path))
+
+    def remove(self, path: str, *, recursive: bool = True) -> None:
+        self._run(lambda: self._client.remove(path, recursive=recursive))
+
+    def watch_files(
+        self, path: str = WORKSPACE, *, recursive: bool = False
+    ) -> Generator[FileChange]:
+        self._close_at_exit()
+        return self._background.iterate(lambda: self._client.watch_files(path, recursive=recursive))
 
     def artifacts(self, *, limit: int = 100) -> list[ArtifactFile]:
         found = self._run(lambda: self._client.artifacts(limit=limit))

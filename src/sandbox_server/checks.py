@@ -24,6 +24,7 @@ from sandbox_server.runtime.disk_pool import DiskPool
 from sandbox_server.runtime.registry import AUTO, ChosenRuntime, choose
 from sandbox_server.service.gate import Gate
 from sandbox_server.settings import Settings
+from sandbox_server.traces import check_traces
 from sandbox_server.unused import refuse_without_effect
 
 
@@ -38,6 +39,7 @@ async def check_start(settings: Settings) -> None:
 async def check_settings(settings: Settings) -> None:
     """What does not depend on the runtime. Raises InvalidRequest, RuntimeUnavailable."""
     api_keys(settings)
+    check_traces(settings)
     await _refuse_open_door(settings)
     resolved(settings.host, settings.listening_port())
     if settings.role != "standalone":
@@ -50,7 +52,9 @@ async def check_settings(settings: Settings) -> None:
         networks_of(settings).close()
         _writable(settings.variable("state_dir"), settings.state_folder(), folder=True)
         if settings.audit_log is not None:
-            _writable(settings.variable("audit_log"), settings.audit_log, folder=False)
+            at_once = settings.audit_full == "refuse"
+            name = settings.variable("audit_log")
+            _writable(name, settings.audit_log, folder=False, at_once=at_once)
 
 
 @contextlib.asynccontextmanager
@@ -110,11 +114,12 @@ def read_gate(
         raise InvalidRequest(str(exc)) from None
 
 
-def _writable(name: str, path: Path, *, folder: bool) -> None:
-    """Whether it can be written, or made. Nothing is made yet: it could get the wrong owner."""
+def _writable(name: str, path: Path, *, folder: bool, at_once: bool = True) -> None:
+    """Whether it can be written, or made. Nothing is made yet: it could get the wrong owner.
+    at_once: False for what may become writable later, and is tried again then."""
     there = next(each for each in (path, *path.absolute().parents) if each.exists())
     as_wished = there.is_dir() if folder or there != path else not there.is_dir()
-    if not (as_wished and os.access(there, os.W_OK)):
+    if not (as_wished and (os.access(there, os.W_OK) or not at_once)):
         kind = "folder" if folder else "file"
         raise InvalidRequest(
             f"{name}: {path} is not a {kind} that this user can write to; name another"

@@ -22,12 +22,21 @@ from starlette.types import ASGIApp
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import mcp
-from sandbox_server.access.limited import Admission, LimitedTenants
+from sandbox_server.access.limited import Admission
 from sandbox_server.access.limiter import Limiter
-from sandbox_server.access.opening import limit_rules, open_keys, open_limiter, open_tokens
+from sandbox_server.access.opening import (
+    has_token_secret,
+    limit_rules,
+    open_keys,
+    open_limiter,
+    open_tokens,
+    token_secret,
+)
 from sandbox_server.access.session_limits import SessionLimits
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.e2b import E2bDoor
+from sandbox_server.api.e2b.tokens import AccessTokens, TrafficTokens
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.metrics_port import bind_metrics, serving_metrics
 from sandbox_server.api.origin import AllowedHosts
@@ -41,8 +50,10 @@ from sandbox_server.environments.opening import LiveEnvironments, open_builds
 from sandbox_server.events.opening import budget_teller, limit_teller, open_webhooks
 from sandbox_server.metrics.opening import UNMEASURED, Measured, measuring
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
+from sandbox_server.network.preset_watch import PresetWatch
 from sandbox_server.previews.opening import PreviewPort, bind_previews, serving_previews
-from sandbox_server.providers import facts_of, networks_of, providers_of, rules_of
+from sandbox_server.previews.server import TenantOf, no_tenant
+from sandbox_server.providers import facts_of, networks_of, pool_of, providers_of, rules_of
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
@@ -58,6 +69,7 @@ from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
 from sandbox_server.stopping import stoppable
 from sandbox_server.storage.storage import open_storage
+from sandbox_server.traces import tracing_to
 from sandbox_server.unused import unknown, unused
 from sandbox_server.usage.ledger import UsageLedger
 from sandbox_server.volumes.volumes import Volumes
@@ -103,6 +115,7 @@ async def _serve(settings: Settings, on_listening: OnListening, stop: asyncio.Ev
     with bound(settings.host, settings.listening_port()) as listener:
         url = url_of(listener)
         async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(tracing_to(settings))
             measured = await stack.enter_async_context(measuring(settings))
             metrics_port = stack.enter_context(bind_metrics(settings))
             previews = None
@@ -125,11 +138,12 @@ async def _serve(settings: Settings, on_listening: OnListening, stop: asyncio.Ev
                 )
             )
             await stack.enter_async_context(serving_metrics(measured.told, metrics_port))
-            if previews is not None:
-                await stack.enter_async_context(serving_previews(tenants, previews))
             keys = await stack.enter_async_context(open_access(settings))
+            if previews is not None:
+                serving = serving_previews(tenants, previews, traffic_tenant(settings, keys))
+                await stack.enter_async_context(serving)
             await serve_app(
-                make_app(tenants, settings, keys, limiter, measured=measured),
+                make_app(tenants, settings, keys, limiter, measured=measured, previews_at=site),
                 listener,
                 limits=limits,
                 on_listening=functools.partial(_listening, url, tenants, previews, on_listening),
@@ -176,6 +190,14 @@ async def open_access(settings: Settings) -> AsyncIterator[ApiKeys]:
         yield api_keys(settings, stored=stored, tokens=tokens)
 
 
+def traffic_tenant(settings: Settings, keys: ApiKeys) -> TenantOf:
+    """Who shows a token for ports that are not public."""
+    if not has_token_secret(settings):
+        return no_tenant
+    tokens = AccessTokens(functools.partial(token_secret, settings))
+    return TrafficTokens(tokens, keys).tenant_of
+
+
 def make_app(
     tenants: Tenants,
     settings: Settings,
@@ -184,11 +206,13 @@ def make_app(
     *,
     elsewhere: ASGIApp | None = None,
     measured: Measured = UNMEASURED,
+    previews_at: PreviewSite | None = None,
 ) -> FastAPI:
     """The HTTP app: the API, the console, and the tools over MCP if that is installed.
 
     keys: if there are more than those of the settings. limiter: where callers have limits.
     elsewhere: answers calls over MCP in a process whose connections of that kind another one has.
+    previews_at: where ports of boxes are seen.
     """
     served = Served(tenants, keys or api_keys(settings), _api_limits(settings))
     hosts = AllowedHosts(settings.host, [*settings.allowed_hosts, *_advertised(settings)])
@@ -203,18 +227,20 @@ def make_app(
     )
     if settings.role == "worker":  # Its coordinators have counted already.
         return make()
+    if has_token_secret(settings):
+        door = E2bDoor(functools.partial(token_secret, settings), previews_at)
+        make = functools.partial(make, e2b=door)
     if limiter is not None:
         admission = Admission(limit_rules(settings), limiter)
         served = replace(served, admission=admission)
         make = functools.partial(make, admission=admission)
-        tenants = LimitedTenants(tenants, admission)
     if not mcp.is_installed():
         app = make()
     elif elsewhere is not None:
         app = make()
         app.router.routes.append(Route("/mcp", elsewhere))
     else:
-        tools = mcp.Mcp(tenants, tenant=served.keys.tenant)
+        tools = mcp.Mcp(served.of_headers)
         app = make(lifespan=tools.lifespan)
         app.router.routes.append(Route("/mcp", tools))
     if settings.console:
@@ -265,7 +291,7 @@ async def open_service(
     """
     share = share or Share(name=settings.name())
     registry = LiveRegistry(settings.registry)
-    with open_audit(settings) as audit, open_gate(settings, audit, metrics) as gate:
+    with open_audit(settings, metrics) as audit, open_gate(settings, audit, metrics) as gate:
         service = _open_service(
             settings, gate, audit, registry, share, occupancy, previews_at, limiter, metrics,
             url=url, stop=stop,
@@ -275,11 +301,11 @@ async def open_service(
 
 
 @contextlib.contextmanager
-def open_audit(settings: Settings) -> Iterator[AuditLog | None]:
+def open_audit(settings: Settings, metrics: Metrics = NO_METRICS) -> Iterator[AuditLog | None]:
     if settings.audit_log is None:
         yield None
         return
-    with AuditLog(settings.audit_log, settings.audit()) as audit:
+    with AuditLog(settings.audit_log, settings.audit(), metrics) as audit:
         yield audit
 
 
@@ -322,6 +348,7 @@ async def _open_service(
         environments = LiveEnvironments(declared, settings, has_images=has_images)
         networks = networks_of(settings, opened, audit, metrics)
         stack.callback(networks.close)
+        await stack.enter_async_context(PresetWatch(settings.network_presets, networks))
         await asyncio.to_thread(networks.warm, list(environments.values()))
         rules = rules_of(settings, opened, environments, networks)
         if settings.role == "worker":
@@ -391,7 +418,7 @@ async def _open_service(
             registry,
             lease,
             role=settings.role,
-            pool=settings.pool(),
+            pool=pool_of(settings, default.runtime),
             environments=default.environments,
             idle_timeout_s=settings.idle_timeout,
             capacity=occupancy or capacity,
@@ -410,7 +437,7 @@ async def _open_service(
             usage=usage,
         )
         if quota is not None:
-            quota.live = worker.table.keys
+            quota.live = worker.table.made_by
         notes = worker.table.notes
         usage.on_budget = budget_teller(notes.events)
         if limiter is not None:

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from sandbox_sdk.protocol.sandboxes import Tenants
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.tasks import stop
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def is_installed() -> bool:
 class Mcp:
     """An ASGI app that works inside its `lifespan`."""
 
-    def __init__(self, tenants: Tenants, *, tenant: Callable[[Headers], str]) -> None:
-        self._tenants = tenants
-        self._tenant = tenant
+    def __init__(self, caller: Callable[[Headers], tuple[str, str, Sandboxes]]) -> None:
+        """caller: the tenant, key and sandboxes of whoever sends a request, by its headers."""
+        self._caller = caller
         self._wanted = asyncio.Event()
         self._endpoint: asyncio.Future[McpEndpoint] | None = None
 
@@ -53,7 +53,9 @@ class Mcp:
         left in the same one."""
         await self._wanted.wait()
         module = await asyncio.to_thread(import_module, "sandbox_sdk.integrations.mcp")
-        made: McpEndpoint = module.McpEndpoint(self._tenants, tenant=self._tenant)
+        made: McpEndpoint = module.McpEndpoint(
+            lambda headers: module.McpCaller(*self._caller(headers))
+        )
         async with made.lifespan(None):
             log.info("mcp.loaded")
             endpoint.set_result(made)

@@ -16,8 +16,9 @@ from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks
 from sandbox_server.network.outbound import Note
 from sandbox_server.network.presets import read_presets
-from sandbox_server.pool import Provider
+from sandbox_server.pool import PoolSettings, Provider
 from sandbox_server.registry.environments import Environment
+from sandbox_server.runtime.base import Runtime
 from sandbox_server.runtime.registry import ChosenRuntime
 from sandbox_server.service import ServiceFacts
 from sandbox_server.service.answers import network_limits
@@ -50,6 +51,14 @@ def providers_of(
         )
         for each in opened
     ]
+
+
+def pool_of(settings: Settings, runtime: Runtime) -> PoolSettings:
+    """Hosted sandboxes cost money while they wait, so none is made ahead unless somebody asks."""
+    asked = settings.model_fields_set & {"pool_size", "min_pool_size", "max_pool_size"}
+    if runtime.has_templates and not asked:
+        return PoolSettings(size=0, min_size=0, max_size=0)
+    return settings.pool()
 
 
 def rules_of(
@@ -111,6 +120,7 @@ def facts_of(
         why=f"{default.why}; sessions can ask for {also}, too" if also else default.why,
         limits=limits[default.name],
         by_provider=limits,
+        endless_commands=settings.endless_commands,
     )
 
 

@@ -26,13 +26,19 @@ _LIMITS = {
 
 def refuse_without_effect(settings: Settings, opened: Sequence[ChosenRuntime]) -> None:
     """Raises InvalidRequest. A network or an image needs one runtime that has such a thing, and the
-    sessions of the others do without; a limit has to hold on all of them."""
+    sessions of the others do without; a limit has to hold on all of them but hosted ones."""
     problems = [
         *_of_no_runtime(settings, opened),
-        *(problem for each in opened for problem in _not_enforced(settings, each)),
+        *(problem for each in _with_limits(opened) for problem in _not_enforced(settings, each)),
     ]
     if problems:
         raise InvalidRequest("; ".join(dict.fromkeys(problems)))
+
+
+def _with_limits(opened: Sequence[ChosenRuntime]) -> Sequence[ChosenRuntime]:
+    """Those on which limits of the settings have to hold: hosted sandboxes have those of their
+    template, so beside another runtime they are left out."""
+    return [each for each in opened if not each.runtime.has_templates] or opened
 
 
 def _of_no_runtime(settings: Settings, opened: Sequence[ChosenRuntime]) -> Iterator[str]:
@@ -47,6 +53,12 @@ def _of_no_runtime(settings: Settings, opened: Sequence[ChosenRuntime]) -> Itera
                 f"{given}: boxes on gVisor have no network of their own; use another runtime, or"
                 f" set {open_} (any public host, through the server) or {off}"
             )
+        elif any(each.runtime.has_templates for each in opened):
+            bridge = f"{settings.variable('network')}=bridge"
+            yield (
+                f"{given}: connections of e2b boxes do not go through this server; set {bridge}"
+                f" (E2B's own network) or {off}"
+            )
         else:
             yield (
                 f"{given} needs the docker runtime: {engine}, or set {open_} (any public host,"
@@ -60,6 +72,10 @@ def _of_no_runtime(settings: Settings, opened: Sequence[ChosenRuntime]) -> Itera
             continue
         if entry.about.runtimes and not _means_something(settings, entry.name):
             name = settings.variable(entry.name)
+            if "docker" not in entry.about.runtimes:
+                (of,) = entry.about.runtimes
+                yield f"{name} is for the {of} runtime: add that to SANDBOX_PROVIDERS, or unset it"
+                continue
             yield f"{name} needs the docker runtime: {engine}, or unset it; the runtime is {why}"
 
 
@@ -116,6 +132,8 @@ def _overridden(settings: Settings) -> Iterator[tuple[Iterable[str], str]]:
         yield {"redis_host", "redis_port"}, "SANDBOX_REDIS_URL is set"
     elif settings.redis_host is None:
         yield {"redis_port"}, "SANDBOX_REDIS_HOST is not set"
+    if not settings.traces:
+        yield {"trace_commands"}, "SANDBOX_TRACES is not set"
     if settings.api_keys.get_secret_value():
         yield {"allowed_hosts", "insecure"}, "a server with API keys accepts any host name"
 

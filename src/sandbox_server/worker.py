@@ -41,7 +41,9 @@ from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.rules import SessionRules, limit_values
+from sandbox_server.sessions.sharing import Sharing
 from sandbox_server.sessions.table import SessionTable
+from sandbox_server.sessions.takeover import Takeover
 from sandbox_server.sessions.watch import Watch
 from sandbox_server.storage.history import Journal
 from sandbox_server.volumes.volumes import Volumes
@@ -93,9 +95,12 @@ class Worker:
         self._owner = spec.owner
         self._runtime_name = name
         self._destroy = destroy_on_exit
+        self._networks = networks
         self._began = time.monotonic()
         self._stack = contextlib.AsyncExitStack()
         self._occupancy = capacity if isinstance(capacity, Occupancy) else Occupancy(capacity)
+        shared = runtime.shared or any(each.runtime.shared for each in others)
+        self._sharing = Sharing(registry.ledger, lease.worker, on=shared)
         none_warm = replace(pool, size=0, min_size=0, max_size=0)
         default = Provider(name=name, runtime=runtime, spec=spec, environments=environments)
         self._boxes = ProviderBoxes(
@@ -111,6 +116,7 @@ class Worker:
                     owners=owners,
                     metrics=metrics,
                     provider=each.name,
+                    warmed=self._sharing.warmed if each.runtime.shared else None,
                 )
                 for each in (default, *others)
             }
@@ -121,7 +127,9 @@ class Worker:
             providers=dict.fromkeys(self._boxes.sources, Enforcement()),
             networks=networks,
         )
-        maker = SessionMaker(self._boxes, lease, registry.ledger, rules, volumes, metrics)
+        maker = SessionMaker(
+            self._boxes, lease, registry.ledger, rules, volumes, metrics, self._sharing
+        )
         events = EventLog(spec.owner)
         self.table = SessionTable(
             registry,
@@ -144,10 +152,19 @@ class Worker:
             idle_timeout_s=idle_timeout_s,
             rules=rules,
         )
-        self._watch = Watch(self.table, registry, deadman_s=spec.deadman_s, tick_s=tick_s)
+        takeover = Takeover(self._adoption, self.table, registry, lease, self._boxes.sources)
+        self.table.take_over = takeover.session if shared else None
+        self._watch = Watch(
+            self.table,
+            registry,
+            deadman_s=spec.deadman_s,
+            tick_s=tick_s,
+            sweep=takeover.sweep if shared else None,
+        )
 
     async def __aenter__(self) -> Worker:
         try:
+            self._stack.push_async_callback(self._sharing.close)
             self._stack.push_async_callback(self._let_go)
             await self._adoption.run()
             self.table.recount()
@@ -194,6 +211,8 @@ class Worker:
         left = self._occupancy.memory_left
         full = "full" if self.table.room == 0 else "ok" if left != 0 else "no memory left"
         checks = {"runtime": "ok", "capacity": full, **self._boxes.checks()}
+        if self._networks is not None and self._networks.problem:
+            checks["network presets"] = self._networks.problem
         unable = checks["runtime"] != "ok" and not self._boxes.warm
         well = all(state == "ok" for state in checks.values())
         return Health(

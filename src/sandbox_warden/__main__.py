@@ -1,4 +1,5 @@
-"""`warden.pyz pid1 …` runs the warden, `warden.pyz relay` a relay in a `docker exec`."""
+"""`warden.pyz pid1 …` runs the warden, `warden.pyz relay` a relay in an exec,
+`warden.pyz end` ends the box from an exec."""
 
 import sys
 
@@ -8,13 +9,17 @@ def main() -> None:
     if role == "relay":
         from . import relay
 
-        relay.main()
+        relay.main(keep_stderr=arguments.get("stderr") == "keep")
+    elif role == "end":
+        from . import relay
+
+        relay.end_box()
     elif role == "pid1":
         from . import pid1
 
         pid1.main(arguments)
     else:
-        sys.exit("usage: warden.pyz pid1|relay")
+        sys.exit("usage: warden.pyz pid1|relay|end")
 
 
 main()

@@ -8,7 +8,7 @@ from . import files
 from .errors import Refused
 from .file_channels import Listing
 from .state import WORKSPACE
-from .walk import Item, Walk
+from .walk import MAX_DEPTH, Item, Walk
 
 LOOKED_AT = 20_000
 """Most entries that are looked at below /workspace."""
@@ -29,7 +29,7 @@ class Changes(Listing):
         limit: int,
         again: Callable[[], None],
     ) -> None:
-        super().__init__(channel, WORKSPACE, recursive=True, limit=limit, again=again)
+        super().__init__(channel, WORKSPACE, depth=MAX_DEPTH, limit=limit, again=again)
         self._marks = marks
         self._since = since
         self._left = LOOKED_AT

@@ -53,6 +53,8 @@ class Following(Source):
         if not whole and not follower.live and command.stdin is None:
             return None  # Not live: everything is sent at the end.
         if not self._announced:
+            if not command.has_begun and self._until is None:
+                return None
             self._announced = True
             return self._started()
         if self._credit <= 0 or not (whole or follower.live):
@@ -77,6 +79,8 @@ class Following(Source):
         stdin = self._command.stdin
         received = stdin.received if stdin is not None else 0
         body = {"command_id": self._command.ident, "stdin_received": received}
+        if self._command.pid:
+            body["pid"] = self._command.pid
         return encode_json(STARTED, self._channel, body)
 
     def _piece(self, offset: int, stream: int, data: bytes) -> bytes:

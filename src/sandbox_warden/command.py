@@ -53,6 +53,10 @@ class Command:
         self.digest = digest
         self.key: Optional[str] = None
         self.cwd: Optional[str] = None
+        self.pid = 0
+        """Of its shell, once that is known, while it runs."""
+        self.told: Dict[str, Any] = {}
+        """What its summary says besides, while it runs."""
         self.log = log
         self.started = self.touched = started
         """When it began, and when something was last typed or shown in its terminal."""
@@ -71,6 +75,8 @@ class Command:
         """Whether its shell waits for the next command."""
         self.oom_before: Optional[int] = None
         self.timer: Optional[Timer] = None
+        self.left_s: Optional[float] = None
+        """Of its time limit, while the box is paused."""
         self.stall: Optional[Timer] = None
         self.deadline: Optional[Timer] = None
         self.timed_out = False
@@ -101,6 +107,11 @@ class Command:
     def marker(self) -> bytes:
         """The entry in the environment of every process it started."""
         return b"SANDBOX_COMMAND_ID=%s" % self.ident.encode()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has got a shell, or a kernel. It may be over by now."""
+        return bool(self.pid) or self.on_signal is not None or self.result is not None
 
     @property
     def age_s(self) -> float:
@@ -144,4 +155,6 @@ class Command:
             "age_s": round(self.age_s, 3),
             "output_bytes": self.log.size,
             "late_bytes": self.late_bytes,
+            "pid": self.pid or None,
+            **self.told,
         }

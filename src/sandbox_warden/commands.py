@@ -27,6 +27,8 @@ from .totals import Totals
 PREPARE_S = 0.02
 SETTLE_S = 10.0
 """How long an ended command waits for readers to take its last output."""
+TOLD_BYTES = 1000
+"""Most bytes of a command's text and of its folder in a summary; of its variables, half of that."""
 TIMEOUT_EXIT_CODE = 124
 EXHAUSTED_EXIT_CODE = 254
 KILLED_SHELLS = 3
@@ -109,6 +111,7 @@ class Commands:
         command.interactive = on_terminal and not text
         command.key = key
         command.cwd = cwd
+        command.told = _told(text, cwd, env)
         command.oom_before = self._meter.oom_kills()
         command.call = lambda shell: shell.call(call, self._carrying.state)
         command.special = is_special(text) or on_terminal
@@ -125,7 +128,7 @@ class Commands:
             self._could_not_start(command, exc)
             return command
         if timeout_s is not None and command.result is None:
-            command.timer = self._loop.after(timeout_s, lambda: self._time_out(command))
+            self._limit(command, timeout_s)
         return command
 
     def start_service(
@@ -196,11 +199,14 @@ class Commands:
 
     def _call(self, command: Command, shell: Shell) -> None:
         assert command.call is not None
+        command.pid = shell.pid
         try:
             command.call(shell)
         except (OSError, MemoryError) as exc:
             self._abandon(command, shell)
             self._could_not_start(command, exc)
+        for follower in list(command.followers):
+            follower.wake()  # They wait for its pid.
 
     def _abandon(self, command: Command, shell: Shell) -> None:
         """Close a shell that has not got its command; it exits."""
@@ -242,6 +248,24 @@ class Commands:
             command.hurried = True
         self.shells.kill(nursery, lambda shell, session: self._trace(command, shell, session))
         self._settle(command)
+
+    def stop_clocks(self) -> None:
+        """The box is paused: no time limit goes on. That of code is with its kernel."""
+        now = time.monotonic()
+        for command in self._by_shell.values():
+            if command.timer is not None:
+                command.left_s = max(command.timer.at - now, 0.0)
+                command.timer.cancel()
+                command.timer = None
+
+    def start_clocks(self) -> None:
+        for command in self._by_shell.values():
+            if command.left_s is not None:
+                self._limit(command, command.left_s)
+                command.left_s = None
+
+    def _limit(self, command: Command, timeout_s: float) -> None:
+        command.timer = self._loop.after(timeout_s, lambda: self._time_out(command))
 
     def _trace(self, command: Command, shell: int, session: int) -> Trace:
         return Trace(shell, session, command.marker, command.age_s, self.records.knows)
@@ -369,6 +393,8 @@ class Commands:
             **more,
         )
         self.totals.end(command)
+        if command.pid:
+            command.result["pid"] = command.pid
         if has_marks(command.ident):
             command.result["marked"] = True
         elif command.tells_changes and is_unchanged(command.started_at):
@@ -389,11 +415,25 @@ class Commands:
             if timer is not None:
                 timer.cancel()
         command.left = command.call = None
+        command.pid, command.told = 0, {}
         self._leave_nursery(command)
         self.pipes.outlive(command)
         if command.stdin is not None:
             command.stdin.close()
         command.keys = None
+
+
+def _told(text: str, cwd: Optional[str], env: Dict[str, str]) -> Dict[str, Any]:
+    """What the summary of a running command says of the call that started it. Small enough for 256
+    of them in one answer."""
+    start = text.encode("utf-8", "surrogateescape")[:TOLD_BYTES].decode("utf-8", "ignore")
+    size = sum(len(name) + len(value.encode()) + 8 for name, value in env.items())
+    short = cwd is not None and len(os.fsencode(cwd)) <= TOLD_BYTES
+    return {
+        "text": start,
+        "cwd": cwd if short else None,
+        "env": dict(env) if size <= TOLD_BYTES // 2 else None,
+    }
 
 
 def _check_folder(cwd: str) -> None:

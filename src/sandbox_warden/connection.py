@@ -44,20 +44,42 @@ class Source:
         """The channel or its connection was closed."""
 
 
+class Wire:
+    """The bytes of a stream, below its frames. Does not own its descriptors, which are two: each is
+    watched by itself."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.read_fd = read_fd
+        self.write_fd = write_fd
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+
+    def read(self) -> bytes:
+        """b"" at the end. Raises OSError, BlockingIOError if there is nothing yet."""
+        return os.read(self.read_fd, READ_SIZE)
+
+    def write(self, buffers: List[Any]) -> int:
+        """How many bytes are written. Raises OSError, BlockingIOError if there is no room: then it
+        is called again with buffers that begin with the same bytes."""
+        return os.writev(self.write_fd, buffers)
+
+
 class Connection:
+    """Owns the descriptors of its wire."""
+
     def __init__(
         self,
         loop: Loop,
-        read_fd: int,
-        write_fd: int,
+        wire: Wire,
         on_frame: Callable[["Connection", int, int, bytes], None],
         on_close: Callable[["Connection"], None],
     ) -> None:
         self.epoch: Optional[int] = None
         self.sources: Dict[int, Source] = {}
         self._loop = loop
-        self._read_fd = read_fd
-        self._write_fd = write_fd
+        self._wire = wire
+        self._read_fd = wire.read_fd
+        self._write_fd = wire.write_fd
         self._on_frame = on_frame
         self._on_close = on_close
         self._decoder = Decoder()
@@ -67,9 +89,7 @@ class Connection:
         self._closing = False
         self._pump_due = False
         self.open = True
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
-        loop.watch(read_fd, READ, self._readable, on_error=self.close)
+        loop.watch(self._read_fd, READ, self._readable, on_error=self.close)
 
     def send(self, frame: Sent) -> None:
         for piece in (frame,) if isinstance(frame, bytes) else frame:
@@ -137,7 +157,7 @@ class Connection:
             if not self._out:
                 break
             try:
-                count = os.writev(self._write_fd, _first(self._out))
+                count = self._wire.write(_first(self._out))
             except BlockingIOError:
                 self._loop.watch(self._write_fd, WRITE, self._writable, on_error=self.close)
                 return
@@ -207,7 +227,7 @@ class Connection:
             self._loop.unwatch(self._read_fd)
             return
         try:
-            data = os.read(self._read_fd, READ_SIZE)
+            data = self._wire.read()
         except BlockingIOError:
             return
         except OSError:

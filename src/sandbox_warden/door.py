@@ -11,6 +11,8 @@ the pid from before the challenge until after the answer, so nobody else can hav
 The start time is exact to a hundredth of a second; a pid is reused only after all others, which
 takes longer.
 
+The same proof lets whoever has an exec end the box: it cannot signal PID 1.
+
 A pid of 0 from SO_PEERCRED needs no challenge: a process of the box keeps its pid there even when
 dead. (In SCM_CREDENTIALS a 0 proves nothing: gVisor gives it for a sender that is gone.)
 """
@@ -22,7 +24,7 @@ from typing import Callable, List, Optional, Tuple
 
 from . import processes
 from .loop import READ, Loop
-from .relay import CHALLENGE_SIZE
+from .relay import CHALLENGE_SIZE, END
 
 _SENT_AHEAD = 1 << 20
 """Bytes that wait in the kernel for the server: with the 208 KiB of a new socket, both ends would
@@ -138,7 +140,7 @@ class Handover:
 
     def _receive(self) -> Optional[Tuple[int, int]]:
         data, control, _, _ = self._sock.recvmsg(
-            CHALLENGE_SIZE, _CONTROL_SIZE, socket.MSG_CMSG_CLOEXEC
+            CHALLENGE_SIZE + len(END), _CONTROL_SIZE, socket.MSG_CMSG_CLOEXEC
         )
         sender, fds = 0, []
         for _level, kind, value in control:
@@ -146,6 +148,8 @@ class Handover:
                 fds = [fd for (fd,) in struct.iter_unpack("i", value[: len(value) // 4 * 4])]
             elif kind == socket.SCM_CREDENTIALS:
                 sender = _CREDENTIALS.unpack(value)[0]
+        if data == self._challenge + END and self._is_answer(self._challenge, sender):
+            os._exit(0)  # PID 1: everything in the box ends with it.
         if len(fds) == 2 and (not self._challenge or self._is_answer(data, sender)):
             return fds[0], fds[1]
         for fd in fds:

@@ -26,7 +26,7 @@ _ADVICE = {
     errno.ENOENT: "does not exist; list its folder to see what is there",
     errno.ENOTDIR: "does not exist: a part of this path is a file, not a folder",
     errno.ENAMETOOLONG: "has a name that is too long: at most 255 bytes between two slashes",
-    errno.EACCES: "may not be used by sandboxuser (permission denied); change its mode with chmod",
+    errno.EACCES: "may not be used by the sandbox (permission denied); change its mode with chmod",
     errno.EFBIG: "would be larger than a file may be here; write less, or several files",
 }
 _SHOWN = 200

@@ -9,16 +9,23 @@ from . import files
 from .connection import Source
 from .errors import Refused, refusal, shown
 from .frames import CHUNK, DATA, EOF, REPLY, STARTED, WINDOW, encode, encode_error, encode_json
-from .paths import MAX_PATH
-from .walk import Walk
+from .paths import MAX_PATH, is_inside
+from .uploads import Upload
+from .walk import MAX_DEPTH, Item, Walk
 
 MAX_LISTED = 100_000
 MAX_LISTED_BYTES = 8 << 20
 """Most bytes of names and paths in one listing."""
-_ENTRY_BYTES = 80
+_ENTRY_BYTES = 120
 """Bytes of an entry besides its name and path."""
+_MAX_SPOOLED = 8 << 20
+"""Bytes of a file whose size is not known before it is read."""
+_READS = 16
 _BATCH = 200
 _HASH_STEP = 1 << 20
+_SMALL = 256 * 1024
+"""Bytes of a file that is kept in memory as it was read, so that one can be read while it is
+written again and again."""
 
 
 class Working(Source):
@@ -69,15 +76,16 @@ class Listing(Working):
     """Sends a folder's entries in batches, a DATA and an EOF each, then whether it is truncated."""
 
     def __init__(
-        self, channel: int, path: str, *, recursive: bool, limit: int, again: Callable[[], None]
+        self, channel: int, path: str, *, depth: int, limit: int, again: Callable[[], None]
     ) -> None:
+        """depth: how many folders in folders, the listed one included."""
         super().__init__(channel, path, again)
         self._room = limit
         self._bytes = MAX_LISTED_BYTES
         self._truncated = False
         self._entries: Iterator[Optional[Dict[str, Any]]]
         if stat.S_ISDIR(self._info.st_mode):
-            self._entries = self._walk(recursive=recursive)
+            self._entries = self._walk(depth)
         else:
             self._entries = iter([files.entry(self._path, self._info)])
         self._batch: List[bytes] = []
@@ -99,13 +107,23 @@ class Listing(Working):
         self._batch = []
         return self._data(data) + encode(EOF, self._channel)
 
-    def _walk(self, *, recursive: bool) -> Iterator[Optional[Dict[str, Any]]]:
-        walk = Walk(self._fd, recursive=recursive, left_out=self._left_out, room=lambda: self._room)
+    def _walk(self, depth: int) -> Iterator[Optional[Dict[str, Any]]]:
+        def enter(item: Item) -> bool:
+            return depth == MAX_DEPTH or item.path.count("/") + 1 < depth
+
+        walk = Walk(
+            self._fd,
+            recursive=depth > 1,
+            left_out=self._left_out,
+            room=lambda: self._room,
+            enter=enter,
+        )
         for item in walk:
             if item is None:
                 yield None
                 continue
-            entry = files.entry(os.path.join(self._path, item.path), item.status)
+            path = os.path.join(self._path, item.path)
+            entry = files.entry_at(item.folder, item.name, path, item.status)
             if len(os.fsencode(entry["path"])) > MAX_PATH:
                 self._truncated = True  # Such a path is too long for any request.
                 continue
@@ -130,12 +148,23 @@ class Sending(Working):
     def __init__(self, channel: int, path: str, *, digest: bool, again: Callable[[], None]) -> None:
         super().__init__(channel, path, again)
         self._folder = stat.S_ISDIR(self._info.st_mode)
+        self._size = self._info.st_size
+        # In /proc and /sys, sizes are wrong.
+        unknown = self._info.st_blocks == 0 and not self._folder and not is_inside(self._path)
+        self._spool = self._spooling() if unknown else None
         self._hash = self._hashing() if digest and not self._folder else None
         self._chunks: Optional[Iterator[Optional[bytes]]] = None
         self._sent = 0
         self._digest: Optional[str] = None
+        self._kept: Optional[bytes] = None
+        if not unknown and not self._folder and self._size <= _SMALL:
+            self._keep()
 
     def _next(self) -> Optional[bytes]:
+        if self._spool is not None:
+            if next(self._spool, None) is None:
+                self._spool = None
+            return None
         if self._hash is not None:
             if next(self._hash, None) is None:
                 self._hash = None
@@ -148,7 +177,7 @@ class Sending(Working):
                 return None
             self._sent += len(data)
             return self._data(data)
-        if not self._folder and self._sent < self._info.st_size:
+        if not self._folder and self._sent < self._size:
             raise _shorter(self._path)
         self.done = True
         return encode_json(REPLY, self._channel, {})
@@ -158,23 +187,55 @@ class Sending(Working):
             from .tar import Tar  # Imported late to save memory.
 
             return iter(Tar(self._fd))
+        if self._kept is not None:
+            return files.chunks_of(self._kept)
         self._check_size()
-        return files.file_chunks(self._fd, self._info.st_size)
+        return files.file_chunks(self._fd, self._size)
+
+    def _keep(self) -> None:
+        self._kept = files.read_small(self._fd, _SMALL)
+        self._info = os.fstat(self._fd)
+        self._size = len(self._kept)
 
     def _check_size(self) -> None:
         """A sparse file may have any size, and would take forever to read."""
         most = files.capacity(self._fd)
-        if self._info.st_size > 2 * most:
+        if self._size > 2 * most:
             message = (
                 "%s is a sparse file of %d bytes, but its disk holds only %d; pack it with tar -S"
             )
-            raise Refused("file_too_large", message % (shown(self._path), self._info.st_size, most))
+            raise Refused("file_too_large", message % (shown(self._path), self._size, most))
+
+    def _spooling(self) -> Iterator[int]:
+        """Read the whole file into memory, to know its size."""
+        spool, size = os.memfd_create("spool", os.MFD_CLOEXEC), 0
+        try:
+            while data := self._read_on():
+                size += os.write(spool, data)
+                if size > _MAX_SPOOLED:
+                    message = (
+                        "%s has more than %d bytes, and its size is not known before it is read"
+                    )
+                    raise Refused("file_too_large", message % (shown(self._path), _MAX_SPOOLED))
+                yield size
+            os.dup2(spool, self._fd, inheritable=False)
+            self._size = size
+        finally:
+            os.close(spool)
+
+    def _read_on(self) -> bytes:
+        """Some of what comes next in the file: its kind comes in small pieces."""
+        try:
+            return b"".join(os.read(self._fd, CHUNK) for _ in range(_READS))
+        except OSError as exc:
+            message = "%s cannot be read as a file: %s"
+            raise Refused("not_a_file", message % (shown(self._path), exc.strerror)) from None
 
     def _about(self) -> Dict[str, Any]:
         return {
             "path": self._path,
             "type": "directory" if self._folder else "file",
-            "size": None if self._folder else self._info.st_size,
+            "size": None if self._folder else self._size,
             "modified_at": self._info.st_mtime,
             "mode": "%04o" % stat.S_IMODE(self._info.st_mode),
             "sha256": self._digest,
@@ -183,10 +244,13 @@ class Sending(Working):
     def _hashing(self) -> Iterator[int]:
         import hashlib  # Imported late to save memory.
 
+        if self._kept is not None:
+            self._digest = hashlib.sha256(self._kept).hexdigest()
+            return
         self._check_size()
         digest, offset = hashlib.sha256(), 0
-        while offset < self._info.st_size:
-            data = os.pread(self._fd, min(_HASH_STEP, self._info.st_size - offset), offset)
+        while offset < self._size:
+            data = os.pread(self._fd, min(_HASH_STEP, self._size - offset), offset)
             if not data:
                 raise _shorter(self._path)
             digest.update(data)
@@ -202,7 +266,7 @@ class Sending(Working):
 class Receiving(Source):
     """Receives a file; answers when it is complete."""
 
-    def __init__(self, channel: int, upload: files.Upload) -> None:
+    def __init__(self, channel: int, upload: Upload) -> None:
         self._channel = channel
         self._upload = upload
         self._answer: Optional[bytes] = None

@@ -1,27 +1,30 @@
-"""Files of the box: opening, describing, moving, uploading."""
+"""Files of the box: opening, describing, reading; making folders."""
 
-import errno
 import os
 import stat
-from typing import Any, Dict, Iterator, Tuple
+from functools import lru_cache
+from typing import Any, Dict, Iterator, Optional, Tuple
 
+from . import metadata
 from .errors import Refused, shown
 from .frames import CHUNK
-from .paths import VOLUMES, Found, find, refusal_at
-from .walk import BEING_RECEIVED
+from .paths import VOLUMES, find, is_inside, refusal_at
 
 FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_NAMES = 1 << 20
+"""Bytes of /etc/passwd and /etc/group that are read."""
 _TYPES = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
 def open_path(path: str) -> Tuple[int, os.stat_result, str]:
     """A descriptor of the file or folder at path, its stat, and its real path.
 
-    Raises Refused for a path outside the writable places, and for a pipe, socket or device: reading
-    one might block.
+    Raises Refused, also for a pipe, socket or device: reading one might block.
     """
     found = find(path, follow=True)
     try:
+        if not _is_readable(os.lstat(found.name or ".", dir_fd=found.folder)):
+            raise _not_readable(found.path)  # To open a device may already do something.
         fd = os.open(found.name or ".", FILE, dir_fd=found.folder)
         device = os.fstat(found.folder).st_dev
     except OSError as exc:
@@ -29,78 +32,138 @@ def open_path(path: str) -> Tuple[int, os.stat_result, str]:
     finally:
         os.close(found.folder)
     info = os.fstat(fd)
-    if info.st_dev != device and found.path not in VOLUMES:
+    if info.st_dev != device and is_inside(found.path) and found.path not in VOLUMES:
         os.close(fd)
         raise Refused(
             "invalid_path", "%s is on another file system than its folder" % shown(found.path)
         )
-    if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+    if not _is_readable(info):
         os.close(fd)
-        raise Refused("not_a_file", "%s is neither a file nor a folder" % shown(found.path))
+        raise _not_readable(found.path)
     return fd, info, found.path
 
 
-def describe(path: str) -> Dict[str, Any]:
-    """The entry at path; links are not followed."""
-    found = find(path, follow=False)
+def _is_readable(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)
+
+
+def _not_readable(path: str) -> Refused:
+    return Refused("not_a_file", "%s is neither a file nor a folder" % shown(path))
+
+
+def describe(path: str, *, follow: bool = False) -> Dict[str, Any]:
+    """The entry at path; a link is one itself, unless it is followed."""
+    found = find(path, follow=follow)
     try:
-        name = found.name
-        info = os.lstat(name, dir_fd=found.folder) if name else os.fstat(found.folder)
+        return entry_of(found.folder, found.name, found.path)
     except OSError as exc:
         raise refusal_at(found.path, found.folder, exc) from None
     finally:
         os.close(found.folder)
-    return entry(found.path, info)
 
 
-def rename(path: str, to: str, *, replace: bool) -> Dict[str, Any]:
-    """Move a file, folder or link; returns its new entry. Missing folders are created. An existing
-    target is replaced only with `replace`, a folder never."""
-    source = find(path, follow=False)
+def make_folder(path: str) -> Dict[str, Any]:
+    """Create a folder, with those on the way; tells whether it was not there before."""
     try:
-        if not source.name:
-            raise Refused(
-                "invalid_path", "%s is a folder of the box itself and cannot be moved" % source.path
-            )
-        os.lstat(source.name, dir_fd=source.folder)
-        # The kernel refuses to move a folder into itself, but by then folders would be created.
-        target = find(to, follow=False, create=True, not_below=source.path)
-        try:
-            _check_target(target, replace=replace)
-            os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
-            return entry(target.path, os.lstat(target.name, dir_fd=target.folder))
-        finally:
-            os.close(target.folder)
+        found = find(path, follow=True, create=True)
+    except Refused as exc:
+        if exc.code == "file_not_found":  # Nothing is missing: something is in the way.
+            raise _in_the_way(path) from None
+        raise
+    try:
+        created = False
+        if found.name:
+            os.mkdir(found.name, 0o755, dir_fd=found.folder)
+            created = True
+        info = os.lstat(found.name or ".", dir_fd=found.folder)
+    except FileExistsError:
+        raise _in_the_way(found.path) from None
     except OSError as exc:
-        if exc.errno == errno.EXDEV:
-            message = "%s and %s are on different disks; copy it with cp -a, then delete it"
-            raise Refused("invalid_path", message % (shown(path), shown(to))) from None
-        raise refusal_at(source.path, source.folder, exc) from None
+        raise refusal_at(found.path, found.folder, exc) from None
     finally:
-        os.close(source.folder)
+        os.close(found.folder)
+    return {"created": created, "entry": entry(found.path, info)}
 
 
-def _check_target(target: Found, *, replace: bool) -> None:
-    """Raises Refused."""
+def _in_the_way(path: str) -> Refused:
+    message = "%s cannot be a folder: it, or a part of its path, is a file; choose another name"
+    return Refused("invalid_path", message % shown(path))
+
+
+def entry_of(folder: int, name: str, path: str) -> Dict[str, Any]:
+    """The entry of a name in an open folder, or of the folder itself. Raises OSError."""
+    info = os.lstat(name, dir_fd=folder) if name else os.fstat(folder)
+    return entry_at(folder, name, path, info)
+
+
+def entry_at(folder: int, name: str, path: str, info: os.stat_result) -> Dict[str, Any]:
+    """The same, of which the status is known."""
+    found = entry(path, info, target_of(folder, name, info))
+    if stat.S_ISLNK(info.st_mode):
+        found["leads_to"] = _leads_to(path)
+    elif stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
+        found["metadata"] = metadata.read(folder, name)
+    return found
+
+
+def _leads_to(path: str) -> Optional[Dict[str, Any]]:
+    """What is at the end of a link; None if nothing is, or nothing that may be seen."""
     try:
-        there = os.lstat(target.name, dir_fd=target.folder) if target.name else None
-    except FileNotFoundError:
-        return
-    if there is None or stat.S_ISDIR(there.st_mode):
-        raise Refused("is_directory", "%s is a folder; add a file name" % target.path)
-    if not replace:
-        raise Refused("invalid_path", "%s exists; set replace to overwrite it" % target.path)
+        found = find(path, follow=True)
+    except Refused:
+        return None
+    try:
+        info = os.lstat(found.name or ".", dir_fd=found.folder)
+    except OSError:
+        return None
+    finally:
+        os.close(found.folder)
+    return {"path": found.path, "type": type_of(info), "mode": _mode(info)}
 
 
-def entry(path: str, status: os.stat_result) -> Dict[str, Any]:
+def target_of(folder: int, name: str, info: os.stat_result) -> Optional[str]:
+    """Where a link leads, as it says; None for anything else, and for what may not be read."""
+    if not stat.S_ISLNK(info.st_mode):
+        return None
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError:
+        return None
+
+
+def entry(path: str, status: os.stat_result, target: Optional[str] = None) -> Dict[str, Any]:
     return {
         "name": os.path.basename(path),
         "path": path,
-        "type": _TYPES.get(stat.S_IFMT(status.st_mode), "other"),
+        "type": type_of(status),
         "size": status.st_size,
-        "mode": "%04o" % stat.S_IMODE(status.st_mode),
+        "mode": _mode(status),
         "modified_at": status.st_mtime,
+        "owner": _names("/etc/passwd").get(status.st_uid) or str(status.st_uid),
+        "group": _names("/etc/group").get(status.st_gid) or str(status.st_gid),
+        "target": target,
     }
+
+
+def _mode(status: os.stat_result) -> str:
+    return "%04o" % stat.S_IMODE(status.st_mode)
+
+
+def type_of(status: os.stat_result) -> str:
+    return _TYPES.get(stat.S_IFMT(status.st_mode), "other")
+
+
+@lru_cache(maxsize=None)
+def _names(path: str) -> Dict[int, str]:
+    """Names by number, of users or groups. Read once: the user of the box cannot change them. Not
+    with the pwd module, which may ask other services."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(_MAX_NAMES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    fields = [line.split(":") for line in reversed(lines)]  # Of several names the first counts.
+    return {int(each[2]): each[0][:64] for each in fields if len(each) > 2 and each[2].isdecimal()}
 
 
 def capacity(fd: int) -> int:
@@ -112,6 +175,19 @@ def capacity(fd: int) -> int:
     return info.f_blocks * info.f_frsize or 1 << 62
 
 
+def read_small(fd: int, most: int) -> bytes:
+    """What a file has, but at most its first `most` bytes; in one step where that is possible, as
+    it may be written meanwhile. Raises OSError."""
+    data = os.pread(fd, most, 0)
+    while len(data) < most and (more := os.pread(fd, most - len(data), len(data))):
+        data += more
+    return data
+
+
+def chunks_of(data: bytes) -> Iterator[bytes]:
+    return (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+
+
 def file_chunks(fd: int, size: int) -> Iterator[bytes]:
     """The first `size` bytes of a file; fewer if it was truncated. Raises OSError."""
     offset = 0
@@ -121,80 +197,3 @@ def file_chunks(fd: int, size: int) -> Iterator[bytes]:
             return
         offset += len(data)
         yield data
-
-
-class Upload:
-    """A file being received. It gets its name when complete; an aborted one leaves nothing."""
-
-    def __init__(self, path: str, *, mode: int, limit: int) -> None:
-        if path.endswith("/") or os.path.basename(path) in ("", ".", ".."):
-            raise Refused("invalid_path", "%s does not name a file; add a file name" % shown(path))
-        found = find(path, follow=False, create=True)
-        self.path = found.path
-        self.size = 0
-        self._limit = limit
-        self._mode = mode
-        self._name = found.name
-        self._part = ".upload-" + os.urandom(8).hex()
-        self._folder = found.folder
-        BEING_RECEIVED[self._part] = os.path.join(os.path.dirname(found.path), self._part)
-        try:
-            self._fd = self._create()
-        except BaseException:
-            BEING_RECEIVED.pop(self._part, None)
-            os.close(self._folder)
-            raise
-
-    def _create(self) -> int:
-        if not self._name:
-            raise Refused("is_directory", "%s is a folder; add a file name" % self.path)
-        try:
-            if stat.S_ISDIR(os.lstat(self._name, dir_fd=self._folder).st_mode):
-                raise Refused("is_directory", "%s is a folder; add a file name" % self.path)
-        except FileNotFoundError:
-            pass
-        except OSError as exc:
-            raise refusal_at(self.path, self._folder, exc) from None
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            return os.open(self._part, flags, 0o600, dir_fd=self._folder)
-        except OSError as exc:
-            raise refusal_at(self.path, self._folder, exc) from None
-
-    def write(self, data: bytes) -> None:
-        self.size += len(data)
-        if self.size > self._limit:
-            raise Refused(
-                "file_too_large",
-                "%s has more than %d bytes, the limit" % (shown(self.path), self._limit),
-            )
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._fd, view) :]
-        except OSError as exc:
-            raise refusal_at(self.path, self._folder, exc) from None
-
-    def finish(self) -> None:
-        try:
-            os.fchmod(self._fd, self._mode)
-            os.rename(self._part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        except OSError as exc:
-            raise refusal_at(self.path, self._folder, exc) from None
-        BEING_RECEIVED.pop(self._part, None)
-        self._part = ""
-        self.close()
-
-    def close(self) -> None:
-        """Discard an unfinished upload. Idempotent."""
-        if self._fd < 0:
-            return
-        if self._part:
-            try:
-                os.unlink(self._part, dir_fd=self._folder)
-            except OSError:
-                pass
-            BEING_RECEIVED.pop(self._part, None)
-        os.close(self._fd)
-        os.close(self._folder)
-        self._fd = -1

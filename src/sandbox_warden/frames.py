@@ -26,6 +26,8 @@ HELLO, RUN, ATTACH, SIGNAL, PUT, GET, LIST, STAT, USAGE, STATE, _END, PING, STDI
     1, 15
 )
 CHANGES, CODE, CONTEXTS, RESIZE, PACK, UNPACK, DIAL, ACCEPT = range(15, 23)
+MKDIR, REMOVE, WATCH = range(23, 26)
+LISTEN, PAUSE = 29, 30
 # Parts of a request, in either direction.
 DATA, EOF, CREDIT, CANCEL = range(32, 36)
 # Answers.
@@ -33,7 +35,7 @@ REPLY, ERROR, STARTED, STDOUT, STDERR, GAP, RESULT = range(64, 71)
 
 REQUEST_KINDS = range(1, 32)
 """Range for requests, including those of later versions."""
-KINDS = frozenset([*range(1, 23), *range(32, 36), *range(64, 71)])
+KINDS = frozenset([*range(1, 26), LISTEN, PAUSE, *range(32, 36), *range(64, 71)])
 
 Frame = Tuple[int, int, bytes]
 """Kind, channel, payload."""

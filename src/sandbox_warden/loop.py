@@ -24,10 +24,12 @@ Call = Callable[[], None]
 class Timer:
     """A scheduled call. A cancelled one is dropped by the loop when it is due."""
 
-    __slots__ = ("call",)
+    __slots__ = ("at", "call")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, at: float) -> None:
         self.call: Optional[Call] = call
+        self.at = at
+        """When it is due, on the monotonic clock."""
 
     def cancel(self) -> None:
         self.call = None
@@ -77,9 +79,9 @@ class Loop:
 
     def after(self, delay_s: float, call: Call) -> Timer:
         """Call once, after `delay_s` seconds."""
-        timer = Timer(call)
+        timer = Timer(call, time.monotonic() + delay_s)
         self._sequence += 1
-        heapq.heappush(self._timers, (time.monotonic() + delay_s, self._sequence, timer))
+        heapq.heappush(self._timers, (timer.at, self._sequence, timer))
         return timer
 
     def run(self) -> None:

@@ -30,7 +30,8 @@ def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
     """Main function of the forked process."""
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         _close_others(sock.fileno(), prelude_fd)
         kind = _become_subreaper()
         if kind == _PLAIN:

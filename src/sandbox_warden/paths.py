@@ -1,8 +1,8 @@
 """Paths of the box, resolved one step at a time.
 
-Every step is opened without following links; links are read and followed here, so swapping one in
-meanwhile causes an error and is no way out. Only the writable places are served: the warden could
-read its own /proc/1, which the user may not.
+Every step is opened without following links; links are read and followed here, as text, so swapping
+one in meanwhile causes an error and is no way out. What the user of the box may read is served
+anywhere, but the warden's own /proc entry, which the user may not; written is in the places alone.
 """
 
 import errno
@@ -11,10 +11,13 @@ import stat
 from typing import List, NamedTuple, Optional
 
 from .errors import Refused, refusal, shown
+from .own_proc import is_warden
 from .state import WORKSPACE
 
 HOME = "/home/sandboxuser"
-PLACES = (WORKSPACE, HOME, "/tmp", "/dev/shm")
+"""The home, or a link to it in a box whose user has another name."""
+PLACES: List[str] = [WORKSPACE, HOME, "/tmp", "/dev/shm"]
+"""What can be written to. The second is the home."""
 VOLUMES: List[str] = []
 """Paths of the volumes of the box, directly in /workspace: file systems of their own that outlive
 it."""
@@ -27,6 +30,18 @@ _MAX_STEPS = 10_000
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+def set_home(path: str) -> None:
+    PLACES[1] = path
+
+
+def in_home(path: str) -> str:
+    """A path in the home of any box, in that of this one."""
+    parts = path.split("/", 3)
+    if parts[:2] != ["", "home"] or len(parts) < 3:
+        return path
+    return "/".join([PLACES[1], *parts[3:]])
+
+
 class Found(NamedTuple):
     """Where a path leads: an open folder, which the caller closes, and a name in it. The name is
     empty if the path is the folder itself."""
@@ -36,12 +51,15 @@ class Found(NamedTuple):
     path: str
 
 
-def find(path: str, *, follow: bool, create: bool = False, not_below: str = "") -> Found:
+def find(
+    path: str, *, follow: bool, write: bool = False, create: bool = False, not_below: str = ""
+) -> Found:
     """Resolve a path relative to /workspace. The last name need not exist.
 
-    follow: also follow a link in the last step. create: create missing folders. not_below: a real
-    path that it must not lead into. Raises Refused, also for paths outside the writable places.
+    follow: also follow a link in the last step. write: it must be in a writable place. create: so,
+    and create missing folders. not_below: a real path that it must not lead into. Raises Refused.
     """
+    write = write or create
     if not path or "\0" in path or _size(path) > MAX_PATH:
         message = "path %r: a path must have 1 to %d bytes and no NUL character"
         raise Refused("invalid_path", message % (shown(path), MAX_PATH))
@@ -49,7 +67,12 @@ def find(path: str, *, follow: bool, create: bool = False, not_below: str = "") 
     try:
         search.go(follow=follow)
         search.check_not_below(not_below)
-        return search.found(create=create)
+        return search.found(write=write, create=create)
+    except Refused:
+        search.close()
+        if write and search.is_outside:
+            raise search.outside() from None  # Whatever is there, it could not be written.
+        raise
     except BaseException:
         search.close()
         raise
@@ -64,8 +87,9 @@ class _Search:
         self._missing: List[str] = []
         """The steps below `_real` that do not exist; `..` just removes one."""
         self._place: Optional[str] = None
+        """The writable place that it is in."""
         self._folder = -1
-        """Open while inside a writable place."""
+        """Not open before the first step."""
         self._device = -1
         self._name = ""
         self._links = self._steps = 0
@@ -83,10 +107,18 @@ class _Search:
                 self._up()
             elif self._missing:
                 self._missing.append(step)
-            elif self._todo or follow or self._place is None:
+            elif self._todo or follow or self._below(step) in PLACES:
                 self._down(step, last=not self._todo)
             else:
                 self._name = step
+
+    @property
+    def is_outside(self) -> bool:
+        return self._place is None
+
+    def outside(self) -> Refused:
+        message = "%s is outside of the folders that can be written to: %s"
+        return Refused("invalid_path", message % (shown(self._asked), ", ".join(PLACES)))
 
     def check_not_below(self, path: str) -> None:
         """Call before creating folders."""
@@ -94,9 +126,11 @@ class _Search:
         if path and ("/" + "/".join(steps) + "/").startswith(path + "/"):
             raise Refused("invalid_path", "%s leads into %s" % (shown(self._asked), path))
 
-    def found(self, *, create: bool) -> Found:
-        if self._place is None:
-            raise _outside(self._asked)
+    def found(self, *, write: bool, create: bool) -> Found:
+        if write and self._place is None:
+            raise self.outside()
+        if self._folder < 0:
+            self._reopen(self._real)
         if self._missing:
             self._name = self._missing.pop()
             if self._missing and not create:
@@ -121,10 +155,15 @@ class _Search:
         elif self._real:
             self._reopen(self._real[:-1])
 
+    def _below(self, name: str) -> str:
+        return "/" + "/".join([*self._real, name])
+
     def _down(self, name: str, *, last: bool) -> None:
-        if self._place is None:
-            self._down_outside(name)
+        if self._below(name) in PLACES:
+            self._reopen([*self._real, name])
             return
+        if self._folder < 0:
+            self._reopen(self._real)
         try:
             self._enter(name)
         except OSError as exc:
@@ -139,15 +178,11 @@ class _Search:
                     raise refusal_at(self._asked, self._folder, exc) from None
                 self._name = name
 
-    def _down_outside(self, name: str) -> None:
-        """Outside the places folders belong to the system, but a link may lead into a place."""
-        try:
-            self._follow(os.readlink("/" + "/".join([*self._real, name])))
-        except OSError:
-            self._reopen([*self._real, name])
-
     def _enter(self, name: str) -> None:
         """Raises OSError for anything but a folder, links included."""
+        if is_warden(self._folder, name):
+            message = "%s leads to the process that serves files here, which is not to be read"
+            raise Refused("invalid_path", message % shown(self._asked))
         folder = os.open(name, _STEP, dir_fd=self._folder)
         info = os.fstat(folder)
         if not stat.S_ISDIR(info.st_mode):  # gVisor ignores O_DIRECTORY for a socket.
@@ -157,7 +192,7 @@ class _Search:
         self._folder = folder
         self._real.append(name)
         # Every place is a file system of its own: a second line of defence.
-        if "/" + "/".join(self._real) in VOLUMES:
+        if self._place is None or "/" + "/".join(self._real) in VOLUMES:
             self._device = info.st_dev
         if info.st_dev != self._device:
             raise Refused("invalid_path", "%s leads out of %s" % (shown(self._asked), self._place))
@@ -187,13 +222,11 @@ class _Search:
         path = "/" + "/".join(real)
         inside = [p for p in PLACES if path == p or path.startswith(p + "/")]
         self._place = inside[0] if inside else None
-        self._real = real
-        if self._place is None:
-            return
-        steps = path[len(self._place) :].split("/")[1:]
-        self._real = self._place.split("/")[1:]
+        start = self._place or "/"
+        steps = [step for step in path[len(start) :].split("/") if step]
+        self._real = [step for step in start.split("/") if step]
         try:
-            self._folder = os.open(self._place, _STEP)
+            self._folder = os.open(start, _STEP)
             self._device = os.fstat(self._folder).st_dev
             for step in steps:
                 self._count()
@@ -210,6 +243,11 @@ class _Search:
             self._enter(name)
         except OSError as exc:
             raise refusal_at(self._asked, self._folder, exc) from None
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path without links is in a writable place."""
+    return any(path == place or path.startswith(place + "/") for place in PLACES)
 
 
 def in_volume(path: str) -> bool:
@@ -239,11 +277,6 @@ def _holds(folder: int) -> str:
 
 def _reversed_steps(path: str) -> List[str]:
     return [step for step in reversed(path.split("/")) if step not in ("", ".")]
-
-
-def _outside(path: str) -> Refused:
-    message = "%s is outside of the folders that files can be moved to and from: %s"
-    return Refused("invalid_path", message % (shown(path), ", ".join(PLACES)))
 
 
 def _size(path: str) -> int:

@@ -2,13 +2,14 @@
 
 import gc
 import os
+import resource
 import socket
 from typing import Dict
 
 from .door import Door
 from .loop import Loop
 from .meter import Meter
-from .paths import VOLUMES
+from .paths import HOME, VOLUMES, set_home
 from .relay import SOCKET_NAME
 from .state import WORKSPACE
 from .warden import Warden
@@ -20,10 +21,16 @@ def main(arguments: Dict[str, str]) -> None:
     ready_fd: a socket that gets a byte when the warden is about to serve.
     pids: process limit of the box. open_files: descriptor limit of a command.
     volumes: names of folders in /workspace, with slashes between them.
+    home: the folder of the box's user.
+    port: a TCP port for streams, at which the warden listens once it is asked to.
+    file_bytes: the largest file, where whoever started the box has not set that limit.
     meter_NAME: descriptors of cgroup files."""
     VOLUMES[:] = [
         os.path.join(WORKSPACE, name) for name in arguments.get("volumes", "").split("/") if name
     ]
+    set_home(arguments.get("home", HOME))
+    if "file_bytes" in arguments:
+        limit_itself(int(arguments["file_bytes"]), int(arguments.get("open_files", "0")))
     listen_fd = arguments.get("listen_fd")
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -44,6 +51,7 @@ def main(arguments: Dict[str, str]) -> None:
         build=arguments.get("build", ""),
         deadman_s=float(arguments.get("deadman_s", "120")),
         open_files=int(arguments.get("open_files", "0")),
+        port=bound(int(arguments["port"])) if "port" in arguments else None,
     )
     gc.collect()
     gc.freeze()
@@ -51,3 +59,24 @@ def main(arguments: Dict[str, str]) -> None:
         os.write(int(arguments["ready_fd"]), b"r")
         os.close(int(arguments["ready_fd"]))
     warden.serve()
+
+
+def bound(port: int) -> socket.socket:
+    """Taken before any process of the user can have it."""
+    try:
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(("::", port))
+    except OSError:  # No IPv6 here.
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock.bind(("", port))
+    return sock
+
+
+def limit_itself(file_bytes: int, open_files: int) -> None:
+    """Set what every process of the box inherits: see Limits in the server's runtime/base.py."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    most = 2 * open_files
+    if 0 < most < resource.getrlimit(resource.RLIMIT_NOFILE)[1]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -5,17 +5,18 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from . import files, frames
+from . import frames
 from .cells import Cells
 from .channels import Feeding, Following
 from .command import Command
 from .commands import Commands
 from .connection import Connection
 from .errors import Refused, refusal
-from .file_channels import MAX_LISTED, Listing, Receiving, Sending
-from .marks import file_clock, marked
+from .file_requests import FileRequests, text_of
+from .jobs import Jobs
+from .loop import Loop
 from .meter import Meter
-from .paths import PLACES
+from .paths import PLACES, in_home
 from .records import KEY_LENGTH
 from .state import WORKSPACE
 from .terminals import Size
@@ -30,20 +31,24 @@ MAX_OUTPUT_LIMIT = 64 << 20
 MIN_OUTPUT_LIMIT = 4096
 MAX_SIZE = 10000
 MAX_PAUSE_S = 120.0
-ABILITIES = ("pty", "tree", "tunnel")
+ABILITIES = ("pty", "tree", "tunnel", "files", "watch", "pause", "metadata")
 """What wardens of this protocol version did not always have."""
 _USES = (frames.RUN, frames.CODE, frames.PUT, frames.GET, frames.LIST, frames.RENAME,
-         frames.CHANGES, frames.PACK, frames.UNPACK, frames.DIAL)  # fmt: skip
+         frames.CHANGES, frames.PACK, frames.UNPACK, frames.DIAL, frames.MKDIR,
+         frames.REMOVE)  # fmt: skip
 """Requests that count as use of the box; monitoring does not."""
-_WAIT = (frames.RUN, frames.CODE, frames.RENAME, frames.PACK)
+_WAIT = (frames.RUN, frames.CODE, frames.RENAME, frames.MKDIR, frames.REMOVE, frames.PACK)
 """Requests that wait while the files of the box are read or written as a whole."""
+_WHOLE = (frames.PACK, frames.UNPACK)
+"""Those that do so, which wait while files are moved or removed."""
 
 Body = Dict[str, Any]
 Handler = Callable[[Connection, int, Body], None]
 
 
 class Requests:
-    """Handles requests. `hello` is the warden's own: it decides who owns the box."""
+    """Handles requests. `hello` and `listen` are the warden's own: they decide who owns the box,
+    and how it is reached."""
 
     def __init__(
         self,
@@ -52,9 +57,11 @@ class Requests:
         meter: Meter,
         tunnels: Tunnels,
         *,
+        loop: Loop,
         box: str,
         build: str,
         hello: Handler,
+        listen: Handler,
     ) -> None:
         self._commands = commands
         self._cells = cells
@@ -65,22 +72,30 @@ class Requests:
         self._boot = os.urandom(8).hex()
         self._state: Body = {}
         self._holds = 0
+        self._paused: Optional[Hold] = None
+        """While the box is to do nothing."""
         self._held: List[Callable[[], None]] = []
         """Requests that wait until the files of the box may change again."""
+        self._jobs = Jobs(self._serve_waiting)
+        of_files = FileRequests(loop, commands, self._jobs)
         self._used_at = self._started_at = time.monotonic()
         self.handlers: Dict[int, Handler] = {
             frames.HELLO: hello,
+            frames.LISTEN: listen,
             frames.RUN: self._run,
             frames.ATTACH: self._attach,
             frames.SIGNAL: self._signal,
             frames.STDIN: self._stdin,
             frames.RESIZE: self._resize,
-            frames.PUT: self._put,
-            frames.GET: self._get,
-            frames.LIST: self._list,
-            frames.STAT: self._stat,
-            frames.RENAME: self._rename,
-            frames.CHANGES: self._changes,
+            frames.PUT: of_files.put,
+            frames.GET: of_files.get,
+            frames.LIST: of_files.list,
+            frames.STAT: of_files.stat,
+            frames.RENAME: of_files.rename,
+            frames.MKDIR: of_files.mkdir,
+            frames.REMOVE: of_files.remove,
+            frames.WATCH: of_files.watch,
+            frames.CHANGES: of_files.changes,
             frames.USAGE: self._usage,
             frames.STATE: self._set_state,
             frames.PING: self._ping,
@@ -90,12 +105,13 @@ class Requests:
             frames.UNPACK: self._unpack,
             frames.DIAL: self._dial,
             frames.ACCEPT: self._accept,
+            frames.PAUSE: self._pause,
         }
 
     def serve(self, connection: Connection, kind: int, channel: int, body: Body) -> None:
         if kind in _USES:
             self._used_at = time.monotonic()
-        if kind in _WAIT and self._holds:
+        if (kind in _WAIT and self._holds) or (kind in _WHOLE and self._jobs.count):
             self._held.append(lambda: self._serve_held(connection, kind, channel, body))
             return
         try:
@@ -140,17 +156,17 @@ class Requests:
     # Commands
 
     def _run(self, connection: Connection, channel: int, body: Body) -> None:
-        ident, digest = _text(body, "command_id"), _text(body, "digest")
-        key = None if body.get("key") is None else _text(body, "key")
+        ident, digest = text_of(body, "command_id"), text_of(body, "digest")
+        key = None if body.get("key") is None else text_of(body, "key")
         if len(key or "") > KEY_LENGTH:
             message = "key has %d characters, the limit is %d" % (len(key or ""), KEY_LENGTH)
             raise Refused("invalid_request", message)
-        if "\0" in _text(body, "command"):
+        if "\0" in text_of(body, "command"):
             raise Refused("invalid_request", "command contains a NUL character")
         command = self._commands.records.known(ident, key, digest)
         if command is None:
             command = self._commands.start(
-                _text(body, "command"),
+                text_of(body, "command"),
                 ident=ident,
                 key=key,
                 digest=digest,
@@ -166,11 +182,11 @@ class Requests:
         self._follow(connection, channel, command, body, live=bool(body.get("follow")))
 
     def _run_code(self, connection: Connection, channel: int, body: Body) -> None:
-        ident, digest = _text(body, "command_id"), _text(body, "digest")
-        key = None if body.get("key") is None else _text(body, "key")
+        ident, digest = text_of(body, "command_id"), text_of(body, "digest")
+        key = None if body.get("key") is None else text_of(body, "key")
         command = self._commands.records.known(ident, key, digest)
         if command is None:
-            _text(body, "code")
+            text_of(body, "code")
             body = dict(body, output_limit=_output_limit(body))
             body["env"] = _environment(body.get("env") or {})
             command = self._cells.start(body, ident=ident, key=key, digest=digest)
@@ -229,57 +245,7 @@ class Requests:
         connection.add(channel, feeding)
 
     def _command(self, body: Body) -> Command:
-        return self._commands.records.get(_text(body, "command_id"))
-
-    # Files
-
-    def _put(self, connection: Connection, channel: int, body: Body) -> None:
-        upload = files.Upload(
-            _text(body, "path"), mode=int(body.get("mode", 0o644)) & 0o777, limit=int(body["limit"])
-        )
-        connection.add(channel, Receiving(channel, upload))
-
-    def _get(self, connection: Connection, channel: int, body: Body) -> None:
-        path, digest = _text(body, "path"), bool(body.get("digest"))
-        connection.add(channel, Sending(channel, path, digest=digest, again=connection.pump_soon))
-
-    def _list(self, connection: Connection, channel: int, body: Body) -> None:
-        listing = Listing(
-            channel,
-            _text(body, "path"),
-            recursive=bool(body.get("recursive")),
-            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
-            again=connection.pump_soon,
-        )
-        connection.add(channel, listing)
-
-    def _changes(self, connection: Connection, channel: int, body: Body) -> None:
-        """The files that a command marked; without `marked_only` also those changed since its
-        start, or in the last `age_s` seconds."""
-        from .changes import Changes  # Imported late to save memory.
-
-        ident = body.get("command_id")
-        since: Optional[float] = None
-        if body.get("age_s") is not None:
-            since = file_clock() - float(body["age_s"])
-        elif not body.get("marked_only"):
-            since = self._command(body).started_at
-        changes = Changes(
-            channel,
-            [] if ident is None else marked(_text(body, "command_id")),
-            since,
-            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
-            again=connection.pump_soon,
-        )
-        connection.add(channel, changes)
-
-    def _stat(self, connection: Connection, channel: int, body: Body) -> None:
-        connection.reply(channel, files.describe(_text(body, "path")))
-
-    def _rename(self, connection: Connection, channel: int, body: Body) -> None:
-        replace = body.get("replace") is True
-        moved = files.rename(_text(body, "path"), _text(body, "to"), replace=replace)
-        connection.reply(channel, moved)
+        return self._commands.records.get(text_of(body, "command_id"))
 
     # All files
 
@@ -307,6 +273,17 @@ class Requests:
         unpacking = Unpacking(channel, self._hold(), self._commands.set_state)
         connection.add(channel, unpacking)
 
+    def _pause(self, connection: Connection, channel: int, body: Body) -> None:
+        """Stop what runs until it is to go on: its time limits stand still, and commands wait."""
+        if body["paused"] is True and self._paused is None:
+            self._paused = self._hold()
+            self._commands.stop_clocks()
+        elif body["paused"] is False and self._paused is not None:
+            hold, self._paused = self._paused, None
+            self._commands.start_clocks()
+            hold.end()
+        connection.reply(channel, {"paused": self._paused is not None})
+
     def _hold(self) -> "Hold":
         from .tree_channels import Hold  # Imported late to save memory.
 
@@ -316,9 +293,12 @@ class Requests:
     def _let_go(self) -> None:
         self._holds -= 1
         if not self._holds:
-            held, self._held = self._held, []
-            for serve in held:
-                serve()
+            self._serve_waiting()
+
+    def _serve_waiting(self) -> None:
+        held, self._held = self._held, []
+        for serve in held:
+            serve()
 
     # The box
 
@@ -342,17 +322,10 @@ class Requests:
         connection.reply(channel, {})
 
 
-def _text(body: Body, name: str) -> str:
-    value = body[name]
-    if not isinstance(value, str):
-        raise Refused("invalid_request", "%s must be a string" % name)
-    return value
-
-
 def _root(path: Any) -> str:
-    if path not in PLACES:
+    if in_home(str(path)) not in PLACES:
         raise Refused("invalid_path", "a root must be one of %s" % ", ".join(PLACES))
-    return str(path)
+    return in_home(str(path))
 
 
 def _size(body: Body) -> Size:

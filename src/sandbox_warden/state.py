@@ -63,6 +63,14 @@ class ShellState:
         """What a new shell has to run to have this state."""
         return _NOT_LOADED.sub(b"", self._text)
 
+    def packed(self) -> bytes:
+        """The same for another box, whose user may have another name and home."""
+        text = self.load()
+        for name in ("HOME", "USER", "LOGNAME"):
+            line = 'declare -x %s="%s"\n' % (name, os.environ.get(name, ""))
+            text = text.replace(b"\n" + line.encode(), b"\n", 1)
+        return text
+
 
 def left_traps(data: bytes) -> bool:
     """Whether the command has set traps, by what its shell wrote when it ended."""

@@ -90,6 +90,9 @@ class Tar:
             return
         try:
             member.size = os.fstat(fd).st_size
+            if not member.size and _has_bytes(fd):
+                self._left_out(item.path, "its size is not known before it is read")
+                return
             if member.size > self._room:
                 self._left_out(item.path, "the archive would be %d times the disk" % _MOST)
                 return
@@ -127,6 +130,14 @@ class Tar:
         yield _header(member)
         yield text
         yield bytes(-len(text) % 512)
+
+
+def _has_bytes(fd: int) -> bool:
+    """Also if they cannot be read."""
+    try:
+        return bool(os.pread(fd, 1, 0))
+    except OSError:
+        return True
 
 
 def _header(member: Any) -> bytes:

@@ -165,10 +165,10 @@ class Packer:
             if info.st_size < _LARGE:
                 self._record(REGULAR, path, *about, _read(fd, 0, info.st_size))
             else:
-                extents = _extents(fd, info.st_size)
+                filled = extents(fd, info.st_size)
                 yield from self._cut()
                 self._record(LARGE, path, *about, SIZE.pack(info.st_size))
-                for start, end in extents:
+                for start, end in filled:
                     yield from self._parts(fd, path, start, end)
                 yield from self._cut()
             self._count(files=1, size=info.st_size)
@@ -254,7 +254,7 @@ def _after_zeros(fd: int, start: int, stop: int) -> int:
     return start
 
 
-def _extents(fd: int, size: int) -> List[Tuple[int, int]]:
+def extents(fd: int, size: int) -> List[Tuple[int, int]]:
     """Where a file has bytes. Raises OSError if it is larger than its disk and nobody tells where
     its holes are: it would take for ever to read."""
     found: List[Tuple[int, int]] = []

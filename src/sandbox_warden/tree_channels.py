@@ -86,7 +86,7 @@ class Packing(Source):
         self._begun = False
 
     def _all(self, state: ShellState) -> Iterator[Optional[bytes]]:
-        yield from self._packer.state(state.cwd, state.load(), gone=self._receiving)
+        yield from self._packer.state(state.cwd, state.packed(), gone=self._receiving)
         yield from self._packer
 
     def _leave_out(self, path: str, why: str) -> None:

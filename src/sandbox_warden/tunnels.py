@@ -150,18 +150,18 @@ class Tunnel(Source):
         family = socket.AF_UNIX if isinstance(address, str) else _family(address)
         try:
             self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-            self._socket.connect(address)
-        except BlockingIOError as exc:
-            if family == socket.AF_UNIX:  # Its queue is full: that does not become known later.
-                self._dial_next(exc)
-                return
-            assert self._socket is not None
-            self._loop.watch(self._socket.fileno(), WRITE, lambda _events: self._connected())
-            return
+            number = self._socket.connect_ex(address)
+            if number == errno.EINPROGRESS:  # On the loopback it is made by now, or refused.
+                number = self._socket.connect_ex(address)
         except OSError as exc:
             self._dial_next(exc)
             return
-        self.begin(self._socket)
+        if number in (0, errno.EISCONN):
+            self.begin(self._socket)
+        elif number == errno.EALREADY:
+            self._loop.watch(self._socket.fileno(), WRITE, lambda _events: self._connected())
+        else:  # EAGAIN is the full queue of a unix socket: that does not become known later.
+            self._dial_next(OSError(number, os.strerror(number)))
 
     def _connected(self) -> None:
         assert self._socket is not None

@@ -11,7 +11,7 @@ import struct
 from typing import Iterator, List, Optional, Tuple
 
 from .errors import Refused, shown
-from .paths import PLACES, VOLUMES, in_volume, refusal_at
+from .paths import PLACES, VOLUMES, in_home, in_volume, refusal_at
 from .state import STATE_LIMIT, ShellState
 from .tree import (
     DIRECTORY,
@@ -132,6 +132,7 @@ class Unpacker:
             cwd, _, text = bytes(body).partition(b"\0")
             self.state = ShellState(text, os.fsdecode(cwd))
             return
+        path = os.fsencode(in_home(os.fsdecode(path)))
         self._part_at = None
         if in_volume(os.fsdecode(path)):
             return  # What was there is hidden by the volume, which keeps its own files.
@@ -198,7 +199,7 @@ class Unpacker:
     def _link(self, folder: int, name: bytes, first: bytes) -> None:
         here = os.dup(folder)
         try:
-            source, source_name = self._place(first)
+            source, source_name = self._place(os.fsencode(in_home(os.fsdecode(first))))
             os.link(source_name, name, src_dir_fd=source, dst_dir_fd=here, follow_symlinks=False)
         finally:
             os.close(here)

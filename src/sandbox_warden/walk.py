@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple
 
 from .errors import Refused
+from .own_proc import is_warden
 
 MAX_DEPTH = 256
 _NAMES_BYTES = 32 << 20
@@ -78,7 +79,7 @@ class Walk:
                 path = os.path.join(parent, name)
                 try:
                     inside = parent == at  # Usually it is in the previous one.
-                    new = _open(folder, name) if inside else _descend(self._root, path)
+                    new = _open(folder, name) if inside else descend(self._root, path)
                 except OSError as exc:
                     self._report(path, exc)
                     continue
@@ -109,10 +110,16 @@ class Walk:
                 self._report(os.path.join(path, name), exc)
                 continue
             item = Item(folder, name, os.path.join(path, name), status)
-            if self._recursive and stat.S_ISDIR(status.st_mode) and self._enter(item):
+            if self._recursive and stat.S_ISDIR(status.st_mode) and self._may_enter(item):
                 below.append(name)
             yield item
         self._remember(path, below)
+
+    def _may_enter(self, item: Item) -> bool:
+        if is_warden(item.folder, item.name):
+            self._left_out(item.path, "it is the process that serves files here")
+            return False
+        return self._enter(item)
 
     def _remember(self, path: str, folders: List[str]) -> None:
         if not folders:
@@ -146,7 +153,7 @@ def _open(folder: int, name: str) -> int:
     return os.open(name, FOLDER, dir_fd=folder)
 
 
-def _descend(root: int, path: str) -> int:
+def descend(root: int, path: str) -> int:
     """Reopen a folder from the root without following links: two descriptors at any depth."""
     folder = _open(root, ".")
     for step in path.split("/") if path else ():

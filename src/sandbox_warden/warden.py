@@ -4,14 +4,14 @@ import os
 import signal
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from . import frames
 from .cells import Cells
 from .commands import Commands
-from .connection import Connection
+from .connection import Connection, Wire
 from .door import Door
-from .errors import internal_error
+from .errors import Refused, internal_error
 from .frames import decode_json
 from .loop import READ, Loop
 from .meter import Meter
@@ -19,6 +19,9 @@ from .reporting import report
 from .requests import Requests
 from .shell import prctl
 from .tunnels import Tunnels
+
+if TYPE_CHECKING:
+    from .port import Port
 
 MAX_CONNECTIONS = 16
 _PR_SET_DUMPABLE = 4
@@ -30,13 +33,17 @@ class Warden:
     def __init__(
         self, loop: Loop, door: Door, meter: Meter, *,
         box: str, build: str, deadman_s: float, open_files: int,
+        port: Optional[socket.socket] = None,
     ) -> None:  # fmt: skip
+        """port: bound to a TCP port, at which the warden listens once it is asked to."""
         self._loop = loop
         self._door = door
+        self._bound = port
+        self._port: Optional[Port] = None
         self._commands = Commands(loop, meter, open_files=open_files)
         self._requests = Requests(
             self._commands, Cells(loop, self._commands, meter), meter, Tunnels(loop),
-            box=box, build=build, hello=self._hello,
+            loop=loop, box=box, build=build, hello=self._hello, listen=self._listen,
         )  # fmt: skip
         self._connections: List[Connection] = []
         self._epoch = 0
@@ -48,6 +55,8 @@ class Warden:
         prctl(_PR_SET_DUMPABLE, 0)
         # The kernel drops signals to PID 1 without a handler, even SIGKILL from inside the box.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # gVisor's does not, and a kubelet asks a pod to end long before it has to.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         woken, wake = os.pipe()
         for fd in (woken, wake):
             os.set_blocking(fd, False)
@@ -87,6 +96,9 @@ class Warden:
 
     def _connect(self, read_fd: int, write_fd: int, relay: Optional[socket.socket]) -> None:
         """Raises OSError; the caller then still owns the descriptors."""
+        self._serve(Wire(read_fd, write_fd), relay)
+
+    def _serve(self, wire: Wire, relay: Optional[socket.socket] = None) -> None:
 
         def on_close(closed: Connection) -> None:
             self._connections.remove(closed)
@@ -97,7 +109,7 @@ class Warden:
 
         if relay is not None:
             self._loop.watch(relay.fileno(), READ, lambda _events: connection.close())
-        connection = Connection(self._loop, read_fd, write_fd, self._frame, on_close)
+        connection = Connection(self._loop, wire, self._frame, on_close)
         hello = self._loop.after(
             _HELLO_S, lambda: connection.close() if connection.epoch is None else None
         )
@@ -106,7 +118,7 @@ class Warden:
             self._connections[0].close()
 
     def _frame(self, connection: Connection, kind: int, channel: int, payload: bytes) -> None:
-        if connection.epoch is None and kind != frames.HELLO:
+        if connection.epoch is None and kind not in (frames.HELLO, frames.LISTEN):
             raise frames.FrameError("frame of kind %d before HELLO" % kind)
         if connection.epoch is not None and connection.epoch < self._epoch:
             self._fence(connection, channel, connection.epoch)
@@ -160,6 +172,22 @@ class Warden:
         if "deadman_s" in body:
             self._deadman_s = max(float(body["deadman_s"]), 1.0)
         connection.reply(channel, dict(self._requests.about(connection), version=version))
+
+    def _listen(self, connection: Connection, channel: int, body: Dict[str, Any]) -> None:
+        """Who says this has an exec into the box, or a stream already: see port.py."""
+        if self._bound is None:
+            raise Refused("unsupported", "this box was made without a port for streams")
+        if self._port is None:
+            self._port = self._open_port(self._bound)
+        self._port.admit(bytes.fromhex(body["key"]), str(body["certificate"]))
+        connection.reply(channel, {"port": self._bound.getsockname()[1]})
+
+    def _open_port(self, bound: socket.socket) -> "Port":
+        try:  # Not before somebody asks: what it imports takes some megabytes.
+            from .port import Port
+        except ImportError as exc:
+            raise Refused("unsupported", "the python3 of this image has no TLS: %s" % exc) from None
+        return Port(self._loop, bound, self._serve)
 
     def _fence(self, connection: Connection, channel: int, epoch: int) -> None:
         message = "epoch %d owns this box now, not %d" % (self._epoch, epoch)

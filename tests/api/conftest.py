@@ -13,11 +13,6 @@ LIMITS = ApiLimits(
 )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """What test_schemathesis.py needs takes a second to import: none of the other folders do."""
-    config.pluginmanager.import_plugin("schemathesis.pytest.plugin")
-
-
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Served]:
     with served(limits=LIMITS) as server:

@@ -64,11 +64,17 @@ from sandbox_sdk.protocol.models import (
     CreateVolumeRequest,
     DownloadInfo,
     DownloadRequest,
+    EgressRequest,
     EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
     ExposeRequest,
+    FileChangeList,
+    FileChangesRequest,
     FileEntry,
+    FileWatch,
+    FileWatchEnded,
+    FileWatchTarget,
     FollowCodeRequest,
     FollowRequest,
     ForkRequest,
@@ -77,13 +83,18 @@ from sandbox_sdk.protocol.models import (
     HappeningsRequest,
     Health,
     HistoryRequest,
+    LifetimeRequest,
     Limits,
     ListRequest,
     ListResult,
+    MkdirRequest,
+    MkdirResult,
     Preview,
     PreviewList,
     PreviewTarget,
     RegistryList,
+    RemoveRequest,
+    RemoveResult,
     RenameRequest,
     ResizeRequest,
     RestoreRequest,
@@ -91,10 +102,12 @@ from sandbox_sdk.protocol.models import (
     Session,
     SessionInfo,
     SessionList,
+    SessionsRequest,
     SessionSummary,
     SessionUsage,
     SignalName,
     SignalRequest,
+    StatRequest,
     StdinReceipt,
     StdinRequest,
     StoredSession,
@@ -118,6 +131,7 @@ from sandbox_sdk.protocol.models import (
     VolumeDeleted,
     VolumeList,
     VolumeTarget,
+    WatchFilesRequest,
 )
 from sandbox_sdk.protocol.operations import HEALTH, Ans, Operation, Req
 from sandbox_sdk.protocol.providers import no_provider
@@ -654,6 +668,48 @@ class FakeTenants(Tenants):
             modified_at=NOW,
         )
 
+    def entry(self, path: str, size: int, *, folder: bool = False) -> FileEntry:
+        return FileEntry(
+            name=path.rpartition("/")[2],
+            path=f"{WORKSPACE}/{path}",
+            type="directory" if folder else "file",
+            size=size,
+            mode="0644",
+            modified_at=NOW,
+        )
+
+    async def stat(self, tenant: str, request: StatRequest) -> FileEntry:
+        session = self.find(request, tenant, make=request.thread_id is not None)
+        if request.path not in session.files:
+            raise FileMissing(f"there is no file {request.path}")
+        return self.entry(request.path, len(session.files[request.path]))
+
+    async def mkdir(self, tenant: str, request: MkdirRequest) -> MkdirResult:
+        self.find(request, tenant, make=request.thread_id is not None)
+        return MkdirResult(created=True, entry=self.entry(request.path, 4096, folder=True))
+
+    async def remove(self, tenant: str, request: RemoveRequest) -> RemoveResult:
+        session = self.find(request, tenant)
+        if session.files.pop(request.path, None) is None:
+            raise FileMissing(f"there is no file {request.path}")
+        return RemoveResult(path=request.path)
+
+    async def watch(self, tenant: str, request: WatchFilesRequest) -> FileWatch:
+        session = self.find(request, tenant, make=request.thread_id is not None)
+        return FileWatch(
+            watch_id="w-1", session_id=session.session_id, path=request.path, position=0
+        )
+
+    async def watch_events(self, tenant: str, request: FileChangesRequest) -> FileChangeList:
+        self.find(request, tenant)
+        if request.watch_id != "w-1":
+            raise NotFound(f"no watch {request.watch_id}")
+        return FileChangeList(events=[], position=request.after)
+
+    async def unwatch(self, tenant: str, request: FileWatchTarget) -> FileWatchEnded:
+        self.find(request, tenant)
+        return FileWatchEnded(ended=request.watch_id == "w-1")
+
     async def registry(self, _tenant: str, _request: EmptyRequest) -> RegistryList:
         if self.fails is not None:
             raise self.fails
@@ -678,18 +734,28 @@ class FakeTenants(Tenants):
             }
         )
 
-    async def sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
+    async def sessions(self, tenant: str, request: SessionsRequest) -> SessionList:
         if self.fails is not None:
             raise self.fails
         own = [session for (owner, _), session in self.live.items() if owner == tenant]
-        return SessionList(
-            sessions=[
-                SessionSummary.model_validate(
-                    {**self.described(session), "idle_s": 1.5, "state": "idle"}
-                )
-                for session in own
-            ]
+        return request.page(map(self._summary, own))
+
+    def _summary(self, session: FakeSession) -> SessionSummary:
+        return SessionSummary.model_validate(
+            {**self.described(session), "idle_s": 1.5, "state": "idle"}
         )
+
+    async def set_lifetime(self, tenant: str, request: LifetimeRequest) -> SessionSummary:
+        return self._summary(self.find(request, tenant))
+
+    async def set_egress(self, tenant: str, request: EgressRequest) -> SessionSummary:
+        return self._summary(self.find(request, tenant))
+
+    async def pause(self, tenant: str, target: Target) -> SessionSummary:
+        return self._summary(self.find(target, tenant))
+
+    async def unpause(self, tenant: str, target: Target) -> SessionSummary:
+        return self._summary(self.find(target, tenant))
 
     async def cleanup(self, tenant: str, target: Target) -> CleanupResult:
         found = self.find(target, tenant)

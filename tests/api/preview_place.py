@@ -84,15 +84,21 @@ class Place:
         }
         self.previews = SessionPreviews(tenant="default", session_id=SESSION, ports=ports)
         self.silent = False
+        self.unsettled = False
+        """Whether sessions may be missing, as after a Redis was emptied."""
         self.port = 0
 
     async def previews_of(self, session_id: str) -> SessionPreviews | None:
         if self.silent:
             raise RuntimeUnavailable("no answer")
+        if session_id != SESSION and self.unsettled:
+            raise RuntimeUnavailable("sessions are still being registered")
         return self.previews if session_id == SESSION else None
 
     @contextlib.asynccontextmanager
-    async def open(self, url: str = "", **limits: Any) -> AsyncIterator["Place"]:
+    async def open(
+        self, url: str = "", *, behind_proxy: bool = False, **limits: Any
+    ) -> AsyncIterator["Place"]:
         listener = bound("127.0.0.1", 0)
         self.port = listener.getsockname()[1]
         address = PreviewAddress.parse(url or f"http://localhost:{self.port}")
@@ -102,14 +108,22 @@ class Place:
             address,
             listener,
             limits=PreviewLimits(**limits),
+            behind_proxy=behind_proxy,
         ):
             yield self
 
-    def visitor(self, port: int = 9090, **headers: str) -> httpx.AsyncClient:
+    def visitor(
+        self, port: int = 9090, *, at: str = "127.0.0.1", **headers: str
+    ) -> httpx.AsyncClient:
+        """at: the address it comes from."""
         host = f"{port}-{SESSION}.localhost:{self.port}"
         given = {"host": host, "accept": "text/html", **headers}
         return httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{self.port}", headers=given, timeout=30, trust_env=False
+            base_url=f"http://127.0.0.1:{self.port}",
+            headers=given,
+            timeout=30,
+            trust_env=False,
+            transport=httpx.AsyncHTTPTransport(local_address=at),
         )
 
     async def raw(

@@ -151,8 +151,15 @@ def test_every_error_is_told(running: Served, error: type[errors.SandboxError]) 
 
 
 def test_sessions(server: Served) -> None:
-    assert server.http.get("/sessions").json() == {"sessions": [], "unreachable": []}
+    assert server.http.get("/sessions").json() == {"sessions": [], "next": None, "unreachable": []}
     for thread_id in ("a", "b"):
         server.http.post("/create_session", json={"thread_id": thread_id})
     found = SessionList.model_validate(server.http.get("/sessions").json()).sessions
     assert [session.thread_id for session in found] == ["a", "b"]
+    first = server.http.get("/sessions?limit=1&order=newest").json()
+    assert [session["thread_id"] for session in first["sessions"]] == ["b"]
+    rest = server.http.get(f"/sessions?limit=1&order=newest&after={first['next']}").json()
+    assert ([session["thread_id"] for session in rest["sessions"]], rest["next"]) == (["a"], None)
+    assert server.http.get("/sessions?metadata=user%3D42").json()["sessions"] == []
+    wrong = server.http.get("/sessions?after=nonsense")
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "invalid_request")

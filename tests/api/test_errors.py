@@ -113,7 +113,7 @@ def test_exactly_one_target(server: Served, target: dict[str, str]) -> None:
         ({"command": ""}, "command"),
         ({"command": 7}, "command"),
         ({"command": "\ud800"}, "command"),
-        ({"timeout": 0}, "timeout"),
+        ({"timeout": -1}, "timeout"),
         ({"timeout": 3601}, "timeout"),
         ({"timeout": math.nan}, "timeout"),
         ({"timeout": math.inf}, "timeout"),
@@ -202,6 +202,29 @@ def test_huge_body(server: Served, chunked: bool) -> None:
     details = checked(answer, 413, "file_too_large")
     assert details == {"limit_bytes": 65536}
     assert server.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("size", [66_000, 100_000, 1 << 20])
+def test_a_long_url(server: Served, size: int) -> None:
+    with server.connect() as client:
+        client.sendall(
+            b"GET /sessions?cursor=%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * size)
+        )
+        answer = whole_answer(client)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"file_too_large"' in answer
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"],
+)
+def test_what_is_not_http(server: Served, sent: bytes) -> None:
+    with server.connect() as client:
+        client.sendall(sent)
+        answer = whole_answer(client)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'"invalid_request"' in answer
 
 
 def test_slow_body_holds_nobody_up(server: Served) -> None:

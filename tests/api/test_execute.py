@@ -53,7 +53,12 @@ def test_as_events(server: Served) -> None:
         ("c-1:9", "exit"),
     ]
     assert found[0][2]["command_id"] == "c-1"
-    assert found[1][2] == {"data": "4\n", "offset": 0, "next_offset": 2}
+    assert found[1][2] == {
+        "data": "4\n",
+        "encoding": "utf-8",
+        "offset": 0,
+        "next_offset": 2,
+    }
     assert found[3][2] == exited(output_bytes=2).model_dump(exclude={"event"})
 
 

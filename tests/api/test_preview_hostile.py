@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.api.preview_place import MEGABYTE, SESSION, Place, app, place
+from tests.api.preview_place import MEGABYTE, SESSION, TOKEN, Place, app, place
 from tests.ports import free_port
 
 __all__ = ["app", "place"]
@@ -151,6 +152,82 @@ async def test_connections_are_bounded(app: tuple[int, Path]) -> None:
                 await asyncio.sleep(0.05)
 
 
+async def test_connections_of_one_visitor_leave_room_for_others(app: tuple[int, Path]) -> None:
+    async with Place(app[0]).open(connections=100, per_visitor=50) as place:
+        held = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(50)]
+        for _ in range(200):
+            refused = await place.raw(closes=True)
+            assert refused.startswith(b"HTTP/1.1 429 "), refused
+        async with place.visitor(at="127.0.0.2") as other:
+            assert (await other.get("/x")).status_code == 200
+        for _, writer in held:
+            writer.close()
+        async with asyncio.timeout(10):
+            while b" 200 " not in await place.raw(LAST):
+                await asyncio.sleep(0.05)
+
+
+LAST = b"GET /x HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n"
+
+
+@contextlib.asynccontextmanager
+async def held(visitor: httpx.AsyncClient) -> AsyncIterator[None]:
+    """A request that goes on."""
+    async with visitor.stream("GET", "/events?1000") as events:
+        lines = events.aiter_lines()  # Kept: the request ends with it.
+        assert await anext(lines) == "data: 0"
+        yield
+
+
+async def test_requests_of_one_visitor_leave_room_for_others(app: tuple[int, Path]) -> None:
+    async with (
+        Place(app[0]).open(per_session=100, per_visitor_session=20) as place,
+        place.visitor() as one,
+        place.visitor(at="127.0.0.2") as other,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        for _ in range(20):
+            await stack.enter_async_context(held(one))
+        refused = await one.get("/x")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+        assert "Too many of your connections" in refused.text
+        told = await one.get("/x", headers={"accept": "*/*"})
+        assert told.json()["error"]["code"] == "rate_limited"
+        assert (await other.get("/x")).status_code == 200
+        await stack.aclose()
+        async with asyncio.timeout(10):
+            while (await one.get("/x")).status_code != 200:
+                await asyncio.sleep(0.05)
+
+
+async def test_behind_a_proxy_visitors_are_told_apart_by_what_it_says(
+    app: tuple[int, Path],
+) -> None:
+    """Not by what they say themselves, which comes before it. Of IPv6 by their network."""
+    async with (
+        Place(app[0]).open(behind_proxy=True, per_visitor=1) as place,
+        place.visitor() as visitor,
+    ):
+
+        async def status(said: str) -> int:
+            answer = await visitor.get("/x", headers={"x-forwarded-for": said})
+            return answer.status_code
+
+        for address, same, another in (
+            ("203.0.113.1", "203.0.113.1", "203.0.113.2"),
+            ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"),
+            ("2001:db8::1", "2001:db8:0:0:f::", "::ffff:203.0.113.1"),
+        ):
+            async with place.visitor() as one:
+                one.headers["x-forwarded-for"] = f"10.0.0.1, {address}"
+                async with held(one):
+                    assert await status(f"10.0.0.2, {same}") == 429
+                    assert await status(f"{address}, {another}") == 200
+            async with asyncio.timeout(10):
+                while await status(address) != 200:
+                    await asyncio.sleep(0.05)
+
+
 # When something is missing
 
 
@@ -174,6 +251,18 @@ async def test_a_session_that_is_gone_or_unknown_for_a_moment(place: Place) -> N
         assert (await visitor.post("/sum")).status_code == 401
         place.silent = True
         assert (await visitor.get("/x")).status_code == 503
+
+
+async def test_no_access_looks_the_same_while_sessions_may_be_missing(place: Place) -> None:
+    """A fleet whose Redis was emptied does not know yet which previews there are."""
+    unknown = f"8080-{uuid.uuid4()}.localhost:{place.port}"
+    async with place.visitor(8080) as without_token, place.visitor(8080, host=unknown) as stranger:
+        for place.unsettled, status in ((True, 503), (False, 401)):
+            answers = [await each.get("/") for each in (without_token, stranger)]
+            assert [answer.status_code for answer in answers] == [status, status]
+            assert answers[0].content == answers[1].content
+        place.unsettled = True
+        assert (await without_token.get(f"/x?token={TOKEN}")).status_code == 302
 
 
 async def test_what_is_open_ends_with_its_preview(app: tuple[int, Path]) -> None:

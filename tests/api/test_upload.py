@@ -50,6 +50,17 @@ def test_upload(server: Served, size: int) -> None:
     assert stored(server) == {"a/b": content}
 
 
+@pytest.mark.parametrize("metadata", ["[" * 5000, '{"a":' * 1600, "null", "{", '{"a": 1}'])
+def test_metadata_that_is_none(server: Served, metadata: str) -> None:
+    answer = server.http.post(
+        "/upload_file",
+        data={"thread_id": "t", "path": "a", "metadata": metadata},
+        files={"file": ("x", b"x")},
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
+    assert "metadata" in answer.json()["error"]["message"]
+
+
 def test_content_like_a_boundary(server: Served) -> None:
     content = b"\r\n--A\r\r\n--Bx\r\n-\n--B-\r\n\r\n--" * 10000
     body = form(THREAD, ('name="file"; filename="f"', content))

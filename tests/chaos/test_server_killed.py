@@ -17,7 +17,7 @@ from sandbox_sdk.protocol.models import ExecuteRequest, ExecuteResult, Target
 from tests.contract.conftest import RUNTIMES, make_runtime
 from tests.server_process import running
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "5"))
+ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "4"))
 THREADS = 20
 
 
@@ -124,3 +124,23 @@ async def test_a_stream_goes_on_with_the_next_server(
         assert text == "".join(f"line {i}\n" for i in range(1, 251)) + "x\n"
         assert isinstance(event, ExitEvent)
         assert (event.exit_code, event.generation) == (0, 1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda how: how.name)
+async def test_a_call_goes_on_with_the_next_server(state_dir: Path, how: signal.Signals) -> None:
+    """One that takes longer than a server that stops may take is ended there, and repeated."""
+    command = "echo x >> runs; touch begun; until [ -e go ]; do sleep 0.1; done; cat runs"
+    request = ExecuteRequest(thread_id="t", command=command, timeout=120)
+    async with (
+        running(RUNTIMES[0], state_dir, SANDBOX_DRAIN_TIMEOUT="1") as server,
+        RemoteBackend(server.url, retry_for_s=120) as client,
+    ):
+        await insist(client, ExecuteRequest(thread_id="t", command="true"))
+        calling = asyncio.create_task(client.execute(request))
+        wait = "until [ -e begun ]; do sleep 0.1; done"
+        await client.execute(ExecuteRequest(thread_id="t", command=wait))
+        await server.stop(how)
+        await server.start()
+        await insist(client, ExecuteRequest(thread_id="t", command="touch go"))
+        result = await calling
+    assert (result.output, result.generation) == ("x\n", 1)

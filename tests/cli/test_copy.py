@@ -118,7 +118,8 @@ def test_errors(sandbox: Program, thread: str) -> None:
     for args, code in (
         (["nope", f"{thread}:"], 125),
         ([f"{thread}:nope", "."], 125),
-        ([f"{thread}:/etc/passwd", "."], 125),
+        ([f"{thread}:/proc/1/environ", "."], 125),
+        (["nope", f"{thread}:/etc/"], 125),
         (["none:x", "."], 125),
         (["x", "y"], 2),
         ([f"{thread}:x", f"{thread}:y"], 2),

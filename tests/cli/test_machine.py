@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -61,13 +62,17 @@ def test_wrong_usage(sandbox: Program) -> None:
 
 def test_environments(alone: Program) -> None:
     found = alone.json("environments", "list")["environments"]
-    assert {each["name"]: each["state"] for each in found} == dict.fromkeys(
-        ["Data", "Node", "Python3"], "not built"
-    )
+    assert {each["name"]: each["state"] for each in found} == {
+        **dict.fromkeys(["Data", "Node", "Python3", "code-interpreter"], "not built"),
+        "base": "nothing to build",
+    }
     assert "Python with a Jupyter kernel." in alone.output("environments", "list")
     done = alone("environments", "build", "nope")
     assert (done.stdout, done.returncode) == ("", 125)
-    assert done.stderr == "sandbox: unknown environment 'nope': there are Data, Node, Python3\n"
+    assert (
+        done.stderr == "sandbox: unknown environment 'nope': there are Data, Node, Python3, base,"
+        " code-interpreter\n"
+    )
     # No package can be installed: what pip says is the error.
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
     done = alone("environments", "build", "python3", "--json", env=offline)
@@ -93,6 +98,7 @@ def test_serve_and_what_it_says(alone: Program) -> None:
         text = "".join(said)
         assert "512 MiB of memory, 0.5 CPU, 256 processes" in text
         assert "bubblewrap, as configured" in text
+        assert re.search(r"E2B_API_URL=(\S+)/e2b E2B_SANDBOX_URL=\1/e2b", text)
         steps = text.partition("Try, in another terminal:")[2].rpartition("\n  ")[0]
         pasted = subprocess.run(
             ["bash", "-ec", steps],

@@ -134,3 +134,26 @@ def test_what_is_not_there(sandbox: Program, thread: str) -> None:
         assert done.stderr.count("\n") == 1, args
         told = json.loads(sandbox(*args, "--json").stdout)
         assert told["error"]["code"].endswith("not_found"), args
+
+
+def test_a_session_stands_still_and_ends_in_time(sandbox: Program, thread: str) -> None:
+    sandbox.output("run", "-t", thread, "true")
+    assert sandbox.output("pause", thread) == f"{thread}: paused, ends when it is idle\n"
+    assert sandbox.json("unpause", thread)["state"] == "idle"
+    assert sandbox.json("lifetime", thread, "10m")["end_at"] is not None
+    assert sandbox.output("lifetime", thread, "0") == f"{thread}: idle, ends when it is idle\n"
+    assert sandbox("lifetime", thread, "soon").returncode == 2
+    assert sandbox.json("ps", "--metadata", "user=42")["sessions"] == []
+    sandbox.output("rm", thread)
+    assert sandbox("pause", thread).returncode == 125
+
+
+def test_egress(sandbox: Program, thread: str) -> None:
+    sandbox.output("run", "-t", thread, "true")
+    assert sandbox.output("egress", thread) == f"{thread}: network none\n"
+    told = sandbox.output("egress", thread, "--deny", "192.0.2.1", "--deny", "198.51.100.0/24")
+    assert told.splitlines()[1:] == ["  deny 192.0.2.1", "  deny 198.51.100.0/24"]
+    assert sandbox.json("egress", thread)["deny"] == ["192.0.2.1", "198.51.100.0/24"]
+    assert sandbox("egress", thread, "--allow", "192.0.2.1").returncode == 125
+    assert sandbox("egress", thread, "--reset", "--deny", "192.0.2.1").returncode == 2
+    assert sandbox.json("egress", thread, "--reset") == {"allow": [], "deny": []}

@@ -42,30 +42,45 @@ from sandbox_sdk.protocol.models import (
     CreateVolumeRequest,
     DownloadInfo,
     DownloadRequest,
+    EgressRequest,
     EmptyRequest,
     ExecuteRequest,
     ExecuteResult,
     ExposeRequest,
+    FileChangeList,
+    FileChangesRequest,
     FileEntry,
+    FileWatch,
+    FileWatchEnded,
+    FileWatchTarget,
+    FollowRequest,
     ForkRequest,
     ForkResult,
     HappeningList,
     HappeningsRequest,
     Health,
     HistoryRequest,
+    LifetimeRequest,
     ListRequest,
     ListResult,
+    MkdirRequest,
+    MkdirResult,
     Preview,
     PreviewList,
     PreviewTarget,
     RegistryList,
+    RemoveRequest,
+    RemoveResult,
     RenameRequest,
     RestoreRequest,
     RunCodeRequest,
     Session,
     SessionInfo,
     SessionList,
+    SessionsRequest,
+    SessionSummary,
     SignalRequest,
+    StatRequest,
     StdinReceipt,
     StdinRequest,
     StoredSessionDetail,
@@ -87,6 +102,7 @@ from sandbox_sdk.protocol.models import (
     VolumeDeleted,
     VolumeList,
     VolumeTarget,
+    WatchFilesRequest,
 )
 from sandbox_sdk.protocol.operations import (
     ARTIFACTS,
@@ -99,6 +115,9 @@ from sandbox_sdk.protocol.operations import (
     STORED_SESSION,
     STORED_SESSIONS,
     UNDO,
+    UNWATCH,
+    WATCH,
+    WATCH_EVENTS,
     Ans,
     Operation,
     Req,
@@ -144,11 +163,13 @@ class ThroughClient(Sandboxes):
         if isinstance(request, RunCodeRequest):
             stream = self.client(request).stream_code(**self._code(request))
         elif isinstance(request, ExecuteRequest):
-            options = request.model_dump(include={"idempotency_key"}, exclude_unset=True)
+            options = request.model_dump(
+                include={"idempotency_key", "encoding", "stdin_open", "timeout"}, exclude_unset=True
+            )
             stream = self.client(request).stream(request.command, **options)
         else:
             process = await self._process(request)
-            stream = process.stream(offset=request.offset)
+            stream = process.stream(offset=request.offset, **_encoding(request))
         async with contextlib.aclosing(stream) as events:
             async for event in events:
                 yield event
@@ -196,7 +217,7 @@ class ThroughClient(Sandboxes):
 
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
         data, client = b"".join([chunk async for chunk in chunks]), self.client(request)
-        return await client.upload_bytes(data, request.path)  # type: ignore[no-any-return]
+        return await client.upload_bytes(data, request.path, metadata=request.metadata)  # type: ignore[no-any-return]
 
     @contextlib.asynccontextmanager
     async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
@@ -229,13 +250,33 @@ class ThroughClient(Sandboxes):
             yield channel
 
     async def _list_files(self, request: ListRequest) -> ListResult:
-        options = request.model_dump(include={"recursive", "limit"})
+        options = request.model_dump(include={"recursive", "depth", "limit"})
         listing = self.client(request).list_files(request.path, **options)
         return await listing  # type: ignore[no-any-return]
 
     async def _rename(self, request: RenameRequest) -> FileEntry:
         moved = self.client(request).rename(request.path, request.to, replace=request.replace)
         return await moved  # type: ignore[no-any-return]
+
+    async def _stat(self, request: StatRequest) -> FileEntry:
+        return await self.client(request).stat(request.path, follow=request.follow)  # type: ignore[no-any-return]
+
+    async def _mkdir(self, request: MkdirRequest) -> MkdirResult:
+        return await self.client(request).mkdir(request.path)  # type: ignore[no-any-return]
+
+    async def _remove(self, request: RemoveRequest) -> RemoveResult:
+        await self.client(request).remove(request.path, recursive=request.recursive)
+        return RemoveResult(path=request.path)
+
+    async def _watch(self, request: WatchFilesRequest) -> FileWatch:
+        """Clients iterate; they do not ask for positions."""
+        return await self._backend.call(WATCH, request)
+
+    async def _watch_events(self, request: FileChangesRequest) -> FileChangeList:
+        return await self._backend.call(WATCH_EVENTS, request)
+
+    async def _unwatch(self, request: FileWatchTarget) -> FileWatchEnded:
+        return await self._backend.call(UNWATCH, request)
 
     async def _artifacts(self, request: ArtifactsRequest) -> ArtifactList:
         if request.thread_id is None:  # A client knows its own thread alone.
@@ -336,8 +377,23 @@ class ThroughClient(Sandboxes):
     async def _session(self, target: Target) -> SessionInfo:
         return await self.client(target).session()  # type: ignore[no-any-return]
 
-    async def _sessions(self, _request: EmptyRequest) -> SessionList:
-        return await self.client().sessions()  # type: ignore[no-any-return]
+    async def _sessions(self, request: SessionsRequest) -> SessionList:
+        wanted = {**dict(request), "metadata": request.wanted_metadata()}
+        return await self.client().sessions(**wanted)  # type: ignore[no-any-return]
+
+    async def _pause(self, target: Target) -> SessionSummary:
+        return await self.client(target).pause()  # type: ignore[no-any-return]
+
+    async def _unpause(self, target: Target) -> SessionSummary:
+        return await self.client(target).unpause()  # type: ignore[no-any-return]
+
+    async def _set_lifetime(self, request: LifetimeRequest) -> SessionSummary:
+        client, longer = self.client(request), request.only_longer
+        return await client.set_lifetime(request.lifetime_s, only_longer=longer)  # type: ignore[no-any-return]
+
+    async def _set_egress(self, request: EgressRequest) -> SessionSummary:
+        client = self.client(request)
+        return await client.set_egress(allow=request.allow, deny=request.deny)  # type: ignore[no-any-return]
 
     async def _cleanup(self, target: Target) -> CleanupResult:
         return await self.client(target).cleanup()  # type: ignore[no-any-return]
@@ -396,6 +452,10 @@ class InThreads:
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _encoding(request: EventsRequest) -> dict[str, Any]:
+    return {"encoding": request.encoding} if isinstance(request, FollowRequest) else {}
 
 
 @contextlib.asynccontextmanager

@@ -6,14 +6,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.disk_pool import DiskPool, open_pool
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
+from tests.contract.e2b_door import open_door
+from tests.contract.on_kubernetes import PODS, on_kubernetes
 from tests.contract.processes_server import ProcessesServer
 from tests.contract.stand import (
+    Way,
     fleet_way,
     make_runtime,
     sandboxes,
@@ -22,6 +26,7 @@ from tests.contract.stand import (
     with_checkpoints,
     with_disks,
 )
+from tests.contract.without_e2b import on_e2b
 from tests.run import run_owner
 
 __all__ = ["make_runtime", "sandboxes", "stand"]
@@ -31,7 +36,15 @@ RUNTIMES = [name for name in os.environ.get("SANDBOX_TEST_RUNTIMES", "").split("
 MakeBox = Callable[..., Awaitable[WardenBox]]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    further = [
+        *(["e2b"] if on_e2b(metafunc, RUNTIMES) else []),
+        *(PODS if on_kubernetes(metafunc) else []),
+    ]
+    if "runtime_name" in metafunc.fixturenames and further:
+        names = pytest.mark.parametrize("runtime_name", [*RUNTIMES, *further], indirect=True)
+        metafunc.definition.add_marker(names)  # In place of the parameters of the fixture.
     if "way" in metafunc.fixturenames:
         marks = {mark.name for mark in metafunc.definition.iter_markers()}
         found = (
@@ -48,6 +61,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             found = with_checkpoints(RUNTIMES, found)
         if "history" in marks:
             found = with_disks(found)
+        if "one_way" not in marks and on_e2b(metafunc, RUNTIMES):
+            found = [*([] if "only_e2b" in marks else found), Way("e2b", "http")]
+        if not marks & {"one_way", "only_e2b", "history"} and on_kubernetes(metafunc):
+            found = [*found, *(Way(pods, "http") for pods in PODS)]
         metafunc.parametrize("way", found, ids=str)
 
 
@@ -67,6 +84,12 @@ def folder(state_dir: Path) -> Path:
     made = state_dir / uuid.uuid4().hex[:8]
     made.mkdir(mode=0o711)
     return made
+
+
+@pytest.fixture(scope="session")
+def e2b_door(state_dir: Path) -> Iterator[None]:
+    with open_door(state_dir / "door"):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -91,12 +114,16 @@ def runtime_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def runtime(runtime_name: str, state_dir: Path) -> AsyncIterator[Runtime]:
+async def runtime(
+    runtime_name: str, state_dir: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Runtime]:
+    if runtime_name == "e2b":
+        request.getfixturevalue("e2b_door")
     async with make_runtime(runtime_name, state_dir) as made:
         yield made
 
 
-@pytest.fixture(params=[name for name in RUNTIMES if name != "gvisor"])
+@pytest.fixture(params=[*(name for name in RUNTIMES if name != "gvisor"), *PODS])
 async def server_runtime(request: pytest.FixtureRequest, state_dir: Path) -> AsyncIterator[Runtime]:
     """For what does not depend on what happens inside a box: gVisor is docker to a server."""
     async with make_runtime(str(request.param), state_dir) as made:
@@ -111,9 +138,8 @@ async def make_box(runtime: Runtime) -> AsyncIterator[MakeBox]:
         async def make(**changes: object) -> WardenBox:
             spec = replace(BoxSpec(owner=run_owner("contract"), deadman_s=300), **changes)  # type: ignore[arg-type]
             box = await runtime.create(spec)
-            assert isinstance(box, WardenBox)
             stack.push_async_callback(box.destroy)
-            return box
+            return cast("WardenBox", box)  # Or one that has all of it that its tests use.
 
         yield make
 
@@ -125,5 +151,5 @@ async def box(make_box: MakeBox) -> WardenBox:
 
 @pytest.fixture
 async def warden(box: WardenBox) -> AsyncIterator[WardenClient]:
-    async with WardenClient(box) as client:
+    async with box.agent() as client:
         yield client

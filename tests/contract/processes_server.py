@@ -3,11 +3,11 @@
 import itertools
 import json
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Self
 
+from tests.preloaded import start_server
 from tests.run import run_owner
 
 _TENANTS = 500
@@ -47,19 +47,16 @@ class ProcessesServer:
 
     def __enter__(self) -> Self:
         log = self.state_dir / f"{self.name}.log"
-        with log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "sandbox_server", "--json"],
-                env={**os.environ, **self._settings},
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        read, write = os.pipe()
+        with log.open("wb") as stderr, open(read) as told:
+            with open(write, "wb") as stdout:
+                env = {**os.environ, **self._settings}
+                self._process = start_server(["--json"], env, stdout=stdout, stderr=stderr)
+            line = told.readline()
         assert line, log.read_text()
         self.url = json.loads(line)["url"]
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._process.terminate()
-        self._process.communicate(timeout=60)
+        self._process.send_signal(signal.SIGTERM)
+        self._process.join(60)

@@ -38,7 +38,7 @@ from sandbox_server.fleet import (
 from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.main import Standing
 from sandbox_server.network.networks import Networks
-from sandbox_server.pool import PoolSettings
+from sandbox_server.pool import PooledEnvironment, PoolSettings
 from sandbox_server.previews.opening import PreviewsOnDemand
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.base import BoxSpec, Runtime
@@ -55,6 +55,8 @@ from sandbox_server.volumes.binding import BindFolders
 from sandbox_server.volumes.volumes import Volumes
 from sandbox_server.worker import Worker
 from tests.contract.clients import through_client
+from tests.contract.e2b_door import E2bDoor
+from tests.contract.on_kubernetes import cluster_runtime
 from tests.contract.processes_server import ProcessesServer
 from tests.contract.scripted import write_script
 from tests.fleet.redis_server import RedisServer, redis_program
@@ -172,6 +174,13 @@ class Stand:
         await session.box.destroy()
 
 
+async def _as_it_is(spec: BoxSpec) -> BoxSpec:
+    return spec
+
+
+_USUAL = PooledEnvironment(declared="as it is", ready=_as_it_is)
+
+
 @contextlib.asynccontextmanager
 async def open_stand(
     runtime: Runtime,
@@ -183,7 +192,9 @@ async def open_stand(
     checkpoints_in: str = "folder",
     images: Path | None = None,
     networks: Networks | None = None,
+    named: str | None = None,
 ) -> AsyncIterator[Stand]:
+    """named: an environment whose boxes are the usual ones."""
     registry, lease = standing
     store = replace(CHECKPOINTS, where=checkpoints_in)
     spec = replace(spec or BoxSpec(owner=""), owner=lease.worker, deadman_s=300)
@@ -203,6 +214,7 @@ async def open_stand(
                 points,
                 Path(folder),
                 networks,
+                named,
             ) as stand,
         ):
             yield stand
@@ -229,6 +241,7 @@ async def _open_stand(
     points: Points,
     storage_folder: Path,
     networks: Networks | None = None,
+    named: str | None = None,
 ) -> AsyncIterator[Stand]:
     registry, lease = standing
     bound = [f"{storage_folder}/folders/{mode}:{mode}" for mode in ("ro", "rw")]
@@ -251,7 +264,7 @@ async def _open_stand(
         registry,
         lease,
         pool=PoolSettings(size=0, min_size=0, max_size=0),
-        environments=dict,
+        environments=lambda: {} if named is None else {named: _USUAL},
         idle_timeout_s=600,
         capacity=Stand.capacity,
         destroy_on_exit=True,
@@ -452,6 +465,8 @@ async def stand(way: Way, state_dir: Path, request: pytest.FixtureRequest) -> As
         request.getfixturevalue("s3_credentials")
         where = server.url_of(uuid.uuid4().hex[:8])
     disks = images = None
+    if way.runtime == "e2b":
+        request.getfixturevalue("e2b_door")
     if where == "disks":
         pool: DiskPool = request.getfixturevalue("disk_pool")
         where, disks, images = "folder", pool.folder, pool.images / uuid.uuid4().hex[:8]
@@ -542,6 +557,10 @@ def make_runtime(name: str, state_dir: Path, *, disks: Path | None = None) -> Ru
     """disks: for the files behind the disks of boxes."""
     if name == "bubblewrap":
         return KnownMachine(state_dir=state_dir, disks=disks)
+    if name == "e2b":
+        return E2bDoor.runtime()
+    if name in ("kubernetes", "kubernetes_gvisor"):
+        return cluster_runtime("gvisor" if name == "kubernetes_gvisor" else None)
     from sandbox_server.runtime.docker import DISK_FOLDER, DockerRuntime
 
     return DockerRuntime(

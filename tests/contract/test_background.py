@@ -188,7 +188,8 @@ async def test_kill_ends_everything_a_command_has_started(sandboxes: Sandboxes) 
     await sandboxes.signal(thread("tree"), command_id, signal="KILL")
     result = await ended(sandboxes, "tree", command_id)
     assert (result.exit_code, result.signal) == (137, "KILL")
-    look = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done | grep -c '11[1]' || :"
+    all_of_them = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done"
+    look = f"{all_of_them} | grep -c 'sleep[ (]11[1]' || :"
     assert (await run(sandboxes, "tree", look)).output == "0\n"
 
 
@@ -341,6 +342,44 @@ async def test_input_nobody_takes(sandboxes: Sandboxes) -> None:
     await ended(sandboxes, "shut", finished)
     with pytest.raises(errors.StdinClosed):
         await sandboxes.send_stdin(thread("shut"), finished, b"more")
+
+
+# What a command was started with
+
+
+async def test_a_running_command_tells_what_it_is(sandboxes: Sandboxes) -> None:
+    source = "echo $$ > pid; until [ -e /workspace/go ]; do sleep 0.05; done"
+    options = {"cwd": "/tmp", "env": {"COLOUR": "blue"}}
+    command_id = await start(sandboxes, "told", f"cd /workspace; {source}", **options)
+    info = await only(sandboxes, "told")
+    assert (info.command_id, info.command) == (command_id, f"cd /workspace; {source}")
+    assert (info.cwd, info.env) == ("/tmp", {"COLOUR": "blue"})
+    assert info.pid is not None
+    found = await run(
+        sandboxes, "told", "until [ -s /workspace/pid ]; do sleep 0.02; done; cat /workspace/pid"
+    )
+    assert int(found.output) == info.pid
+    await run(sandboxes, "told", "touch /workspace/go")
+    await ended(sandboxes, "told", command_id)
+    over = next(
+        each
+        for each in (await sandboxes.commands(thread("told"))).commands
+        if each.command_id == command_id
+    )
+    assert (over.pid, over.cwd, over.env) == (None, None, None)
+
+
+async def test_the_start_tells_the_pid(sandboxes: Sandboxes) -> None:
+    request = ExecuteRequest(thread_id="pid", command="echo $$; exec bash -c 'echo $$'")
+    events = [event async for event in sandboxes.stream(request)]
+    assert isinstance(events[0], StartEvent)
+    assert text_of(events) == f"{events[0].pid}\n" * 2
+
+
+async def test_no_time_limit(sandboxes: Sandboxes) -> None:
+    request = ExecuteRequest(thread_id="endless", command="echo a; sleep 0.2; echo b", timeout=0)
+    result = await sandboxes.execute(request)
+    assert (result.output, result.timed_out) == ("a\nb\n", False)
 
 
 # Sessions

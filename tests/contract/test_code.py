@@ -313,6 +313,10 @@ async def test_what_code_does_to_its_kernel(
         with subtests.test("bytes that are not UTF-8, of a subprocess too"):
             odd = await run(sandboxes, "import os; os.write(1, b'\\xff\\n'); os.system('echo sub')")
             assert odd.stdout == "\ufffd\nsub\n"
+        with subtests.test("characters of a subprocess stay whole"):
+            text = "é" * 5000
+            whole = await run(sandboxes, f"os.system('printf x{text}')")
+            assert whole.stdout == f"x{text}"
         with subtests.test("nobody can be asked"):
             asked = await run(sandboxes, "input('name? ')")
             assert asked.error is not None

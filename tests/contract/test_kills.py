@@ -15,7 +15,7 @@ from sandbox_server.runtime.warden.client import WardenClient
 
 from .conftest import MakeBox
 
-KILLS = {"docker": 60, "bubblewrap": 60, "gvisor": 15}
+KILLS = {"docker": 60, "bubblewrap": 60, "gvisor": 15, "kubernetes": 20, "kubernetes_gvisor": 10}
 """How many at each moment. SANDBOX_TEST_KILLS asks for another number: thousands show what happens
 once in a thousand times."""
 BATCH = 20
@@ -145,7 +145,7 @@ async def test_a_kill_spares_what_hangs_below_a_nursery_that_is_ending(
 ) -> None:
     """A command is over, what it left in the background lives, and its nursery takes its time."""
     stop = "while kill -STOP $n; do :; done"
-    if runtime_name == "gvisor":
+    if runtime_name.endswith("gvisor"):
         # There, what is stopped without end never gets a turn: its command ends by its timeout.
         stop = "for i in {1..50}; do kill -STOP $n; done"
     killed = await warden.start(LOST, timeout_s=300)
@@ -177,3 +177,11 @@ def on_the_host(mark: str) -> list[str]:
             if mark.encode() in path.read_bytes():
                 found.append(path.parent.name)
     return found
+
+
+async def test_a_request_to_end_does_not_reach_the_warden(warden: WardenClient) -> None:
+    """As a kubelet sends it to a pod that is evicted: gVisor does not shield PID 1 from it. What
+    commands start takes it."""
+    done = await warden.run("kill -TERM 1; sleep 60 & kill -TERM $!; wait $!; echo $?")
+    assert done.stdout == "143\n"
+    assert (await warden.run("echo on")).stdout == "on\n"

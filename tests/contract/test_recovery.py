@@ -252,12 +252,14 @@ async def test_a_running_command_keeps_the_box(make_box: MakeBox) -> None:
 CREATOR = """
 import asyncio, sys
 from pathlib import Path
+import structlog
 from tests.contract.conftest import make_runtime
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.agent import Output
 from sandbox_server.runtime.warden.client import WardenClient
 
 async def main():
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     runtime = make_runtime(sys.argv[1], Path(sys.argv[2]))
     box = await runtime.create(BoxSpec(owner=sys.argv[3], deadman_s=300))
     warden = box.agent(epoch=1)

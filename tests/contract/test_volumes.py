@@ -13,11 +13,13 @@ from sandbox_sdk.protocol.models import (
     CreateSessionRequest,
     ExecuteRequest,
     ForkRequest,
+    RenameRequest,
     RestoreRequest,
     Session,
     Target,
     checked,
 )
+from sandbox_sdk.protocol.operations import RENAME
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks
 
@@ -91,6 +93,10 @@ async def test_files_of_a_volume_are_served(sandboxes: Sandboxes) -> None:
         assert b"".join([chunk async for chunk in download.chunks]) == b"here"
     with pytest.raises(errors.SandboxError):  # On another disk than the rest, and in use.
         await sandboxes.upload_file(target, "data", ByteChunks(b"no"))
+    with pytest.raises(errors.InvalidPath, match="box itself"):
+        await sandboxes.remove(target, "data")
+    moved = RenameRequest(thread_id="files", path="data/in", to="out")
+    assert (await sandboxes.call(RENAME, moved)).path == "/workspace/out"
     await run(sandboxes, "files", "mv data gone; rm -rf data; rmdir data")
     assert await run(sandboxes, "files", "ls -d data") == "data\n"
 

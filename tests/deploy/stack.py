@@ -18,6 +18,7 @@ from tests.run import run_owner
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 STAND_INS = ("python", "redis", "nginx")
+NGINX = "agent-sandbox-test-nginx:latest"
 _BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _LONGEST_S = 1200
 """A build of the images, on a machine that has none yet."""
@@ -46,14 +47,19 @@ def compose() -> tuple[str, ...] | None:
     return ("docker", "compose") if asked and asked.returncode == 0 else None
 
 
-def build_images() -> dict[str, str]:
-    """The variables that name the images. What has not changed comes from the engine's cache."""
+def build_stand_ins(*names: str) -> None:
+    """What has not changed comes from the engine's cache."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(ROOT / "tests/deploy/Dockerfile.stand-ins", f"{folder}/Dockerfile")
         bundle = _BUNDLE if _BUNDLE.exists() else Path(certifi.where())
         shutil.copy(bundle, f"{folder}/ca-certificates.crt")
-        for name in STAND_INS:
+        for name in names:
             _build(f"agent-sandbox-test-{name}:latest", "--target", name, folder)
+
+
+def build_images() -> dict[str, str]:
+    """The variables that name the images."""
+    build_stand_ins(*STAND_INS)
     server = f"agent-sandbox-test-server:{HERE}"
     recipe = ("--build-arg", "BASE=agent-sandbox-test-python:latest",
               "-f", str(ROOT / "images/Dockerfile.server"))  # fmt: skip
@@ -63,7 +69,7 @@ def build_images() -> dict[str, str]:
     return {
         "SERVER_IMAGE": server,
         "REDIS_IMAGE": "agent-sandbox-test-redis:latest",
-        "NGINX_IMAGE": "agent-sandbox-test-nginx:latest",
+        "NGINX_IMAGE": NGINX,
     }
 
 

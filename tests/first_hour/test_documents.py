@@ -46,7 +46,7 @@ def test_the_sdk(local: Newcomer) -> None:
     assert local.reads(ROOT / "docs" / "registry.md") == 1
     assert local.reads(ROOT / "docs" / "mounts.md") == 1
     assert local.reads(ROOT / "docs" / "volumes.md") == 1
-    assert local.reads(ROOT / "docs" / "network.md") == 3
+    assert local.reads(ROOT / "docs" / "network.md") == 4
     assert local.reads(ROOT / "docs" / "access.md") == 1
     assert local.reads(ROOT / "docs" / "usage.md") == 1
     assert local.reads(ROOT / "docs" / "events.md") == 2

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.timeout(900)  # The first one installs.
 
 NO_NETWORK = "this sandbox has no network"
 FIELDS = (
-    "thread_id, session_id, command, timeout, cwd, env, stdin, stdin_open, pty, background,"
-    " idempotency_key, dry_run, notify, artifacts"
+    "thread_id, session_id, command, timeout, cwd, env, stdin, stdin_open, pty, encoding,"
+    " background, idempotency_key, dry_run, notify, artifacts"
 )
 ASK_FOR_KEY = (
     "this server needs an API key: pass api_key=, set SANDBOX_API_KEY, or send it as"
@@ -88,7 +88,7 @@ MISTAKES = [
         curl="""/execute -d '{"thread_id": "conv-1", "command": "rm -rf /"}'""",
     ),
     Mistake(
-        "timeout: Input should be greater than 0",
+        "timeout: Input should be greater than or equal to 0",
         python="sandbox.execute('true', timeout=-1)",
         error="InvalidRequest",
         curl="""/execute -d '{"thread_id": "conv-1", "command": "true", "timeout": -1}'""",
@@ -102,7 +102,7 @@ MISTAKES = [
         curl="""/execute -d '{"thread_id": "conv-1"}'""",
     ),
     Mistake(
-        "unknown environment 'ruby': there are Data, Node, Python3",
+        "unknown environment 'ruby': there are Data, Node, Python3, base, code-interpreter",
         python="SandboxClient('conv-2').create_session(environment='ruby')",
         error="InvalidRequest",
         curl="""/create_session -d '{"thread_id": "conv-2", "environment": "ruby"}'""",

@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.fleet import Drain, Phase, RedisLease, SessionIndex, Store, Worker
+from sandbox_server.fleet import (
+    Drain,
+    Phase,
+    RedisLease,
+    RedisRegistry,
+    SessionIndex,
+    Store,
+    Worker,
+)
 from sandbox_server.fleet.workers import Presence
-from sandbox_server.sessions.lease import Load
+from sandbox_server.sessions.lease import Load, LoneLease
 from tests.fleet.conftest import may_serve
 from tests.fleet.redis_server import RedisServer
 
@@ -21,7 +29,9 @@ LEASE_S = 0.6
 class Holder:
     """A lease and what its holder was told."""
 
-    def __init__(self, store: Store, folder: Path, *, worker: str = "w1") -> None:
+    def __init__(
+        self, store: Store, folder: Path, *, worker: str = "w1", hands_over: bool = False
+    ) -> None:
         self.gaps = 0
         self.vouched = 0
         self.sessions = 0
@@ -32,7 +42,12 @@ class Holder:
         self.stopped = asyncio.Event()
         card = Worker(id=worker, url=f"http://{worker}", capacity=7, phase=Phase.STARTING)
         self.lease = RedisLease(
-            store, card, lease_s=LEASE_S, state_dir=folder, stop=self.stopped.set
+            store,
+            card,
+            lease_s=LEASE_S,
+            state_dir=folder,
+            stop=self.stopped.set,
+            hands_over=hands_over,
         )
 
     async def serve(self) -> None:
@@ -247,6 +262,28 @@ async def test_letting_go_says_so(store: Store, tmp_path: Path) -> None:
     assert worker.phase == Phase.STOPPED
     assert worker.presence(grace_s=60) == Presence.AWAY
     assert worker.presence(grace_s=0) == Presence.GONE
+
+
+async def test_handing_over_says_so(store: Store, tmp_path: Path) -> None:
+    """Nobody waits for the grace period, not even one that has just begun itself."""
+    new = LoneLease("w2", 1)
+    new.steady = False
+    registry = RedisRegistry(SessionIndex(store, lease_s=LEASE_S, grace_s=3600), new)
+    holder = Holder(store, tmp_path, hands_over=True)
+    async with holder.lease:
+        await holder.serve()
+        assert not await registry.is_gone("w1")
+        await store.set_field(store.held_key("w1"), "s", "{}")
+    assert (await described(store)).phase == Phase.LEFT
+    assert await registry.is_gone("w1")
+    assert "w1" in await registry.gone()
+
+
+async def test_one_that_hands_over_nothing_is_forgotten(store: Store, tmp_path: Path) -> None:
+    holder = Holder(store, tmp_path, hands_over=True)
+    async with holder.lease:
+        await holder.serve()
+    assert await store.worker_ids() == []
 
 
 async def test_draining_for_a_restart_stops_at_once(holder: Holder, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -77,4 +78,23 @@ async def test_every_coordinator_shows_those_of_every_worker(fleet: Fleet) -> No
         again = await exposed(sandboxes, name)
         await fleet.redis.flush()  # The workers tell again what they have.
         await until_seen(at(second, again))
-        assert await seen(preview.url) == 401
+        await until_refused_alike(preview.url)
+
+
+async def until_refused_alike(without_access: str) -> None:
+    """Whoever has no access sees the same where there is a preview and where there is none: first
+    that it has to wait, until all sessions that there are can be known, then that it may not."""
+    session_id = urlsplit(without_access).netloc.partition(".")[0].partition("-")[2]
+    unknown = without_access.replace(session_id, str(uuid.uuid4()))
+    found: list[int] = []
+    async with asyncio.timeout(90):
+        while not found or found[-1] != 401:
+            before, other, after = [
+                await seen(url) for url in (without_access, unknown, without_access)
+            ]
+            if before == after:
+                assert other == before
+                found.append(before)
+            await asyncio.sleep(0.2)
+    assert set(found) <= {503, 401}
+    assert found == sorted(found, reverse=True), "once it is known, it stays so"

@@ -44,7 +44,7 @@ CASES = (
         f"{_RESOURCES}a_fork_bomb_is_bounded_and_gone_at_its_timeout",
         f"{_RESOURCES}a_fork_bomb_in_the_background_leaves_the_session_alone",
         f"{_RESOURCES}threads_count_as_processes",
-        f"{_RESOURCES}a_fork_bomb_on_gvisor_hurts_its_own_box_alone",
+        f"{_RESOURCES}a_fork_bomb_without_a_limit_hurts_its_own_box_alone",
     )),
     Case(2, "Endless output: cut, told, and little memory of the server", (
         f"{_RESOURCES}endless_output_is_cut_and_told_and_costs_the_server_little",
@@ -146,11 +146,14 @@ CASES = (
     )),
     # Files
     Case(29, "A link to /etc/shadow or /proc/1/environ, then a download: never the host's", (
-        f"{_FILES}links_out_of_the_writable_places_are_refused",
-        f"{_FILES}a_swapped_link_never_leads_out",
+        f"{_HOSTILE_FILES}the_wardens_own_entry_in_proc_is_never_read",
+        f"{_HOSTILE_FILES}walking_through_proc_passes_the_warden_by",
+        f"{_HOSTILE_FILES}a_link_to_the_wardens_entry_swapped_in_meanwhile",
+        f"{_HOSTILE_FILES}the_warden_may_read_no_more_than_the_user",
     )),
-    Case(30, "`../../etc/x`, absolute paths, NUL, 5,000 characters, no UTF-8: refused", (
-        f"{_FILES}paths_outside_the_writable_places_are_refused",
+    Case(30, "Writing to `../../etc/x`, absolute paths; NUL, 5,000 characters, no UTF-8: refused", (
+        f"{_FILES}outside_the_writable_places_nothing_is_written",
+        f"{_FILES}a_swapped_link_is_never_written_through",
         f"{_FILES}names_that_are_not_text_do_not_break_a_listing",
         "contract/test_races.py::test_paths_that_are_not_text",
     )),

@@ -2,6 +2,7 @@
 
 What a runtime cannot do here is a line of NOT_APPLICABLE, which a test compares with what the
 runtime itself says; what it should do and does not is a line of OPEN, a strict xfail.
+Both are in lacks.py.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from sandbox_server.runtime.agent import CommandResult
 from sandbox_server.runtime.base import BoxSpec, Limits, Runtime
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.contract.conftest import (
+    RUNTIMES,
     MakeBox,
     make_box,
     make_runtime,
@@ -28,9 +30,11 @@ from tests.contract.conftest import (
     state_dir,
     warden,
 )
+from tests.contract.on_kubernetes import PODS
+from tests.hostile.lacks import NOT_APPLICABLE, OPEN
 from tests.run import run_owner
 
-__all__ = ["make_box", "runtime", "runtime_name", "state_dir", "warden"]
+__all__ = ["NOT_APPLICABLE", "make_box", "runtime", "runtime_name", "state_dir", "warden"]
 
 MIB = 1 << 20
 SMALL = Limits(
@@ -49,90 +53,11 @@ NEIGHBOUR_S = 15.0
 MAX_GROWTH = 64 * MIB
 
 
-class NotApplicable(NamedTuple):
-    """Why a test is not for a runtime, and which test says what happens there instead."""
-
-    enforcement: str
-    """The field of Enforcement in which the runtime says so too."""
-    reason: str
-    instead: str = ""
-    lost: bool = False
-    """Whether the box is gone after the other test."""
-
-
-NOT_APPLICABLE = {
-    ("gvisor", "test_a_fork_bomb_is_bounded_and_gone_at_its_timeout"): NotApplicable(
-        "pids",
-        "gVisor does not count processes: a bomb starves its own box until that is destroyed",
-        instead="test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone",
-        lost=True,
-    ),
-    ("gvisor", "test_a_fork_bomb_in_the_background_leaves_the_session_alone"): NotApplicable(
-        "pids",
-        "as above",
-        instead="test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone",
-        lost=True,
-    ),
-    ("gvisor", "test_threads_count_as_processes"): NotApplicable("pids", "as above"),
-    ("gvisor", "test_a_memory_hog_is_killed_and_told"): NotApplicable(
-        "memory",
-        "to the host all of gVisor is one process: the box is over its limit as a whole",
-        instead="test_a_memory_hog_takes_its_gvisor_box_along",
-        lost=True,
-    ),
-    ("gvisor", "test_memory_that_outlives_its_process_leaves_the_session_alone"): NotApplicable(
-        "memory",
-        "as above",
-        instead="test_a_memory_hog_takes_its_gvisor_box_along",
-        lost=True,
-    ),
-    ("gvisor", "test_terminals_of_a_neighbour_are_its_own"): NotApplicable(
-        "memory", "terminals are of gVisor's own kernel; so many of them are a memory hog"
-    ),
-    ("gvisor", "test_empty_files_in_memory_are_counted"): NotApplicable(
-        "inodes", "its tmpfs has no limit of inodes; they count as memory of the box"
-    ),
-    ("gvisor", "test_no_signal_reaches_the_warden"): NotApplicable(
-        "syscalls",
-        "its kernel does not shield PID 1 from SIGKILL: a box can end itself, and nothing else",
-        instead="test_killing_the_warden_ends_its_gvisor_box_alone",
-        lost=True,
-    ),
-    ("gvisor", "test_calls_that_reach_into_the_kernel_are_denied"): NotApplicable(
-        "syscalls",
-        "some are answered by gVisor's own kernel, and do not reach the host's",
-        instead="test_gvisor_answers_a_few_calls_in_its_own_kernel",
-    ),
-    ("gvisor", "test_devices_cannot_be_made"): NotApplicable(
-        "syscalls",
-        "its tmpfs has device files, which lead to devices of its own kernel",
-        instead="test_devices_made_on_gvisor_lead_nowhere",
-    ),
-    ("gvisor", "test_descriptors_of_the_warden_are_out_of_reach"): NotApplicable(
-        "syscalls",
-        "its /proc/1/fd ignores that the warden is not dumpable: a box can disturb its own warden",
-        instead="test_memory_of_the_gvisor_warden_is_out_of_reach",
-    ),
-}
-
-
-class Fault(NamedTuple):
-    """Something that should hold and does not, yet."""
-
-    reason: str
-
-
-_TERMINALS = Fault(
-    "all boxes share the machine's 3,072 terminals (kernel.pty.max less kernel.pty.reserve)"
-)
-OPEN = {
-    ("docker", "test_terminals_of_a_neighbour_are_its_own"): _TERMINALS,
-    ("bubblewrap", "test_terminals_of_a_neighbour_are_its_own"): _TERMINALS,
-    ("docker", "test_inotify_of_a_neighbour_is_its_own"): Fault(
-        "all docker boxes are one user of the host and share its fs.inotify.max_user_instances"
-    ),
-}
-"""Known faults, by runtime and test."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "runtime_name" in metafunc.fixturenames and PODS:
+        names = pytest.mark.parametrize("runtime_name", [*RUNTIMES, *PODS], indirect=True)
+        metafunc.definition.add_marker(names)  # In place of the parameters of the fixture.
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

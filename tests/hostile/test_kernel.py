@@ -72,6 +72,12 @@ async def test_calls_that_reach_into_the_kernel_are_denied(warden: WardenClient)
     assert await ask_python(warden, CALLS) == []
 
 
+async def test_a_default_profile_lets_little_more_through(warden: WardenClient) -> None:
+    """That of containerd, over kernels and versions."""
+    assert set(await ask_python(warden, CALLS)) <= {"io_uring_setup"}
+    assert set(await ask_python(warden, SOCKETS)) <= {"vsock"}
+
+
 async def test_gvisor_answers_a_few_calls_in_its_own_kernel(warden: WardenClient) -> None:
     assert set(await ask_python(warden, CALLS)) <= OF_GVISOR
     version = (await warden.run("cat /proc/version")).output

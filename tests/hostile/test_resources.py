@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.base import Runtime
+from sandbox_server.runtime.base import BoxSpec, Runtime
+from sandbox_server.runtime.kubernetes import PodBox
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
+from tests.contract.on_kubernetes import KUBECONFIG
 
 from .conftest import (
     MIB,
@@ -79,7 +81,7 @@ async def test_threads_count_as_processes(warden: WardenClient) -> None:
     assert "can't start new thread" in result.stderr
 
 
-async def test_a_fork_bomb_on_gvisor_hurts_its_own_box_alone(
+async def test_a_fork_bomb_without_a_limit_hurts_its_own_box_alone(
     box: WardenBox, warden: WardenClient, neighbour: WardenClient
 ) -> None:
     running = asyncio.create_task(warden.run(f"{BOMB}; sleep 30", timeout_s=3))
@@ -159,6 +161,13 @@ async def test_a_large_file_ends_at_the_disk_limit(warden: WardenClient) -> None
     assert (await warden.run("echo again > file && cat file")).output == "again\n"
 
 
+async def test_no_file_is_larger_than_the_disk_limit(warden: WardenClient) -> None:
+    """Where nothing is refused before: see file_bytes."""
+    result = await warden.run("dd if=/dev/zero of=big bs=1M count=10240; wc -c < big; rm big")
+    assert "File size limit exceeded" in result.stderr or "too large" in result.stderr
+    assert int(result.stdout) <= BoxSpec(owner="", deadman_s=1, limits=SMALL).file_bytes
+
+
 MANY_FILES = """
 import json, os
 os.mkdir({place!r} + "/many")
@@ -206,7 +215,7 @@ async def test_spinners_get_the_cpu_limit_and_no_more(
 ) -> None:
     async def used_s() -> float:
         # gVisor counts what its processes wanted; the host knows what they got.
-        on_host = runtime_name == "gvisor"
+        on_host = runtime_name.endswith("gvisor")
         return container_cpu_s(box) if on_host else (await warden.usage()).cpu_s
 
     before, started = await used_s(), time.monotonic()
@@ -217,7 +226,11 @@ async def test_spinners_get_the_cpu_limit_and_no_more(
 
 def container_cpu_s(box: WardenBox) -> float:
     """From the control group of a box's container, of version 1 or 2."""
-    ident = inspect(f"sandbox-{box.id}", "{{.Id}}")
+    ident = (
+        kubectl("get", f"pod/sandbox-{box.id}", "-o", "jsonpath={.metadata.uid}")
+        if isinstance(box, PodBox)
+        else inspect(f"sandbox-{box.id}", "{{.Id}}")
+    )
     root = Path("/sys/fs/cgroup")
     for usage in root.glob(f"cpu*/**/*{ident}*/cpuacct.usage"):
         return int(usage.read_text()) / 1e9
@@ -334,6 +347,8 @@ async def test_nothing_that_a_box_writes_ends_up_in_a_log(
     await warden.run(flood)
     if runtime_name == "bubblewrap":
         assert folder_bytes(state_dir) - before < MIB
+    elif runtime_name.startswith("kubernetes"):
+        assert len(kubectl("logs", f"sandbox-{box.id}")) < MIB
     else:
         form = "{{.HostConfig.LogConfig.Type}} {{.LogPath}}"
         assert inspect(f"sandbox-{box.id}", form) == "none"
@@ -342,6 +357,11 @@ async def test_nothing_that_a_box_writes_ends_up_in_a_log(
 def inspect(container: str, form: str) -> str:
     words = ["docker", "inspect", "--format", form, container]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def kubectl(*words: str) -> str:
+    words = ("kubectl", "--kubeconfig", KUBECONFIG, *words)
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 def folder_bytes(folder: Path) -> int:

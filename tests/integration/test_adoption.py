@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 
 from sandbox_sdk.protocol.errors import SessionLost
-from sandbox_sdk.protocol.models import Target
+from sandbox_sdk.protocol.models import EgressRules, Target
 from sandbox_server.api.auth import SOLE_TENANT
+from sandbox_server.network.modes import NetworkModes
+from sandbox_server.network.networks import Networks
 from sandbox_server.pool import PooledBoxes, PooledEnvironment, PoolSettings
 from sandbox_server.registry.agents import KeptTool, SessionAgent
 from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
+from sandbox_server.sessions import adoption
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
+from sandbox_server.sessions.previews import AllPorts
 from sandbox_server.sessions.registry import Status
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.worker import Worker
@@ -124,6 +128,72 @@ async def test_what_the_server_wrote_down_wins(opened: OpenWorker) -> None:
         assert (found.environment, found.idle_timeout_s) == ("strict", 77)
         assert (found.made_for, found.policy) == (agent, "strict")
         assert found.record.created_at == session.record.created_at
+
+
+async def test_the_end_of_a_lifetime_is_that_of_the_last_call(opened: OpenWorker) -> None:
+    async with opened() as worker:
+        session, _ = await worker.table.open(SOLE_TENANT, "mine", SessionOptions(lifetime_s=600))
+        short, _ = await worker.table.open(SOLE_TENANT, "short", SessionOptions(lifetime_s=600))
+        first = session.end_at
+        assert first is not None
+        await worker.table.set_end(session, first + 300)
+        await worker.table.set_end(short, first - 1000)
+    async with opened() as worker:
+        await eventually(lambda: worker.table.live(SOLE_TENANT, "short") is None)
+        (found,) = worker.table.sessions()
+        assert (found.record.session_id, found.end_at) == (
+            session.record.session_id,
+            first + 300,
+        )
+
+
+async def test_egress_rules_are_those_of_the_last_call(opened: OpenWorker) -> None:
+    asked = {"egress_rules": {"deny": ["192.0.2.0/24"]}, "ports": {"public": False}}
+    rules = EgressRules(deny=["192.0.2.0/24"])
+    options = SessionOptions(egress_rules=rules, asked=asked)
+    networks = Networks(NetworkModes(default="open"))
+    later = EgressRules(deny=["0.0.0.0/0"])
+    async with opened(networks=networks) as worker:
+        session, _ = await worker.table.open(SOLE_TENANT, "mine", options)
+        other, _ = await worker.table.open(SOLE_TENANT, "other", options)
+        await worker.table.open(SOLE_TENANT, "third", options)
+        await worker.table.set_egress(session, later)
+        await worker.table.set_egress(other, None)
+    async with opened(networks=networks) as worker:
+        found = {each.record.thread_id: each for each in worker.table.sessions()}
+        has = {thread: each.egress_rules for thread, each in found.items()}
+        assert has == {"mine": later, "other": None, "third": rules}
+        told = {thread: each.network.told()[0] for thread, each in found.items()}
+        assert told == {"mine": "none", "other": "open", "third": "open"}
+        narrowing = found["third"].network.rules.narrowing
+        assert narrowing is not None
+        assert narrowing.denied
+        previews = worker.table.previews_of(session.record.session_id)
+        assert previews is not None
+        assert previews.all_ports == AllPorts(public=False)
+        await worker.table.cleanup(found["mine"])
+        ended = worker.table.previews_of(session.record.session_id)
+        assert ended is not None
+        assert ended.ended_at is not None
+    networks.close()
+
+
+async def test_a_paused_session_is_still_paused(opened: OpenWorker) -> None:
+    async with opened() as worker:
+        session, _ = await worker.table.open(SOLE_TENANT, "mine")
+        await session.agent.start("while true; do echo; sleep 0.05; done", timeout_s=None)
+        await worker.table.pause(session)
+    async with opened() as worker:
+        (found,) = worker.table.sessions()
+        assert found.paused_at == session.paused_at
+        before = (await found.agent.state()).commands[0].output_bytes
+        await asyncio.sleep(0.3)
+        (command,) = (await found.agent.state()).commands
+        assert (command.running, command.output_bytes) == (True, before)
+        await worker.table.unpause(found)
+        async with asyncio.timeout(PATIENCE_S):
+            while (await found.agent.state()).commands[0].output_bytes == before:
+                await asyncio.sleep(0.02)
 
 
 async def test_a_used_box_that_says_it_is_new_is_handed_to_nobody(
@@ -287,3 +357,45 @@ async def test_a_command_that_nobody_waits_for_keeps_its_session(opened: OpenWor
         await eventually(lambda: session.last_used > before + 0.5 or session.ended)
         assert session.ended is None
         await eventually(lambda: len(worker.table) == 0)
+
+
+class Killed(BaseException):
+    """As if the server were: nothing more is done."""
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+async def test_a_session_that_another_has_replaced_is_not_the_one_found(
+    opened: OpenWorker,
+    server_runtime: Runtime,
+    owner: str,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server that is killed as a thread goes back leaves both boxes; whichever answers first."""
+
+    async def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    async with opened() as worker:
+        old, _ = await worker.table.open(SOLE_TENANT, "mine")
+        monkeypatch.setattr(worker.table, "_end", killed)
+        with pytest.raises(Killed):
+            await worker.table.restore(SOLE_TENANT, "mine", SessionOptions())
+        (new,) = worker.table.sessions()
+        await new.agent.run("echo kept > file")
+    boxes = await server_runtime.boxes(owner)
+    boxes.sort(key=lambda box: (box.id == new.box.id) == (first == "old"))
+
+    async def in_this_order(_: str) -> list[Box]:
+        return boxes
+
+    assert {box.id for box in boxes} == {old.box.id, new.box.id}
+    with monkeypatch.context() as patch:
+        patch.setattr(server_runtime, "boxes", in_this_order)
+        patch.setattr(adoption, "AT_ONCE", 1)
+        async with opened() as worker:
+            (found,) = worker.table.sessions()
+            assert found.record.session_id == new.record.session_id
+            assert (await found.agent.run("cat file")).stdout == "kept\n"
+            assert found.ended is None
+    assert [box.id for box in await server_runtime.boxes(owner)] == [new.box.id]

@@ -177,6 +177,15 @@ async def audited(server: ServerProcess, http: httpx.AsyncClient, wanted: str) -
             await asyncio.sleep(0.05)
 
 
+def _fill(filler: Path) -> None:
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 512)
+        except OSError:
+            pass
+
+
 @needs_boxes
 @pytest.mark.parametrize("full", ["refuse", "continue"])
 async def test_a_full_disk(state_dir: Path, small_disk: Path, full: str) -> None:
@@ -188,12 +197,7 @@ async def test_a_full_disk(state_dir: Path, small_disk: Path, full: str) -> None
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
             assert (await http.post("/execute", json=run)).status_code == 200
             filler = small_disk / "filler"
-            with filler.open("wb", buffering=0) as file:
-                try:
-                    while True:
-                        file.write(b"x" * 512)
-                except OSError:
-                    pass
+            _fill(filler)
             for _ in range(100):  # Until the last page of the file is full, too.
                 answer = await http.post("/execute", json=run)
                 if "cannot" in (await http.get("/health")).json()["checks"]["audit"]:
@@ -216,6 +220,36 @@ async def test_a_full_disk(state_dir: Path, small_disk: Path, full: str) -> None
         await server.stop(signal.SIGTERM)
     (told,) = [line for line in lines(path) if line["kind"] == "interruption"]
     assert (told["refused"] > 0) == (full == "refuse")
+    assert verify_log(path).problems == []
+    assert sum("audit.failed" in line for line in server.lines()) == 1
+
+
+@needs_boxes
+async def test_a_disk_that_is_full_from_the_start(state_dir: Path, small_disk: Path) -> None:
+    path = small_disk / "logs" / "audit.log"
+    filler = small_disk / "filler"
+    _fill(filler)
+    settings = {"SANDBOX_AUDIT_LOG": str(path), "SANDBOX_AUDIT_FULL": "refuse"}
+    refusing = ServerProcess("bubblewrap", state_dir, settings)
+    await refusing.start()
+    assert await refusing.ended() != 0
+    run = {"thread_id": "t", "command": "true"}
+    settings["SANDBOX_AUDIT_FULL"] = "continue"
+    async with running("bubblewrap", state_dir, **settings) as server:
+        await server.ready()
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+            assert "No space left on device" in await audited(server, http, "cannot be written")
+            assert (await http.post("/execute", json=run)).status_code == 200
+            assert (await http.get("/health")).json()["status"] == "degraded"
+            assert (
+                'sandbox_audit_failures_total{process="0"} 1' in (await http.get("/metrics")).text
+            )
+            filler.unlink()
+            await audited(server, http, "ok")
+            assert (await http.post("/execute", json=run)).status_code == 200
+        await server.stop(signal.SIGTERM)
+    assert lines(path)[0]["kind"] == "begin"
+    assert {"interruption", "operation"} <= {line["kind"] for line in lines(path)}
     assert verify_log(path).problems == []
     assert sum("audit.failed" in line for line in server.lines()) == 1
 

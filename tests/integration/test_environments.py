@@ -128,6 +128,55 @@ async def test_a_box_has_what_its_environment_says(
         assert took_s < 10, "it was built again"
 
 
+async def test_a_user_and_a_home_of_its_own(
+    server_runtime: Runtime, state_dir: Path, subtests: pytest.Subtests
+) -> None:
+    home = "/home/lovelace"
+    named = Environment(name="Named", user="ada", home=home, files={f"{home}/hello": "hi\n"})
+    cases = {
+        "whoami; id -un; id -gn; id -u": "ada\nada\nada\n1000\n",
+        "echo $HOME $USER $LOGNAME; cd; pwd; cd /workspace": f"{home} ada ada\n{home}\n",
+        "cat ~/hello ~ada/hello; touch ~/x; stat -c %U ~/x": "hi\nhi\nada\n",
+        "python3 -c 'import pathlib; print(pathlib.Path.home())'": f"{home}\n",
+        "echo x > /etc/passwd || echo refused": None,
+        "ls -d /home/sandboxuser/x; readlink /home/sandboxuser": f"/home/sandboxuser/x\n{home}\n",
+    }
+    async with open_stand(server_runtime, state_dir, named) as stand:
+        await stand.create("Named")
+        for command, expected in cases.items():
+            with subtests.test(command):
+                output = await stand.run(command)
+                assert "refused" in output if expected is None else output == expected
+        (session,) = stand.worker.table.sessions()
+        with subtests.test("files by either path"):
+            stored = await session.agent.put("/home/sandboxuser/by/link", one(b"1"))
+            assert stored.path == f"{home}/by/link"
+            assert await stand.run("cat ~/by/link") == "1"
+        with subtests.test("its files in the home of another"):
+            stand.thread = "usual"
+            request = CreateSessionRequest(thread_id="usual")
+            await stand.sandboxes.create_session(request)
+            other = stand.worker.table.live(SOLE_TENANT, "usual")
+            assert other is not None
+            async with session.agent.pack(["/home/sandboxuser"], pause_s=5) as tree:
+                await other.agent.unpack(aiter(tree))
+            assert await stand.run("cat ~/hello ~/by/link; echo $HOME") == (
+                "hi\n1/home/sandboxuser\n"
+            )
+
+
+async def one(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"user": "root"}, {"user": "Ada"}, {"home": "/root"}, {"home": "/home/a/b"}]
+)
+def test_users_that_cannot_be(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Environment(name="Named", **wrong)
+
+
 async def own_packages_win(stand: Stand) -> None:
     shown = "python3 -c 'import tabulate; print(tabulate.__version__)'"
     fake = f"mkdir -p $D && echo \"__version__ = '{NEWER}'\" > $D/tabulate.py"

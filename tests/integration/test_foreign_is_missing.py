@@ -27,7 +27,7 @@ OF_THE_CALLER = {("post", "/volumes"), ("post", "/api/sessions")}
 FIXED: dict[str, Any] = {
     "path": "f", "to": "g", "port": 8080, "signal": "TERM", "data": "x", "rows": 24, "cols": 80,
     "tool": "none", "into": ["new"], "number": 1, "code": "1", "language": "python",
-    "command": "true", "arguments": {}, "thread": "t",
+    "command": "true", "arguments": {}, "thread": "t", "watch_id": "w", "lifetime_s": 60,
 }  # fmt: skip
 """Values of other fields."""
 CHANGES = {"date", "content-length", "x-request-id"}
@@ -129,6 +129,8 @@ async def _asked(place: Place, method: str, path: str, ids: dict[str, str]) -> A
     names = {each["name"] for each in operation.get("parameters", []) if each["in"] != "header"}
     at = path
     query = _filled(names, ids)
+    if path == "/watch/events":
+        query["after"] = 0
     for name in [name for name in query if f"{{{name}}}" in path]:
         at = at.replace(f"{{{name}}}", str(query.pop(name)))
     sent: dict[str, Any] = {"params": query}

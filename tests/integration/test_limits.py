@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import httpx
@@ -10,7 +11,15 @@ import pytest
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RateLimited
 from sandbox_sdk.protocol.events import StartEvent
-from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
+from sandbox_sdk.protocol.models import (
+    CreateSessionRequest,
+    ExecuteRequest,
+    ExecuteResult,
+    FollowRequest,
+    Pty,
+    Target,
+    UploadRequest,
+)
 from tests.contract.conftest import RUNTIMES, state_dir
 from tests.fleet.conftest import redis_server
 from tests.fleet.fleet import GRACE_S, Fleet
@@ -21,10 +30,10 @@ __all__ = ["redis_server", "state_dir"]
 
 pytestmark = pytest.mark.skipif("bubblewrap" not in RUNTIMES, reason="no bubblewrap here")
 LIMITS = (
-    "slow: requests=0.01, burst=5; few: commands=2; small: sessions=2;"
+    "slow: requests=0.01, burst=5; few: commands=2; jobs: commands=3; small: sessions=2;"
     " hourly: sessions_per_hour=2; *: requests=1000"
 )
-NAMES = ("slow", "few", "small", "hourly", "free")
+NAMES = ("slow", "few", "jobs", "small", "hourly", "free")
 SETTINGS = {
     "SANDBOX_API_KEYS": ",".join(f"{name}:key-of-{name}" for name in NAMES),
     "SANDBOX_TENANT_LIMITS": LIMITS,
@@ -59,6 +68,8 @@ async def test_limits(server: ServerProcess, subtests: pytest.Subtests) -> None:
         await _requests(server)
     with subtests.test("commands at a time"):
         await _commands(server)
+    with subtests.test("commands in the background"):
+        await _background(server)
     with subtests.test("live sessions"):
         await _sessions(server)
     with subtests.test("sessions an hour"):
@@ -109,13 +120,105 @@ async def _commands(server: ServerProcess) -> None:
         assert len((await caller.sessions()).sessions) == 2
         for stream in streams:
             await stream.aclose()
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    assert (await caller.execute(request)).output == "ran\n"
-                    break
-                except RateLimited:
-                    await asyncio.sleep(0.02)
+        assert (await admitted(caller, request)).output == "ran\n"
+
+
+async def admitted(caller: RemoteBackend, request: ExecuteRequest) -> ExecuteResult:
+    """Its result, as soon as there is room for it."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await caller.execute(request)
+            except RateLimited:
+                await asyncio.sleep(0.02)
+
+
+def job(thread: str) -> ExecuteRequest:
+    return ExecuteRequest(
+        thread_id=thread,
+        command="until [ -e go ]; do sleep 0.05; done",
+        background=True,
+        idempotency_key=f"job-{thread}",
+    )
+
+
+async def release(caller: RemoteBackend, thread: str) -> None:
+    """The job of a thread ends."""
+
+    async def nothing() -> AsyncIterator[bytes]:
+        yield b""
+
+    await caller.upload(UploadRequest(thread_id=thread, path="go"), nothing())
+
+
+async def refused(caller: RemoteBackend) -> None:
+    """Neither in the background nor otherwise there may be one more."""
+    for background in (True, False):
+        with pytest.raises(RateLimited, match="3 commands at a time"):
+            await caller.execute(
+                ExecuteRequest(thread_id="more", command="true", background=background)
+            )
+
+
+async def _background(server: ServerProcess) -> None:
+    """They count until they end, however that is."""
+    async with of(server, "jobs") as caller:
+        begun = [await caller.execute(job(thread)) for thread in ("a", "b")]
+        shell = ExecuteRequest(thread_id="c", command="cat", background=True, pty=Pty())
+        await caller.execute(shell)
+        await refused(caller)
+        again = await caller.execute(job("a"))  # It begins nothing.
+        assert (again.command_id, again.replayed) == (begun[0].command_id, True)
+        follow = FollowRequest(thread_id="a", command_id=again.command_id)
+        async with aclosing(caller.events(follow)) as events:  # Nor does this.
+            assert isinstance(await anext(events), StartEvent)
+        await release(caller, "a")
+        await admitted(caller, job("d"))
+        await refused(caller)
+        await caller.cleanup(Target(thread_id="b"))
+        await admitted(caller, job("e"))
+        await refused(caller)
+        for thread in "ce":
+            await caller.cleanup(Target(thread_id=thread))
+        quick = ExecuteRequest(thread_id="a", command="true", background=True)
+        for _ in range(4):
+            await admitted(caller, quick)
+        await caller.cleanup(Target(thread_id="d"))
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_commands_in_the_background_over_a_restart(state_dir: Path, processes: str) -> None:
+    async with running("bubblewrap", state_dir, SANDBOX_PROCESSES=processes, **SETTINGS) as server:
+        await _over_a_restart(server, server)
+
+
+async def test_commands_in_the_background_over_a_restart_of_a_worker(
+    state_dir: Path, redis_server: RedisServer
+) -> None:
+    fleet = Fleet("bubblewrap", state_dir, redis_server, grace_s=GRACE_S)
+    try:
+        worker = fleet.process("worker", SANDBOX_TENANT_LIMITS=LIMITS)
+        await fleet.run([worker], [fleet.process("coordinator", **SETTINGS)])
+        await _over_a_restart(fleet.coordinators[0], worker)
+    finally:
+        await fleet.close()
+
+
+async def _over_a_restart(server: ServerProcess, restarted: ServerProcess) -> None:
+    await server.healthy()
+    async with RemoteBackend(server.url, api_key="key-of-jobs") as caller:
+        for thread in ("a", "b"):
+            await caller.execute(job(thread))
+        await restarted.stop()
+        await restarted.start()
+        await restarted.healthy()
+        await caller.execute(job("c"))
+    async with of(server, "jobs") as caller:
+        await refused(caller)
+        for thread in "abc":
+            await release(caller, thread)
+        await admitted(caller, job("d"))
+        await caller.cleanup(Target(thread_id="d"))
 
 
 async def _sessions(server: ServerProcess) -> None:

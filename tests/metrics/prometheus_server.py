@@ -81,11 +81,17 @@ class PrometheusServer:
     async def until(self, expression: str, value: float) -> None:
         """Returns when it has scraped what makes an expression at least this."""
         async with asyncio.timeout(PATIENCE_S):
+            while not await self._is_ready():
+                await asyncio.sleep(0.1)
             while True:
-                try:
-                    found = await self.query(expression)
-                except httpx.TransportError:
-                    found = []
+                found = await self.query(expression)
                 if found and float(found[0]["value"][1]) >= value:
                     return
                 await asyncio.sleep(0.1)
+
+    async def _is_ready(self) -> bool:
+        async with httpx.AsyncClient(base_url=self.url) as http:
+            try:
+                return (await http.get("/-/ready")).is_success
+            except httpx.TransportError:
+                return False

@@ -190,7 +190,8 @@ def test_a_program_that_is_run_again_finds_its_files_and_its_shell(home: Home) -
 def test_programs_side_by_side_share_a_thread(home: Home) -> None:
     programs = [Program(LOOP, "10") for _ in range(3)]
     ended = [program.end() for program in programs]
-    assert [(code, err) for code, _, err in ended] == [(0, "")] * 3
+    for code, _, err in ended:
+        assert (code, err) == (0, ""), err
     counts = sorted(int(line) for _, out, _ in ended for line in out.splitlines())
     assert counts[-1] == 30, "one sandbox, in which each command has run once"
     assert len(home.boxes()) == 1

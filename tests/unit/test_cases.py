@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.hostile.cases import CASES, Case, exists
-from tests.hostile.report import BEGIN, END, PAGE, Outcomes, as_markdown, shown_by
+from tests.hostile.report import END, MACHINE, PAGE, PODS, Outcomes, as_markdown, shown_by
 
 
 def test_all_are_there() -> None:
@@ -20,10 +20,18 @@ def test_each_is_shown_by_tests_that_exist(case: Case) -> None:
 
 
 def test_the_page_lists_all_and_no_test_that_is_gone() -> None:
-    table = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    rows = dict(re.findall(r"^\| (\d+) \| .* \| ([^|]+) \|$", table, re.M))
-    assert rows == {str(case.number): shown_by(case) for case in CASES}
-    assert "**FAILS**" not in table
+    all_cases = {str(case.number): shown_by(case) for case in CASES}
+    of_machine, of_pods = (
+        PAGE.read_text().partition(table.begin)[2].partition(END)[0] for table in (MACHINE, PODS)
+    )
+    assert rows_of(of_machine) == all_cases
+    assert of_pods
+    assert rows_of(of_pods).items() <= all_cases.items()
+    assert "**FAILS**" not in of_machine + of_pods
+
+
+def rows_of(table: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| (\d+) \| .* \| ([^|]+) \|$", table, re.M))
 
 
 def test_outcomes_become_cells() -> None:
@@ -47,6 +55,18 @@ def test_notes_are_numbered() -> None:
     for runtime in ("docker", "bubblewrap"):
         test = CASES[8].tests[0]
         made.add(f"tests/{test}[{runtime}]", "open", "all boxes share them")
-    text = as_markdown(made, stamp="Run on a machine.")
+    text = as_markdown(made, MACHINE, stamp="Run on a machine.")
     assert "| open (" in text
     assert text.count("All boxes share them.") == 1
+
+
+def test_pods_have_a_table_of_what_was_tried() -> None:
+    made = Outcomes()
+    assert not made.has(PODS)
+    first, second = CASES[0], CASES[1]
+    made.add(f"tests/{first.tests[0]}[docker]", "passed")
+    made.add(f"tests/{second.tests[0]}[kubernetes_gvisor]", "passed")
+    assert made.has(PODS)
+    text = as_markdown(made, PODS, stamp="Run on a cluster.")
+    assert first.title not in text
+    assert f"| {second.title} | not tried | holds |" in text

@@ -155,6 +155,11 @@ def test_what_the_server_admits_is_no_surprise() -> None:
     assert found == dict.fromkeys(("process limit", "cpu limit", "seccomp"), State.WARNING)
 
 
+def test_a_network_that_others_have_to_close() -> None:
+    pods = Promised(runtime="kubernetes", lacking={"network": "up to the cluster"})
+    assert bad({**GOOD, "interfaces": ["eth0", "lo"]}, pods) == {"network": State.WARNING}
+
+
 def test_a_network_that_was_asked_for() -> None:
     bridge = Promised(runtime="docker", network="bridge")
     facts = {**GOOD, "interfaces": ["eth0", "lo"]}

@@ -14,7 +14,7 @@ from sandbox_server.environments import programs
 from sandbox_server.environments.builds import Builds, box_spec
 from sandbox_server.environments.catalogue import Catalogue, of_settings
 from sandbox_server.environments.layers import LayerRecipe, LayerStore
-from sandbox_server.registry.environments import Environment, Gpus, Packages
+from sandbox_server.registry.environments import Environment, Gpus, Packages, Pods
 from sandbox_server.registry.folder import read_registry
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Runtime, Tell
 from sandbox_server.runtime.bubblewrap.layers import layered, refusal
@@ -44,7 +44,7 @@ def recipe(*pip: str, python: Interpreter = PYTHON) -> LayerRecipe:
 
 def test_the_built_in_ones_are_found_in_any_case() -> None:
     known = Catalogue(read_registry(None).environments.values())
-    assert list(known) == ["Data", "Node", "Python3"]
+    assert list(known) == ["Data", "Node", "Python3", "base", "code-interpreter"]
     assert known.find("python3").name == known.name_of("PYTHON3") == "Python3"
     assert known.name_of("mine") == "mine"
     with pytest.raises(InvalidRequest, match="unknown environment 'mine': there are Data, Node"):
@@ -257,5 +257,7 @@ async def test_what_boxes_of_a_runtime_cannot_have(tmp_path: Path) -> None:
     async with builds_of(runtime, tmp_path) as builds:
         with pytest.raises(InvalidRequest, match="host's programs, not an image"):
             await builds.ready(Environment(name="y", image="node:20"), SPEC)
+        with pytest.raises(InvalidRequest, match=r"says where its pods run.*provider kubernetes"):
+            await builds.ready(Environment(name="p", pods=Pods(priority_class="high")), SPEC)
         with pytest.raises(InvalidRequest, match="needs 1 GPU, and this machine has none"):
             await builds.ready(Environment(name="z", gpus=Gpus()), SPEC)

@@ -70,8 +70,8 @@ def test_wrong_fields_are_named_in_the_sdk_too() -> None:
     assert caught.value.details["errors"][1] == {
         "field": "comand",
         "message": "there is no such field; those there are: thread_id, session_id, command,"
-        " timeout, cwd, env, stdin, stdin_open, pty, background, idempotency_key, dry_run,"
-        " notify, artifacts",
+        " timeout, cwd, env, stdin, stdin_open, pty, encoding, background, idempotency_key,"
+        " dry_run, notify, artifacts",
     }
     with pytest.raises(InvalidRequest, match="limit: ") as caught:
         checked(ListRequest, thread_id="t", limit=0)

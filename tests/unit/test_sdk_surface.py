@@ -25,7 +25,7 @@ from sandbox_sdk.integrations.tools import AsyncSandboxTools, SandboxTools
 CLIENTS = [
     "ArtifactFile", "AsyncArtifactFile", "AsyncBatchSandboxClient", "AsyncProcess",
     "AsyncSandboxClient", "BatchSandboxClient", "CodeOptions", "CommandOptions", "MountChange",
-    "MountChanges", "Process", "SandboxClient", "VolumeOptions",
+    "EgressOptions", "MountChanges", "PortOptions", "Process", "SandboxClient", "VolumeOptions",
 ]  # fmt: skip
 BACKENDS = ["Download", "LocalBackend", "LocalSettings", "RemoteBackend", "Sandboxes"]
 CONNECTIONS = ["BlockingChannel", "ByteChannel", "Forward"]
@@ -36,9 +36,12 @@ EVENTS = [
 RESULTS = [
     "AgentEntry", "AgentInfo", "Artifact", "ArtifactProblem", "ChangedPaths", "Checkpoint",
     "CheckpointList", "CleanupResult", "CodeError", "CodeResult", "CommandChanges", "CommandInfo",
-    "CommandList", "Context", "EgressUsage", "EnvironmentEntry", "ExecuteResult", "FileEntry",
-    "ForkResult", "Happening", "HappeningList", "Health", "HistoryEntry", "Limits", "ListResult",
-    "PathChanged", "Preview", "PreviewList", "RegistryList", "Result",
+    "CommandList", "Context", "EgressRules", "EgressUsage", "EnvironmentEntry", "ExecuteResult",
+    "FileChange", "FileChangeList", "FileEntry", "FileWatch",
+    "ForkResult", "Happening", "HappeningList", "Health", "HistoryEntry", "Limits", "LinkEnd",
+    "ListResult",
+    "MkdirResult",
+    "OpenPorts", "PathChanged", "Preview", "PreviewList", "RegistryList", "Result",
     "Resumed", "RunningCommand", "Session", "SessionInfo", "SessionList", "SessionSummary",
     "SessionUsage", "StdinReceipt", "ThreadHistory", "ToolAnswer", "ToolInfo", "Undone",
     "UploadResult", "UsageReport", "UsageRow", "Verdict", "Volume", "VolumeList",

@@ -94,6 +94,7 @@ def test_all_that_are_durations_and_sizes() -> None:
     assert {name for name in fields if fields[name].annotation is float} == {
         *DURATIONS,
         "cpu_limit",
+        "kubernetes_requests",
     }
     more = {"max_upload", "max_memory", "max_disk", "total_memory", "volume_size", "network_bytes",
             "network_rate", "audit_size"}  # fmt: skip
@@ -228,6 +229,7 @@ def test_a_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
         ("SANDBOX_POLICIES", '{"node": "strict"}', "'node' is not in SANDBOX_ENVIRONMENTS"),
         ("SANDBOX_ROLE", "worker", "a worker needs SANDBOX_REDIS_URL"),
         ("SANDBOX_ROLE", "captain", "SANDBOX_ROLE: "),
+        ("SANDBOX_HAND_OVER", "true", "SANDBOX_HAND_OVER: boxes of auto stay on their machine"),
     ],
 )
 def test_a_bad_value_is_one_clear_line(

@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ MONDAY, TUESDAY = date(2026, 3, 2), date(2026, 3, 3)
 MIDNIGHT = datetime(2026, 3, 3, tzinfo=UTC).timestamp()
 
 
-def reading(at: float, *, tenant: str = "acme", session: str = "s", **counters: int) -> Reading:
+def reading(at: float, *, tenant: str = "acme", session: str = "s", **counters: Any) -> Reading:
     return Reading(
         tenant=tenant,
         thread_id=f"t-{session}",

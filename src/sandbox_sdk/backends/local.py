@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol, Self, TypedDict, Unpack
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
 
 from sandbox_sdk import plugins
 from sandbox_sdk.backends.crossing import Crossing
@@ -24,6 +24,23 @@ class LocalSettings(TypedDict, total=False):
     image: str
     environments: dict[str, str]
     docker_runtime: str
+    e2b_api_key: str
+    e2b_api_url: str
+    e2b_sandbox_url: str
+    e2b_domain: str
+    e2b_template: str
+    kubernetes_kubeconfig: str
+    kubernetes_namespace: str
+    kubernetes_runtime_class: str
+    kubernetes_node_selector: dict[str, str]
+    kubernetes_tolerations: Sequence[dict[str, Any]]
+    kubernetes_priority_class: str
+    kubernetes_pull_secret: str
+    kubernetes_requests: float
+    kubernetes_placement: float | str
+    kubernetes_eviction: float | str
+    kubernetes_stream: str
+    kubernetes_warm_pool: int
     memory_limit: int | str
     cpu_limit: float
     pids_limit: int
@@ -55,6 +72,7 @@ class LocalSettings(TypedDict, total=False):
     audit_files: int
     state_dir: str | Path
     destroy_on_exit: bool
+    endless_commands: bool
     pool_size: int
     min_pool_size: int
     max_pool_size: int

@@ -14,10 +14,12 @@ from sandbox_sdk.cli import (
     code,
     commands,
     copy,
+    egress,
     events,
     expose,
     forward,
     history,
+    lifetimes,
     mcp,
     mounts,
     run,
@@ -26,6 +28,7 @@ from sandbox_sdk.cli import (
     top,
     usage,
     volumes,
+    watch,
 )
 
 app = typer.Typer(
@@ -49,7 +52,12 @@ _COMMANDS: list[Callable[..., None]] = [
     commands.logs,
     commands.kill,
     sessions.rm,
+    lifetimes.pause,
+    lifetimes.unpause,
+    lifetimes.lifetime,
+    egress.egress,
     copy.cp,
+    watch.watch,
     mounts.diff,
     mounts.apply,
     artifacts.artifacts,

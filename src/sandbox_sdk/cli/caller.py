@@ -8,11 +8,12 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import typer
+from pydantic import BaseModel
 
 from sandbox_sdk.backends.local import LocalBackend
 from sandbox_sdk.cli.escape import escaped, escaped_json
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 SANDBOX_FAILED = 125
 """Like `docker run`: what failed is not the command, but what should run it."""
 INTERRUPTED = 130
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,19 @@ class Caller:
         else:
             self.complain(error_body(error)["message"])
         raise typer.Exit(SANDBOX_FAILED) from None
+
+    async def follow(
+        self, found: AsyncIterator[_Model], line: Callable[[_Model], str], count: int | None
+    ) -> None:
+        """Tell each as it comes. line: of one, for people. count: after how many to stop."""
+        async for each in found:
+            if self.json:
+                self.tell(each.model_dump(mode="json"))
+            else:
+                print(line(each), flush=True)
+            count = None if count is None else count - 1
+            if count == 0:
+                return
 
     def complain(self, message: str) -> None:
         print(f"sandbox: {escaped(' '.join(message.split()))}", file=sys.stderr, flush=True)

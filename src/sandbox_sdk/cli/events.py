@@ -51,14 +51,8 @@ async def _events(
     count: int | None,
 ) -> None:
     async with caller.sandboxes() as sandboxes:
-        async for event in sandboxes.watch(thread_id=thread, kind=kind, after=after):
-            if caller.json:
-                caller.tell(event.model_dump(mode="json"))
-            else:
-                print(_line(event), flush=True)
-            count = None if count is None else count - 1
-            if count == 0:
-                return
+        found = sandboxes.watch(thread_id=thread, kind=kind, after=after)
+        await caller.follow(found, _line, count)
 
 
 def _line(event: Happening) -> str:

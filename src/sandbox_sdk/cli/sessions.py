@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import typer
 
@@ -22,6 +23,12 @@ def ps(
         str | None,
         typer.Option("--thread", "-t", metavar="T", help="One thread: its session and commands."),
     ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metadata", metavar="NAME=VALUE", help="Only those that have this. May be repeated."
+        ),
+    ] = None,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: Json = False,
@@ -35,7 +42,8 @@ def ps(
         raise typer.BadParameter(f"give one thread, not {thread!r} and {of_thread!r}")
     caller = Caller(url=url, api_key=api_key, json=as_json)
     wanted = of_thread if thread is None else thread
-    caller.run(_list_sessions(caller) if wanted is None else _list_commands(caller, wanted))
+    pairs = [text.partition("=")[::2] for text in metadata or ()]
+    caller.run(_list_sessions(caller, pairs) if wanted is None else _list_commands(caller, wanted))
 
 
 def _row(session: SessionSummary | SessionInfo) -> tuple[str, ...]:
@@ -54,9 +62,9 @@ def _named(session: SessionSummary | SessionInfo) -> str:
     return f"{session.runtime} ({session.environment})"
 
 
-async def _list_sessions(caller: Caller) -> None:
+async def _list_sessions(caller: Caller, metadata: list[tuple[str, str]]) -> None:
     async with caller.sandboxes() as sandboxes:
-        found = await sandboxes.sessions()
+        found = await sandboxes.sessions(metadata=urlencode(metadata) or None)
     if caller.json:
         caller.tell(found.model_dump(mode="json"))
         return

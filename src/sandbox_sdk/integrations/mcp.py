@@ -21,7 +21,7 @@ from sandbox_sdk.integrations.arguments import ALL, Undo, our_tool
 from sandbox_sdk.integrations.presenting import explain
 from sandbox_sdk.integrations.tools import AsyncSandboxTools, CallIds, Reply
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_sdk.protocol.sandboxes import Tenants
+from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 with needs("mcp"):
     import mcp_types as types
@@ -55,6 +55,15 @@ _NO_THREAD = (
 Context = ServerRequestContext[dict[str, Any], Any]
 
 
+class McpCaller(NamedTuple):
+    """Who sends a request over HTTP."""
+
+    tenant: str
+    key_id: str
+    """Empty for none."""
+    sandboxes: Sandboxes
+
+
 class Conversation(NamedTuple):
     """What a request belongs to."""
 
@@ -76,14 +85,13 @@ async def serve_stdio(
 class McpEndpoint:
     """The tools over HTTP: an ASGI app, which works inside its `lifespan`.
 
-    `tenant` gets the tenant of a request from its headers, or raises; each tenant has its own
+    `caller` gets whoever sends a request from its headers, or raises; each tenant has its own
     threads.
     """
 
-    def __init__(self, tenants: Tenants, *, tenant: Callable[[Headers], str]) -> None:
-        self._tenants = tenants
-        self._tenant = tenant
-        self._tools: dict[str, AsyncSandboxTools] = {}
+    def __init__(self, caller: Callable[[Headers], McpCaller]) -> None:
+        self._caller = caller
+        self._tools: dict[tuple[str, str], AsyncSandboxTools] = {}
         # The app that mounts this checks the Host header.
         security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         self._manager = StreamableHTTPSessionManager(
@@ -91,7 +99,7 @@ class McpEndpoint:
         )
 
     def __repr__(self) -> str:
-        return f"<McpEndpoint over {self._tenants!r}, {len(self._tools)} tenants seen>"
+        return f"<McpEndpoint {len(self._tools)} callers seen>"
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: object) -> AsyncIterator[None]:
@@ -99,21 +107,21 @@ class McpEndpoint:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tenant = self._tenant(Headers(scope=scope))
-        scope.setdefault("state", {})["tenant"] = tenant
+        tenant = self._caller(Headers(scope=scope)).tenant
         # An MCP session can only be used by the tenant that began it.
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=tenant, scopes=[]))
         await self._manager.handle_request(scope, receive, send)
 
     def _conversation(self, context: Context) -> Conversation:
         assert context.request is not None, "there is no message without a request over HTTP"
-        tenant, headers = context.request.state.tenant, context.request.headers
-        if tenant not in self._tools:
-            self._tools[tenant] = AsyncSandboxTools(backend=self._tenants.of(tenant))
+        headers = context.request.headers
+        tenant, key_id, sandboxes = self._caller(headers)  # In the task that carries it out.
+        if (tenant, key_id) not in self._tools:
+            self._tools[tenant, key_id] = AsyncSandboxTools(backend=sandboxes)
         thread_id = headers.get(THREAD_HEADER)
         if thread_id is None and (session_id := headers.get(SESSION_HEADER)):
             thread_id = f"mcp-{session_id}"
-        return Conversation(self._tools[tenant], thread_id, headers.get(AGENT_HEADER))
+        return Conversation(self._tools[tenant, key_id], thread_id, headers.get(AGENT_HEADER))
 
 
 _OFFERED = [name for name in ALL if name != Undo.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Literal
 
 from pydantic import Field
@@ -29,6 +30,11 @@ from sandbox_sdk.protocol.models.commands import (
 class StartEvent(Model):
     event: Literal["start"] = "start"
     command_id: str
+    pid: int | None = Field(
+        None,
+        description="Of the shell that runs it, in the box; null for code, and where the box was "
+        "made by an earlier version.",
+    )
     replayed: bool = Field(False, description=REPLAYED)
     session_id: str
     generation: int
@@ -42,8 +48,15 @@ class OutputEvent(Model):
 
     event: Literal["stdout", "stderr"]
     data: str
+    encoding: Literal["utf-8", "base64"] = Field(
+        "utf-8", description="What `data` is: text, or where `bytes` were asked for base64 of them."
+    )
     offset: int
     next_offset: int
+
+    def raw(self) -> bytes:
+        """What the command has written, exactly where `bytes` were asked for."""
+        return self.data.encode() if self.encoding == "utf-8" else b64decode(self.data)
 
 
 class GapEvent(Model):

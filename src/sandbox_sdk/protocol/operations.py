@@ -319,12 +319,89 @@ RENAME = Operation(
     request=models.RenameRequest,
     answer=models.FileEntry,
     summary="Move a file or a folder",
-    description="Move a file or a folder inside the sandbox. Folders on the way are made; a file "
-    "that is there already is replaced only if told, a folder never.",
+    description="Move a file or a folder inside the sandbox, also to another disk of it. Folders "
+    "on the way are made; a file that is there already is replaced only if told, a folder never.",
     tag="files",
     # The second time there is nothing left to move.
     repeatable=never,
-    errors=(*OF_SESSION, *OF_FILE, errors.DiskFull),
+    errors=(*OF_SESSION, *OF_FILE, errors.DiskFull, errors.Capacity),
+)
+STAT = Operation(
+    name="stat",
+    method="GET",
+    path="/stat",
+    request=models.StatRequest,
+    answer=models.FileEntry,
+    summary="See what is at a path",
+    description="The entry of a file, a folder or a link. The session is made where there is none.",
+    tag="files",
+    creates=True,
+    errors=(*OF_SESSION, *OF_FILE, errors.Capacity),
+)
+MKDIR = Operation(
+    name="mkdir",
+    method="POST",
+    path="/mkdir",
+    request=models.MkdirRequest,
+    answer=models.MkdirResult,
+    summary="Make a folder",
+    description="Make a folder, with those on the way. One that is there already stays as it is. "
+    "The session is made where there is none.",
+    tag="files",
+    creates=True,
+    errors=(*OF_SESSION, errors.InvalidPath, errors.DiskFull, errors.Capacity),
+)
+REMOVE = Operation(
+    name="remove",
+    method="POST",
+    path="/remove",
+    request=models.RemoveRequest,
+    answer=models.RemoveResult,
+    summary="Remove a file or a folder",
+    description="Remove a file, a link (not what it leads to), or a folder with all in it.",
+    tag="files",
+    # The second time there is nothing left to remove.
+    repeatable=never,
+    errors=(*OF_SESSION, *OF_FILE, errors.Conflict, errors.Capacity),
+)
+WATCH = Operation(
+    name="watch",
+    method="POST",
+    path="/watch",
+    request=models.WatchFilesRequest,
+    answer=models.FileWatch,
+    summary="Watch a folder",
+    description="From now on, keep what changes in a folder for `GET /watch/events`. A watch ends "
+    "with its session, and when it is not read for 5 minutes. The session is made where there is "
+    "none.",
+    tag="files",
+    creates=True,
+    errors=(*OF_SESSION, *OF_FILE, errors.Capacity),
+)
+WATCH_EVENTS = Operation(
+    name="watch_events",
+    method="GET",
+    path="/watch/events",
+    request=models.FileChangesRequest,
+    answer=models.FileChangeList,
+    summary="See what changes in a watched folder",
+    description="What has changed since a position, or what changes within `wait` seconds. Changes "
+    "that are missing are told by one of the kind `gap`. Asking does not count as use of the "
+    "session.",
+    tag="files",
+    scope="read",
+    errors=(*OF_SESSION, errors.NotFound, errors.Capacity),
+)
+UNWATCH = Operation(
+    name="unwatch",
+    method="POST",
+    path="/unwatch",
+    request=models.FileWatchTarget,
+    answer=models.FileWatchEnded,
+    summary="End a watch",
+    description="Keep no more of what changes in a folder. A watch that has ended is no error.",
+    tag="files",
+    errors=OF_SESSION,
 )
 SESSION = Operation(
     name="session",
@@ -341,12 +418,62 @@ SESSIONS = Operation(
     name="sessions",
     method="GET",
     path="/sessions",
-    request=models.EmptyRequest,
+    request=models.SessionsRequest,
     answer=models.SessionList,
     summary="See which sessions there are",
-    description="The live sessions of whoever asks, oldest first. No box is asked.",
+    description="The live sessions of whoever asks that fit what is given, oldest first. No box is "
+    "asked.",
     tag="sessions",
     scope="read",
+)
+PAUSE = Operation(
+    name="pause",
+    method="POST",
+    path="/session/pause",
+    request=models.Target,
+    answer=models.SessionSummary,
+    summary="Pause a session",
+    description="Nothing runs in it until it is used again, or for 24 hours, after which it ends; "
+    "time limits of its commands stand still, and its files stay. A paused one is left as it is.",
+    tag="sessions",
+    errors=(*OF_SESSION, errors.Conflict),
+)
+UNPAUSE = Operation(
+    name="unpause",
+    method="POST",
+    path="/session/unpause",
+    request=models.Target,
+    answer=models.SessionSummary,
+    summary="Let a paused session go on",
+    description="What runs in it goes on. So it does by itself when the session is used.",
+    tag="sessions",
+    errors=OF_SESSION,
+)
+SET_LIFETIME = Operation(
+    name="set_lifetime",
+    method="POST",
+    path="/session/lifetime",
+    request=models.LifetimeRequest,
+    answer=models.SessionSummary,
+    summary="Say how much longer a session may last",
+    description="The session ends so many seconds from now, used or not, with what runs in it. "
+    "Asking does not count as use of it.",
+    tag="sessions",
+    errors=OF_SESSION,
+)
+SET_EGRESS = Operation(
+    name="set_egress",
+    method="POST",
+    path="/session/egress",
+    request=models.EgressRequest,
+    answer=models.SessionSummary,
+    summary="Say what a session may not reach",
+    description="From now on its connections are judged by these rules besides those of the "
+    "operator, which they never add to. They replace the ones before: without any, the session "
+    "reaches what its network allows. What is open and may not be any more is cut. Asking does not "
+    "count as use of it.",
+    tag="sessions",
+    errors=OF_SESSION,
 )
 CLEANUP = Operation(
     name="cleanup",
@@ -678,10 +805,12 @@ EVENTS = Operation(
 OPERATIONS: tuple[Operation[Any, Any], ...] = (
     CREATE_SESSION, EXECUTE, CHECK, LIST_FILES, SESSION, CLEANUP, HEALTH,
     RUN_CODE, CONTEXTS, CREATE_CONTEXT, RESTART_CONTEXT, REMOVE_CONTEXT, INTERRUPT_CONTEXT,
-    RESULT, COMMANDS, SIGNAL, STDIN, RESIZE, SESSIONS, RENAME, REGISTRY, CALL_TOOL,
+    RESULT, COMMANDS, SIGNAL, STDIN, RESIZE, SESSIONS, SET_LIFETIME, SET_EGRESS, PAUSE,
+    UNPAUSE, RENAME, REGISTRY, CALL_TOOL,
     ARTIFACTS, DELETE_ARTIFACT,
     CHECKPOINT, CHECKPOINTS, GET_CHECKPOINT, DELETE_CHECKPOINT, RESTORE, FORK,
     HISTORY, CHANGES, UNDO,
+    STAT, MKDIR, REMOVE, WATCH, WATCH_EVENTS, UNWATCH,
     VOLUMES, CREATE_VOLUME, DELETE_VOLUME,
     EXPOSE, PREVIEWS, UNEXPOSE,
     STORED_SESSIONS, STORED_SESSION, USAGE, EVENTS,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import date
@@ -81,9 +88,41 @@ class Sandboxes(ABC):
         """The state of a session. Neither counts as a use of it, nor makes one."""
         return await self.call(op.SESSION, target)
 
-    async def sessions(self) -> models.SessionList:
-        """The live sessions, oldest first."""
-        return await self.call(op.SESSIONS, models.EmptyRequest())
+    async def sessions(self, **wanted: Any) -> models.SessionList:
+        """The live sessions, oldest first. wanted: fields of SessionsRequest."""
+        return await self.call(op.SESSIONS, models.checked(models.SessionsRequest, **wanted))
+
+    async def set_lifetime(
+        self, target: models.Target, lifetime_s: float, *, only_longer: bool = False
+    ) -> models.SessionSummary:
+        """End a session so many seconds from now, used or not; 0: as long as it is used."""
+        request = models.checked(
+            models.LifetimeRequest,
+            **_of(target),
+            lifetime_s=lifetime_s,
+            only_longer=only_longer,
+        )
+        return await self.call(op.SET_LIFETIME, request)
+
+    async def set_egress(
+        self, target: models.Target, *, allow: Sequence[str] = (), deny: Sequence[str] = ()
+    ) -> models.SessionSummary:
+        request = models.checked(
+            models.EgressRequest,
+            thread_id=target.thread_id,
+            session_id=target.session_id,
+            allow=list(allow),
+            deny=list(deny),
+        )
+        return await self.call(op.SET_EGRESS, request)
+
+    async def pause(self, target: models.Target) -> models.SessionSummary:
+        """Stop what runs in a session until it is used again."""
+        return await self.call(op.PAUSE, target)
+
+    async def unpause(self, target: models.Target) -> models.SessionSummary:
+        """Let what runs in a paused session go on."""
+        return await self.call(op.UNPAUSE, target)
 
     async def cleanup(self, target: models.Target) -> models.CleanupResult:
         """End a session, with its processes and files."""
@@ -108,11 +147,20 @@ class Sandboxes(ABC):
         return await self.call(op.CHECK, models.CheckRequest(**{**dict(request), "dry_run": True}))
 
     def follow(
-        self, target: models.Target, command_id: str, *, offset: int = 0
+        self,
+        target: models.Target,
+        command_id: str,
+        *,
+        offset: int = 0,
+        encoding: models.OutputEncoding = "utf-8",
     ) -> AsyncGenerator[CommandEvent]:
         """Follow a command that was started before, from an offset in its output on."""
         request = models.checked(
-            models.FollowRequest, **_of(target), command_id=command_id, offset=offset
+            models.FollowRequest,
+            **_of(target),
+            command_id=command_id,
+            offset=offset,
+            encoding=encoding,
         )
         return cast(AsyncGenerator[CommandEvent], self.events(request))
 
@@ -194,12 +242,18 @@ class Sandboxes(ABC):
     # Files
 
     async def upload_file(
-        self, target: models.Target, path: str, chunks: AsyncIterable[bytes]
+        self,
+        target: models.Target,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        metadata: Mapping[str, str] | None = None,
     ) -> models.UploadResult:
         """Store a file. It appears once it is complete, or not at all."""
-        return await self.upload(
-            models.checked(models.UploadRequest, **_of(target), path=path), chunks
+        request = models.checked(
+            models.UploadRequest, **_of(target), path=path, metadata=dict(metadata or {})
         )
+        return await self.upload(request, chunks)
 
     def download_file(
         self, target: models.Target, path: str
@@ -213,13 +267,33 @@ class Sandboxes(ABC):
         *,
         path: str = models.WORKSPACE,
         recursive: bool = False,
+        depth: int | None = None,
         limit: int = 1000,
     ) -> models.ListResult:
         """What is in a folder."""
-        request = models.checked(
-            models.ListRequest, **_of(target), path=path, recursive=recursive, limit=limit
-        )
+        asked = {"path": path, "recursive": recursive, "depth": depth, "limit": limit}
+        request = models.checked(models.ListRequest, **_of(target), **asked)
         return await self.call(op.LIST_FILES, request)
+
+    async def stat(
+        self, target: models.Target, path: str, *, follow: bool = False
+    ) -> models.FileEntry:
+        """What is at a path. Raises FileMissing."""
+        request = models.checked(models.StatRequest, **_of(target), path=path, follow=follow)
+        return await self.call(op.STAT, request)
+
+    async def mkdir(self, target: models.Target, path: str) -> models.MkdirResult:
+        """Make a folder, with those on the way. Raises InvalidPath where a file is in the way."""
+        request = models.checked(models.MkdirRequest, **_of(target), path=path)
+        return await self.call(op.MKDIR, request)
+
+    async def remove(
+        self, target: models.Target, path: str, *, recursive: bool = True
+    ) -> models.RemoveResult:
+        """Remove a file, a link, or a folder with all in it. Raises FileMissing, InvalidPath."""
+        asked = {"path": path, "recursive": recursive}
+        request = models.checked(models.RemoveRequest, **_of(target), **asked)
+        return await self.call(op.REMOVE, request)
 
     # What the operator has declared
 

@@ -17,6 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ from sandbox_sdk.integrations.tools import AsyncSandboxTools
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.channels import ByteChannel
-from sandbox_sdk.protocol.errors import FileTooLarge, InvalidRequest, NotListening
+from sandbox_sdk.protocol.errors import FileTooLarge, InvalidPath, InvalidRequest, NotListening
 from sandbox_sdk.protocol.events import (
     AnyEvent,
     CodeCollector,
@@ -43,7 +44,15 @@ from sandbox_sdk.testing.answers import Answering, FakeAnswer, FakeCall, Script,
 from sandbox_sdk.testing.checkpoints import FakeCheckpoints
 from sandbox_sdk.testing.commands import FakeCommand
 from sandbox_sdk.testing.files import FakeFiles, resolve
-from sandbox_sdk.testing.sessions import RUNTIME, WORKER, End, FakeSession, FakeSessions, Wanted
+from sandbox_sdk.testing.sessions import (
+    RUNTIME,
+    WORKER,
+    End,
+    FakeSession,
+    FakeSessions,
+    Wanted,
+    check_egress,
+)
 from sandbox_sdk.testing.stored import FakeArtifacts, stored_detail, stored_sessions
 from sandbox_sdk.transfer import ByteChunks
 
@@ -103,6 +112,10 @@ class FakeBackend(Sandboxes):
             op.CREATE_SESSION: self._create_session,
             op.SESSION: self._session,
             op.SESSIONS: self._list_sessions,
+            op.SET_LIFETIME: self._set_lifetime,
+            op.SET_EGRESS: self._set_egress,
+            op.PAUSE: self._pause,
+            op.UNPAUSE: self._unpause,
             op.CLEANUP: self._cleanup,
             op.HEALTH: self._health,
             op.EXECUTE: self._execute,
@@ -120,6 +133,12 @@ class FakeBackend(Sandboxes):
             op.RESIZE: self._resize,
             op.LIST_FILES: self._list_files,
             op.RENAME: self._rename,
+            op.STAT: self._stat,
+            op.MKDIR: self._mkdir,
+            op.REMOVE: self._remove,
+            op.WATCH: self._watch,
+            op.WATCH_EVENTS: self._watch_events,
+            op.UNWATCH: self._unwatch,
             op.REGISTRY: self._registry_list,
             op.CALL_TOOL: self._call_tool,
             op.ARTIFACTS: self._list_artifacts,
@@ -228,10 +247,16 @@ class FakeBackend(Sandboxes):
             environment=request.environment,
             agent=agent,
             idle_timeout_s=request.idle_timeout_s,
+            lifetime_s=request.lifetime_s,
+            pause_at_end=request.pause_at_end,
+            metadata=request.metadata,
             provider=request.provider,
             limits=request.limits.given(),
             persist=request.persist,
+            egress_rules=request.egress_rules,
+            ports=request.ports,
         )
+        check_egress(wanted.egress_rules)
         if request.checkpoint_id is not None:
             before = vars(self._checkpoints.wanted(request.checkpoint_id))
             given = {name: value for name, value in vars(wanted).items() if value}
@@ -265,9 +290,30 @@ class FakeBackend(Sandboxes):
         }
         return models.SessionInfo.model_validate({**dict(self._told(session, "existing")), **more})
 
-    async def _list_sessions(self, _request: models.EmptyRequest) -> models.SessionList:
-        live = self._sessions.live()
-        return models.SessionList(sessions=[session.summary(self._limits) for session in live])
+    async def _list_sessions(self, request: models.SessionsRequest) -> models.SessionList:
+        return request.page(session.summary(self._limits) for session in self._sessions.live())
+
+    async def _pause(self, target: models.Target) -> models.SessionSummary:
+        session = self._sessions.find(target)
+        session.paused = True
+        return session.summary(self._limits)
+
+    async def _unpause(self, target: models.Target) -> models.SessionSummary:
+        session = self._sessions.find(target)
+        session.paused = False
+        return session.summary(self._limits)
+
+    async def _set_lifetime(self, request: models.LifetimeRequest) -> models.SessionSummary:
+        session = self._sessions.find(request)
+        session.last(request.lifetime_s, only_longer=request.only_longer)
+        return session.summary(self._limits)
+
+    async def _set_egress(self, request: models.EgressRequest) -> models.SessionSummary:
+        session = self._sessions.find(request)
+        rules = request.rules()
+        check_egress(rules)
+        session.wanted = replace(session.wanted, egress_rules=rules)
+        return session.summary(self._limits)
 
     async def _cleanup(self, target: models.Target) -> models.CleanupResult:
         session = self._sessions.find(target)
@@ -278,6 +324,10 @@ class FakeBackend(Sandboxes):
             provider=session.provider,
             limits=dict(session.limits),
             agent=session.agent.name if session.agent else None,
+            metadata=dict(session.wanted.metadata),
+            egress_rules=session.wanted.egress_rules,
+            ports=session.wanted.ports,
+            lifetime_s=session.wanted.lifetime_s,
         )
 
     async def _health(self, _request: models.EmptyRequest) -> models.Health:
@@ -343,8 +393,8 @@ class FakeBackend(Sandboxes):
             session = self._sessions.find(request)
             command, offset = session.find(request.command_id), request.offset
         about = {"replayed": replayed, **_life(session, state)}
-        yield StartEvent(command_id=command.command_id, **about)
-        for event in command.events(offset):
+        yield StartEvent(command_id=command.command_id, pid=command.pid, **about)
+        for event in command.events(offset, request.encoding):
             yield event
         await _ended(session, command)
         yield ExitEvent(**command.facts(), **about)
@@ -463,7 +513,7 @@ class FakeBackend(Sandboxes):
             if len(data) > self._limits.upload_limit_bytes:
                 limit = self._limits.upload_limit_bytes
                 raise FileTooLarge.upload(request.path, limit_bytes=limit)
-        session.files[request.path] = bytes(data)
+        session.files.store(request.path, bytes(data), dict(request.metadata))
         real = resolve(request.path)
         return models.UploadResult(
             filename=posixpath.basename(real),
@@ -508,11 +558,48 @@ class FakeBackend(Sandboxes):
     async def _list_files(self, request: models.ListRequest) -> models.ListResult:
         session, _ = self._sessions.open(request)
         session.use()
-        found = session.files.list(request.path, recursive=request.recursive)
+        depth = request.depth or (256 if request.recursive else 1)
+        found = session.files.list(request.path, depth=depth)
         truncated = len(found) > request.limit
         return models.ListResult(
             path=request.path, entries=found[: request.limit], truncated=truncated
         )
+
+    async def _stat(self, request: models.StatRequest) -> models.FileEntry:
+        session, _ = self._sessions.open(request)
+        session.use()
+        return session.files.entry(request.path)
+
+    async def _mkdir(self, request: models.MkdirRequest) -> models.MkdirResult:
+        session, _ = self._sessions.open(request)
+        session.use()
+        created = session.files.make_folder(request.path)
+        return models.MkdirResult(created=created, entry=session.files.entry(request.path))
+
+    async def _remove(self, request: models.RemoveRequest) -> models.RemoveResult:
+        session = self._sessions.find(request)
+        session.use()
+        session.files.remove(request.path, recursive=request.recursive)
+        return models.RemoveResult(path=request.path)
+
+    async def _watch(self, request: models.WatchFilesRequest) -> models.FileWatch:
+        session, _ = self._sessions.open(request)
+        session.use()
+        entry = session.files.entry(request.path)
+        if entry.type != "directory":
+            raise InvalidPath(f"{entry.path} is not a folder; watch the folder it is in")
+        watch_id = session.files.watches.start(entry.path, recursive=request.recursive)
+        return models.FileWatch(
+            watch_id=watch_id, session_id=session.session_id, path=entry.path, position=0
+        )
+
+    async def _watch_events(self, request: models.FileChangesRequest) -> models.FileChangeList:
+        watches = self._sessions.find(request).files.watches
+        return await watches.read(request.watch_id, after=request.after, wait_s=request.wait)
+
+    async def _unwatch(self, request: models.FileWatchTarget) -> models.FileWatchEnded:
+        ended = self._sessions.find(request).files.watches.end(request.watch_id)
+        return models.FileWatchEnded(ended=ended)
 
     # What stays after a session
 

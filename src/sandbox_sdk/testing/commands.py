@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import signal
 import time
 import uuid
+from base64 import b64encode
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,12 +18,14 @@ from sandbox_sdk.protocol.models import (
     Artifact,
     CommandInfo,
     ExecuteRequest,
+    OutputEncoding,
     PtySize,
     SignalName,
     StdinReceipt,
 )
 from sandbox_sdk.testing.answers import FakeAnswer
 
+_PIDS = itertools.count(100)
 _NOT_ENDING = ("STOP", "CONT")
 
 
@@ -41,10 +45,11 @@ class FakeCommand:
     command_timeout_s: float = COMMAND_TIMEOUT_S
     artifacts: list[Artifact] = field(default_factory=list)
     size: PtySize | None = None
+    pid: int = field(default_factory=lambda: next(_PIDS))
 
     @property
     def _timeout_s(self) -> float:
-        if self.request.timeout is None and self.request.background:
+        if self.request.timeout == 0 or (self.request.timeout is None and self.request.background):
             return math.inf
         return self.request.timeout or self.command_timeout_s
 
@@ -95,6 +100,9 @@ class FakeCommand:
             idempotency_key=self.request.idempotency_key,
             command=self.request.command,
             running=self.running,
+            pid=self.pid if self.running else None,
+            cwd=self.request.cwd if self.running else None,
+            env=self.request.env if self.running else None,
             exit_code=self.exit_code,
             age_s=round(time.monotonic() - self.began, 3),
             output_bytes=self.output_bytes,
@@ -127,15 +135,24 @@ class FakeCommand:
         self.stdin_open = self.stdin_open and not eof
         return StdinReceipt(received=len(self.stdin))
 
-    def events(self, offset: int) -> list[OutputEvent]:
+    def events(self, offset: int, encoding: OutputEncoding = "utf-8") -> list[OutputEvent]:
         """Its output from an offset on."""
+        exact = encoding == "bytes"
         found, start = [], 0
         streams: tuple[Literal["stdout", "stderr"], ...] = ("stdout", "stderr")
         for stream, text in zip(streams, (self.answer.output, self.answer.stderr), strict=True):
             data = text.encode()
             at, end = max(start, offset), start + len(data)
             if end > at:
-                rest = data[at - start :].decode(errors="replace")
-                found.append(OutputEvent(event=stream, data=rest, offset=at, next_offset=end))
+                rest = data[at - start :]
+                found.append(
+                    OutputEvent(
+                        event=stream,
+                        data=b64encode(rest).decode() if exact else rest.decode(errors="replace"),
+                        encoding="base64" if exact else "utf-8",
+                        offset=at,
+                        next_offset=end,
+                    )
+                )
             start = end
         return found

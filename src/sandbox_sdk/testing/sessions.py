@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from ipaddress import ip_network
 from typing import Any, cast
 
 from sandbox_sdk.protocol import errors
@@ -16,9 +17,11 @@ from sandbox_sdk.protocol.models import (
     AgentInfo,
     Context,
     CreateSessionRequest,
+    EgressRules,
     ExecuteRequest,
     Limits,
     LimitValues,
+    OpenPorts,
     Resumed,
     SessionState,
     SessionSummary,
@@ -46,9 +49,33 @@ class Wanted:
     environment: str | None = None
     agent: AgentInfo | None = None
     idle_timeout_s: float | None = None
+    lifetime_s: float | None = None
+    pause_at_end: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
     provider: str | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
     persist: bool = False
+    egress_rules: EgressRules | None = None
+    ports: OpenPorts | None = None
+
+
+def check_egress(rules: EgressRules | None) -> None:
+    """Sessions have no network here. Raises InvalidRequest."""
+    if rules is None:
+        return
+    for text in rules.deny:
+        try:
+            ip_network(text, strict=False)
+        except ValueError:
+            raise errors.InvalidRequest(
+                f"egress_rules.deny: {text[:80]!r} is not an address or a network; names cannot be"
+                " denied"
+            ) from None
+    if rules.allow:
+        raise errors.InvalidRequest(
+            f"egress_rules.allow: {rules.allow[0]!r} cannot be reached: sessions have no network"
+            " here; the operator gives them one with SANDBOX_NETWORK, or with an environment"
+        )
 
 
 @dataclass
@@ -68,6 +95,9 @@ class FakeSession:
     contexts: dict[str, Context] = field(default_factory=dict)
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     last_used: float = field(default_factory=time.monotonic)
+    end_at: datetime | None = None
+    paused: bool = False
+    """Until it is used. What runs ends in its time all the same."""
     ended: End | None = None
     wanted: Wanted = field(default_factory=Wanted)
     checkpoint_id: str | None = None
@@ -80,6 +110,7 @@ class FakeSession:
         return f"box-{self.session_id[:8]}"
 
     def use(self) -> None:
+        self.paused = False
         self.last_used = time.monotonic()
 
     @property
@@ -89,12 +120,15 @@ class FakeSession:
     @property
     def idle_s(self) -> float:
         if self.running:
-            self.use()
+            self.last_used = time.monotonic()
         return time.monotonic() - self.last_used
 
     @property
     def live(self) -> bool:
-        if self.ended is None and self.idle_s > self.idle_timeout_s:
+        over = self.end_at is not None and datetime.now(UTC) >= self.end_at
+        if over and self.wanted.pause_at_end and not self.paused:
+            self.paused, self.end_at, over = True, None, False
+        if self.ended is None and (over or self.idle_s > self.idle_timeout_s):
             self.ended = End.EXPIRED
         return self.ended is None
 
@@ -124,8 +158,15 @@ class FakeSession:
                 return command
         return None
 
+    def last(self, lifetime_s: float | None, *, only_longer: bool = False) -> None:
+        """End it so many seconds from now; None or 0: when it is idle."""
+        end_at = datetime.now(UTC) + timedelta(seconds=lifetime_s) if lifetime_s else None
+        if only_longer and end_at is not None:
+            end_at = self.end_at and max(self.end_at, end_at)
+        self.end_at = end_at
+
     def fields(self, limits: Limits) -> dict[str, Any]:
-        left = timedelta(seconds=max(self.idle_timeout_s - self.idle_s, 0))
+        idle_at = datetime.now(UTC) + timedelta(seconds=max(self.idle_timeout_s - self.idle_s, 0))
         return {
             "session_id": self.session_id,
             "thread_id": self.thread_id,
@@ -134,10 +175,15 @@ class FakeSession:
             "runtime": self.provider,
             "sandbox_id": self.sandbox_id,
             "environment": self.environment,
+            "metadata": self.wanted.metadata,
             "created_at": self.created_at,
-            "expires_at": datetime.now(UTC) + left,
+            "expires_at": idle_at if self.end_at is None else min(idle_at, self.end_at),
+            "end_at": self.end_at,
+            "pause_at_end": self.wanted.pause_at_end,
             "limits": limits.with_values(self.limits),
             "agent": self.agent,
+            "egress_rules": self.wanted.egress_rules,
+            "ports": self.wanted.ports,
         }
 
     def not_applied(self, request: CreateSessionRequest) -> list[str]:
@@ -147,6 +193,10 @@ class FakeSession:
             "agent": request.agent not in (None, self.agent and self.agent.name),
             "env": bool(request.env) and request.env != self.env,
             "idle_timeout_s": request.idle_timeout_s not in (None, self.idle_timeout_s),
+            "lifetime_s": request.lifetime_s not in (None, self.wanted.lifetime_s),
+            "metadata": request.metadata not in ({}, self.wanted.metadata),
+            "egress_rules": request.egress_rules not in (None, self.wanted.egress_rules),
+            "ports": request.ports not in (None, self.wanted.ports),
             "provider": request.provider not in (None, self.provider),
             "checkpoint_id": request.checkpoint_id not in (None, self.began_with),
             "persist": request.persist and not self.wanted.persist,
@@ -157,7 +207,7 @@ class FakeSession:
         return [name for name, differs in differ.items() if differs]
 
     def summary(self, limits: Limits) -> SessionSummary:
-        state = "busy" if self.running else "idle"
+        state = "paused" if self.paused else "busy" if self.running else "idle"
         more = {"idle_s": round(self.idle_s, 3), "state": state}
         return SessionSummary.model_validate({**self.fields(limits), **more})
 
@@ -235,6 +285,7 @@ class FakeSessions:
             agent=wanted.agent,
             wanted=wanted,
         )
+        session.last(wanted.lifetime_s)
         self._all.append(session)
         if before is not None and before.ended is End.EXPIRED and before.wanted.persist:
             session.files, session.cwd = before.files, before.cwd

@@ -70,6 +70,16 @@ class KnownKeys:
             return None
         return key if same(key, text, self._store.secret) and key.is_valid(self._clock()) else None
 
+    def by_id(self, key_id: str) -> Key | None:
+        """The key of this id, valid or not."""
+        return self._by_id.get(key_id)
+
+    def is_valid(self, key: Key) -> bool:
+        return key.is_valid(self._clock())
+
+    def valid(self) -> list[Key]:
+        return [key for key in self._by_id.values() if self.is_valid(key)]
+
     async def look(self) -> None:
         """Read what has changed."""
         version = await self._store.version()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
@@ -13,25 +13,16 @@ from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import RateLimited
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
-from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
+from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes
 from sandbox_server.access.caller import Caller
 from sandbox_server.access.limiter import HELD_S, Limiter, Taken, holder_name
-from sandbox_server.settings.limit_rules import OF_KEYS, Allowance, LimitRules
+from sandbox_server.access.refusals import Refusals
+from sandbox_server.settings.limit_rules import Allowance, Limited, LimitRules
 from sandbox_server.tasks import stop
 
 _COMMANDS = frozenset({op.EXECUTE, op.RUN_CODE, op.CALL_TOOL})
-_REFUSED_S = 0.5
-_COMMAND_S = 1.0
+COMMAND_S = 1.0
 """When to try again for a command: one may have ended by then."""
-
-
-class Limited(NamedTuple):
-    """A tenant or a key, and what it may."""
-
-    tenant: str
-    name: str
-    kind: str
-    allowance: Allowance
 
 
 class Admission:
@@ -40,14 +31,11 @@ class Admission:
     def __init__(self, rules: LimitRules, limiter: Limiter) -> None:
         self._rules = rules
         self._limiter = limiter
+        self._refusals = Refusals()
 
     def limited(self, sandboxes: Sandboxes, caller: Caller) -> Sandboxes:
-        tenant, key = caller.tenant, caller.key_id
-        named = [
-            Limited(tenant, tenant, "tenant", self._rules.of_tenant(tenant)),
-            Limited(tenant, OF_KEYS + key, "key", self._rules.of_key(key)),
-        ]
-        limits = [each for each in named if each.allowance.requests or each.allowance.commands]
+        found = self._rules.of(caller.tenant, caller.key_id)
+        limits = [each for each in found if each.allowance.requests or each.allowance.commands]
         return LimitedSandboxes(sandboxes, self, limits) if limits else sandboxes
 
     async def request(self, limits: list[Limited]) -> dict[str, str]:
@@ -78,8 +66,8 @@ class Admission:
     async def _hold(self, stack: contextlib.AsyncExitStack, of: Limited, most: int) -> None:
         holder = holder_name()
         if not await self._limiter.hold(of.name, holder, most=most):
-            rule = f"this {of.kind} may run {most} commands at a time"
-            await self._refuse(of, "commands", rule, _COMMAND_S)
+            rule = commands_rule(of.kind, most)
+            await self._refuse(of, "commands", rule, COMMAND_S)
         stack.push_async_callback(self._limiter.release, of.name, holder)
         stack.push_async_callback(stop, asyncio.create_task(self._renewed(of.name, holder)))
 
@@ -89,10 +77,17 @@ class Admission:
             await self._limiter.renew(name, holder)
 
     async def _refuse(self, of: Limited, limit: str, rule: str, wait_s: float) -> NoReturn:
-        """Not at once: who asks again as soon as it is refused takes no time from others."""
         self._limiter.reached(of.tenant, limit, rule, of=of.name)
-        await asyncio.sleep(_REFUSED_S)
+        await self.turn(of.name)
         raise rate_limited(limit, rule, wait_s)
+
+    async def turn(self, name: str) -> None:
+        """Before a tenant or key is told that it is refused."""
+        await asyncio.sleep(self._refusals.wait_s(name))
+
+
+def commands_rule(kind: str, most: int) -> str:
+    return f"this {kind} may run {most} commands at a time"
 
 
 def rate_limited(limit: str, rule: str, wait_s: float) -> RateLimited:
@@ -123,19 +118,41 @@ class LimitedSandboxes(Sandboxes):
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         await self._admit()
-        if operation not in _COMMANDS:
-            return await self.inner.call(operation, request)
-        async with self._admission.command(self._limits):
-            return await self.inner.call(operation, request)
+        held = self._held(request) if operation in _COMMANDS else []
+        async with self._admission.command(held):
+            try:
+                return await self.inner.call(operation, request)
+            except RateLimited as exc:
+                refusal = exc
+        return await self._refused(refusal)
+
+    async def _refused(self, refusal: RateLimited) -> NoReturn:
+        """By whoever has the session: for its sessions, its budget, what runs in the background."""
+        await self._admission.turn(self._limits[0].name)
+        raise refusal
+
+    def _held(self, request: object) -> list[Limited]:
+        """Who follows a command begins none. One in the background counts where it runs, until it
+        ends (SessionLimits)."""
+        if isinstance(request, models.FollowRequest | models.FollowCodeRequest):
+            return []
+        if isinstance(request, models.ExecuteRequest) and request.background:
+            return []
+        return self._limits
 
     async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         await self._admit()
         async with (
-            self._admission.command(self._limits),
+            self._admission.command(self._held(request)),
             contextlib.aclosing(self.inner.events(request)) as events,
         ):
-            async for event in events:
-                yield event
+            try:
+                async for event in events:
+                    yield event
+                return
+            except RateLimited as exc:
+                refusal = exc
+        await self._refused(refusal)
 
     async def upload(
         self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
@@ -156,17 +173,3 @@ class LimitedSandboxes(Sandboxes):
         await self._admit()
         async with self.inner.connect(request) as channel:
             yield channel
-
-
-class LimitedTenants(Tenants):
-    """For callers of whom only the tenant is known."""
-
-    def __init__(self, inner: Tenants, admission: Admission) -> None:
-        self._inner = inner
-        self._admission = admission
-
-    def of(self, tenant: str) -> Sandboxes:
-        return self._admission.limited(self._inner.of(tenant), Caller(tenant, frozenset()))
-
-    async def health(self) -> models.Health:
-        return await self._inner.health()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from sandbox_server.access.shared_numbers import SharedNumbers
+from sandbox_server.usage.accounts import key_in
 
 if TYPE_CHECKING:
     from sandbox_server.fleet.store import Store
@@ -34,8 +35,14 @@ class Taken:
     """Until the next one may come; 0.0 if that is now."""
 
 
+_NO_BOUND = 1 << 50
 _TOLD_S = 10.0
 """How often it is told that the same tenant or key is at the same limit."""
+
+
+OnReached = Callable[[str, str, str, str], None]
+"""Called with a tenant, the name of the limit that was reached, its rule, and the id of the key
+whose limit it is, or nothing."""
 
 
 class Limiter(ABC):
@@ -43,8 +50,7 @@ class Limiter(ABC):
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], float] = {}
-        self.on_reached: Callable[[str, str, str], None] = lambda _tenant, _limit, _rule: None
-        """Called with a tenant, the name of the limit it has reached, and its rule."""
+        self.on_reached: OnReached = lambda _tenant, _limit, _rule, _key_id: None
 
     def reached(self, tenant: str, limit: str, rule: str, *, of: str) -> None:
         """Somebody was refused. of: the tenant, or one of its keys."""
@@ -55,15 +61,16 @@ class Limiter(ABC):
             self._told.clear()
         self._told[of, limit] = now + _TOLD_S
         log.warning("limit.reached", of=of, limit=limit, rule=rule)
-        self.on_reached(tenant, limit, rule)
+        self.on_reached(tenant, limit, rule, key_in(of))
 
     @abstractmethod
     async def take(self, name: str, *, per_s: float, burst: int) -> Taken:
         """One of a rate: `burst` at once, and then so many a second."""
 
     @abstractmethod
-    async def hold(self, name: str, holder: str, *, most: int) -> bool:
-        """Begin one of at most so many at a time. `renew` it within HELD_S, and `release` it."""
+    async def hold(self, name: str, holder: str, *, most: int | None) -> bool:
+        """Begin one of at most so many at a time; None: whatever there is. `renew` it within
+        HELD_S, and `release` it."""
 
     @abstractmethod
     async def renew(self, name: str, holder: str) -> None: ...
@@ -120,8 +127,8 @@ class MemoryLimiter(Limiter):
         self._arrivals.put(name, arrival)
         return taken
 
-    async def hold(self, name: str, _holder: str, *, most: int) -> bool:
-        if self._held.total(name) >= most:
+    async def hold(self, name: str, _holder: str, *, most: int | None) -> bool:
+        if most is not None and self._held.total(name) >= most:
             return False
         self._held.put(name, self._held.get(name, self._index) + 1, self._index)
         return True
@@ -156,8 +163,9 @@ class RedisLimiter(Limiter):
         allowed, left, wait = await self._store.limit(name, "rate", 1 / per_s, burst)
         return Taken(bool(int(allowed)), int(left), float(wait))
 
-    async def hold(self, name: str, holder: str, *, most: int) -> bool:
-        return bool(int((await self._store.limit(name, "hold", holder, most, HELD_S))[0]))
+    async def hold(self, name: str, holder: str, *, most: int | None) -> bool:
+        bound = _NO_BOUND if most is None else most
+        return bool(int((await self._store.limit(name, "hold", holder, bound, HELD_S))[0]))
 
     async def renew(self, name: str, holder: str) -> None:
         await self._store.limit(name, "renew", holder, HELD_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from hashlib import blake2b
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import InvalidRequest
@@ -39,6 +40,26 @@ async def open_keys(settings: Settings) -> AsyncIterator[KnownKeys | None]:
 
 def can_store(settings: Settings) -> bool:
     return settings.role == "standalone" or bool(settings.fleet_key.get_secret_value())
+
+
+def has_token_secret(settings: Settings) -> bool:
+    """Whether all servers share a secret that callers do not know, where callers need keys."""
+    return settings.role == "standalone" or bool(_shared(settings)) or not settings.jwt_keys
+
+
+def token_secret(settings: Settings) -> bytes:
+    """For tokens that all servers of a fleet, and all processes of one, can check."""
+    if settings.role == "standalone":
+        shared = SqliteKeys(settings.state_folder()).secret
+    else:
+        shared = _shared(settings).encode()
+    # Without any key everybody may do everything, so there is nothing to keep.
+    return blake2b(shared, person=b"e2b tokens", digest_size=32).digest()
+
+
+def _shared(settings: Settings) -> str:
+    """What all coordinators of a fleet are told."""
+    return settings.fleet_key.get_secret_value() or settings.api_keys.get_secret_value()
 
 
 @contextlib.asynccontextmanager

@@ -19,6 +19,7 @@ from sandbox_server.api.artifacts import artifact_route
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.code import code_route
 from sandbox_server.api.connect import connect
+from sandbox_server.api.e2b import STREAMS, UPLOADS, E2bDoor, e2b_routes
 from sandbox_server.api.errors import install_error_handlers
 from sandbox_server.api.events import Ending, events_route
 from sandbox_server.api.execute import execute_route
@@ -43,7 +44,21 @@ from sandbox_server.api.websockets import no_socket_route, socket_route
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 
 if TYPE_CHECKING:
+    from fastapi.telemetry import TelemetryConfig  # Earlier versions have none, and no spans.
+
     from sandbox_server.metrics.exposition import Exposition
+
+NO_TELEMETRY: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+"""In a program with traces, FastAPI's spans would have paths and queries as callers send them, and
+its logs what is invalid in a body. Ours are in RequestLog."""
+_SOCKET = "WEBSOCKET"
+"""In the place of a method, which a WebSocket has none of."""
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -58,10 +73,12 @@ def create_app(
     admission: Admission | None = None,
     metrics: Metrics = NO_METRICS,
     told: Exposition | None = None,
+    e2b: E2bDoor | None = None,
 ) -> FastAPI:
     """Without keys, all callers are the same tenant, and web pages of other sites are refused;
     hosts: the Host headers to accept then. admission: of callers that have limits. metrics: of its
-    requests. told: what GET /metrics answers; None for no such route."""
+    requests. told: what GET /metrics answers; None for no such route. e2b: for the routes of
+    e2b's API; None for none."""
     app = App(
         title=TITLE,
         version=app_version(),
@@ -70,6 +87,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        telemetry=NO_TELEMETRY,
     )
     app.state.at_stop = []
     keys = keys or ApiKeys([])
@@ -77,15 +95,14 @@ def create_app(
     ending = Ending()
     app.state.at_stop.append(ending.set)
     routes = _routes(served, ending)
+    if e2b is not None:
+        routes += e2b_routes(served, e2b)
     app.router.routes.extend(routes)
-    for path, handler in (
-        ("/terminal", terminal),
-        ("/connect", connect),
-        ("/ws", multiplexed),
-    ):
-        of_page = hosts or AllowedHosts()
-        app.router.routes.append(socket_route(path, handler, served=served, hosts=of_page))
-    app.router.routes.append(no_socket_route())
+    sockets = [
+        socket_route(path, handler, served=served, hosts=hosts or AllowedHosts())
+        for path, handler in (("/terminal", terminal), ("/connect", connect), ("/ws", multiplexed))
+    ]
+    app.router.routes += [*sockets, no_socket_route()]
     if told is not None:
         from sandbox_server.api.metrics import metrics_route  # Slow to import.
 
@@ -95,10 +112,15 @@ def create_app(
     guards = [Middleware(RequestLog, metrics=metrics)]
     off = functools.partial(_required, keys)
     guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts(), off=off))
-    uploads, or_json = frozenset({UPLOAD}), frozenset(FILES)
-    guards.append(Middleware(BodyLimit, limits=limits, uploads=uploads, or_json=or_json))
+    uploads, or_json = frozenset({UPLOAD, *UPLOADS}), frozenset(FILES)
+    guards.append(
+        Middleware(BodyLimit, limits=limits, uploads=uploads, or_json=or_json, streams=STREAMS)
+    )
     app.user_middleware.extend(guards)
-    app.direct = _direct(routes, guards)
+    app.direct = {
+        **_direct(routes, guards),
+        **{(_SOCKET, route.path): route.app for route in sockets},
+    }
     return app
 
 
@@ -120,7 +142,7 @@ class App(DocumentedApp):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        route = self.direct.get((scope.get("method", ""), path))
+        route = self.direct.get((scope.get("method", _SOCKET), path))
         if route is None:
             if path in self._fixed:
                 scope[ROUTE] = path

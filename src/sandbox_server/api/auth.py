@@ -8,9 +8,14 @@ from hashlib import sha256
 
 from starlette.datastructures import Headers
 
+from sandbox_sdk.protocol.calling_key import KEY_HEADER, KEY_SIGNATURE_HEADER, from_header
 from sandbox_sdk.protocol.errors import Unauthorized
 from sandbox_sdk.protocol.models import TENANT_HEADER
-from sandbox_sdk.protocol.tenant_signature import SIGNATURE_HEADER, tenant_signature
+from sandbox_sdk.protocol.tenant_signature import (
+    SIGNATURE_HEADER,
+    key_signature,
+    tenant_signature,
+)
 from sandbox_server.access.caller import ANYONE, SOLE_TENANT, Caller
 from sandbox_server.access.keys import TENANT, Scope
 from sandbox_server.access.known_keys import KnownKeys
@@ -102,6 +107,29 @@ class ApiKeys:
         found.need(scope)
         return found
 
+    def holder(self, tenant: str, key_id: str) -> Caller:
+        """Who shows a token that was made for a caller with the scope `use`. Raises Unauthorized
+        if the key of that caller is not valid any more."""
+        caller = Caller.of(tenant, ("use",), key_id)
+        if not self.required:
+            valid = tenant == SOLE_TENANT
+        elif self._stored is not None and (stored := self._stored.by_id(key_id)) is not None:
+            valid = stored.tenant == tenant and self._stored.is_valid(stored)
+        else:
+            known = any(each.tenant == tenant for each in self._callers.values())
+            valid = self._tokens is not None or (not key_id and known)
+        if not valid:
+            raise Unauthorized("the API key with which this sandbox was made is not valid any more")
+        return caller
+
+    def holders(self) -> list[tuple[str, str]]:
+        """The tenant and key id of every caller that is known beforehand."""
+        if not self.required:
+            return [(SOLE_TENANT, "")]
+        of_settings = {(each.tenant, "") for each in self._callers.values()}
+        stored = [] if self._stored is None else self._stored.valid()
+        return sorted(of_settings | {(key.tenant, key.key_id) for key in stored})
+
     def _is_of_fleet(self, key: bytes) -> bool:
         return bool(self._fleet_key) and hmac.compare_digest(self._fleet_key.encode(), key)
 
@@ -110,9 +138,15 @@ class ApiKeys:
         given = headers.get(SIGNATURE_HEADER)
         if given is None:
             return
-        right = tenant_signature(self._fleet_key, headers.get(TENANT_HEADER, ""))
+        tenant, key = headers.get(TENANT_HEADER, ""), headers.get(KEY_HEADER)
+        self._check(tenant_signature(self._fleet_key, tenant), given, "tenant")
+        if key is not None:
+            right = key_signature(self._fleet_key, tenant, key)
+            self._check(right, headers.get(KEY_SIGNATURE_HEADER, ""), "key")
+
+    def _check(self, right: str, given: str, of: str) -> None:
         if not hmac.compare_digest(right.encode(), given.encode("latin-1")):
-            raise Unauthorized("the tenant of this call is not the one that was signed")
+            raise Unauthorized(f"the {of} of this call is not the one that was signed")
 
     def _find(self, key: bytes) -> Caller | None:
         found = None
@@ -146,7 +180,7 @@ def _on_behalf_of(headers: Headers) -> Caller:
         raise Unauthorized(
             f"{TENANT_HEADER} does not name a tenant: 1 to 64 characters out of A-Z a-z 0-9 . _ -"
         )
-    return Caller.of(tenant, _FOR_OTHERS)
+    return Caller.of(tenant, _FOR_OTHERS, from_header(headers.get(KEY_HEADER, "")))
 
 
 def _key(headers: Headers) -> bytes | None:

@@ -7,19 +7,30 @@ import asyncio
 import functools
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
+import httptools
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sandbox_sdk.protocol.errors import Capacity, FileTooLarge, RequestTimeout, SandboxError
+from sandbox_sdk.protocol.errors import (
+    Capacity,
+    FileTooLarge,
+    InvalidRequest,
+    RequestTimeout,
+    SandboxError,
+)
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.middleware import WHOLE
+from sandbox_server.api.websocket_protocol import NoHandshake, WebSocketProtocol, accept_header
 
 log = structlog.get_logger(__name__)
 
+_LONGEST_URL = 65535
+"""Of the parser."""
 _RETRY_S = 1.0
 _LINGER_S = 0.5
 """Delay before closing: a client whose connection is closed while it sends cannot read the
@@ -107,9 +118,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_client()
         self._header_bytes += len(data)
         if self._header_bytes > self._limits.header_bytes and not self.transport.is_closing():
-            limit = self._limits.header_bytes
-            self._refuse(FileTooLarge(f"the request header has more than {limit} bytes; send less",
-                                      limit_bytes=limit))  # fmt: skip
+            self._refuse(self._too_large())
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP, and a URL that is too long for the parser, get an error like others."""
+        if len(getattr(self, "url", b"")) >= _LONGEST_URL:
+            self._refuse(self._too_large())
+        else:
+            self._refuse(InvalidRequest(f"{msg.rstrip('.')}; send HTTP/1.1"), 400)
+
+    def _too_large(self) -> FileTooLarge:
+        limit = self._limits.header_bytes
+        return FileTooLarge(
+            f"the request header has more than {limit} bytes; send less", limit_bytes=limit
+        )
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -130,10 +152,25 @@ class BoundedProtocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """From here on it is the connection of a WebSocket, and counts until that is closed."""
         self._stop_waiting()
-        lost = functools.partial(self._connections.remove, self)
-        make = cast(Callable[..., asyncio.Protocol], self.config.ws_protocol_class)
-        self.ws_protocol_class = cast(type[asyncio.Protocol], functools.partial(make, lost))
-        super().handle_websocket_upgrade()
+        try:
+            accept = accept_header(self.scope)
+            url = httptools.parse_url(self.url)
+        except (NoHandshake, httptools.HttpParserInvalidURLError) as exc:
+            self._refuse(InvalidRequest(str(exc)), 400)
+            return
+        scope = {
+            **self.scope,
+            "path": self.root_path + unquote(url.path.decode("ascii")),
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+        }
+        self.connections.discard(self)
+        WebSocketProtocol(
+            scope,
+            accept=accept,
+            default_headers=self.server_state.default_headers,
+            on_lost=functools.partial(self._connections.remove, self),
+        ).start(self.app, self.transport, self.connections, self.tasks)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -169,20 +206,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _refuse(self, error: SandboxError) -> None:
+    def _refuse(self, error: SandboxError, status: int | None = None) -> None:
         log.info("connection.refused", code=error.code)
         self._refused = True
         self._connections.remove(self)
-        self.transport.write(_answer(error))
+        self.transport.write(_answer(error, status or error.status))
         self.transport.write_eof()
         self._stop_waiting()
         self._deadline = self.loop.call_later(_LINGER_S, self.transport.close)
 
 
-def _answer(error: SandboxError) -> bytes:
+def _answer(error: SandboxError, status: int) -> bytes:
     """A complete HTTP response as bytes, outside of uvicorn's request cycle."""
     request_id = uuid4().hex
     answer = error_response(error, request_id, {"X-Request-ID": request_id, "Connection": "close"})
-    head = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}".encode()]
+    head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
     head += [name + b": " + value for name, value in answer.raw_headers]
     return b"\r\n".join([*head, b"", bytes(answer.body)])

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
 
 from sandbox_sdk.protocol.errors import (
     InvalidRequest,
@@ -27,6 +28,7 @@ from sandbox_sdk.protocol.errors import (
     Unauthorized,
     Unavailable,
 )
+from sandbox_server.api.spans import note_error
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +43,14 @@ class ClientGone(SandboxError):
 
 
 class ErrorResponse(JSONResponse):
+    def __init__(self, error: SandboxError, body: Any, **options: Any) -> None:
+        self._error = error
+        super().__init__(body, **options)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        note_error(scope, self._error)
+        await super().__call__(scope, receive, send)
+
     def render(self, content: Any) -> bytes:
         # ASCII: a lone surrogate from the request could not be encoded as UTF-8.
         return json.dumps(content, default=str).encode("ascii")
@@ -61,6 +71,7 @@ def error_response(
     error: SandboxError, request_id: str, headers: Mapping[str, str] | None = None
 ) -> ErrorResponse:
     return ErrorResponse(
+        error,
         {"error": error_body(error, request_id)},
         status_code=error.status,
         headers={**(headers or {}), **_headers(error)},

@@ -15,13 +15,17 @@ SESSION: dict[str, Any] = {
     "status": "created",
     "generation": 1,
     "user": "sandboxuser",
+    "home": "/home/sandboxuser",
     "workspace": "/workspace",
     "worker": "worker-1",
     "runtime": "docker",
     "sandbox_id": "9f3c2b7a1d5e4f60",
     "environment": None,
+    "metadata": {"user": "42"},
     "created_at": "2025-01-01T12:00:00Z",
     "expires_at": "2025-01-01T12:30:00Z",
+    "end_at": None,
+    "pause_at_end": False,
     "limits": {
         "memory_bytes": 536870912,
         "cpus": 0.5,
@@ -36,6 +40,8 @@ SESSION: dict[str, Any] = {
     },
     "agent": None,
     "volumes": [],
+    "ports": None,
+    "egress_rules": None,
     "not_applied": [],
 }
 
@@ -195,6 +201,9 @@ COMMAND_INFO: dict[str, Any] = {
     "idempotency_key": "build-7",
     "command": "make all",
     "running": True,
+    "pid": 57,
+    "cwd": None,
+    "env": {},
     "exit_code": None,
     "age_s": 1.5,
     "output_bytes": 120,
@@ -206,7 +215,7 @@ TERMINAL_INFO: dict[str, Any] = {**COMMAND_INFO, "pty": {"rows": 40, "cols": 132
 COMMAND_LIST: dict[str, Any] = {
     "commands": [
         {**COMMAND_INFO, "command_id": "c-1", "idempotency_key": None, "running": False,
-         "exit_code": 0, "age_s": 61.5},
+         "pid": None, "env": None, "exit_code": 0, "age_s": 61.5},
         COMMAND_INFO,
     ],
     "truncated": False,
@@ -214,23 +223,22 @@ COMMAND_LIST: dict[str, Any] = {
 
 STDIN_RECEIPT: dict[str, Any] = {"received": 12}
 
-SESSION_LIST: dict[str, Any] = {
-    "sessions": [
-        {
-            "session_id": SESSION["session_id"],
-            "thread_id": "conv-42",
-            "generation": 1,
-            "worker": "worker-1",
-            "runtime": "docker",
-            "environment": None,
-            "created_at": "2025-01-01T12:00:00Z",
-            "idle_s": 12.5,
-            "expires_at": "2025-01-01T12:30:00Z",
-            "state": "idle",
-        }
-    ],
-    "unreachable": [],
+SESSION_SUMMARY: dict[str, Any] = {
+    "session_id": SESSION["session_id"],
+    "thread_id": "conv-42",
+    "generation": 1,
+    "worker": "worker-1",
+    "runtime": "docker",
+    "environment": None,
+    "metadata": {"user": "42"},
+    "created_at": "2025-01-01T12:00:00Z",
+    "idle_s": 12.5,
+    "expires_at": "2025-01-01T12:30:00Z",
+    "end_at": None,
+    "state": "idle",
 }
+
+SESSION_LIST: dict[str, Any] = {"sessions": [SESSION_SUMMARY], "next": None, "unreachable": []}
 
 UPLOAD_RESULT: dict[str, Any] = {
     "status": "uploaded",
@@ -250,6 +258,11 @@ LIST_RESULT: dict[str, Any] = {
             "size": 12,
             "mode": "0644",
             "modified_at": "2025-01-01T12:00:00Z",
+            "owner": "sandboxuser",
+            "group": "sandboxuser",
+            "target": None,
+            "leads_to": None,
+            "metadata": None,
         }
     ],
     "truncated": False,
@@ -264,6 +277,10 @@ CLEANUP_RESULT: dict[str, Any] = {
     "agent": None,
     "volumes": [],
     "network": None,
+    "metadata": {"user": "42"},
+    "lifetime_s": None,
+    "ports": None,
+    "egress_rules": None,
 }
 
 TOOL: dict[str, Any] = {
@@ -384,6 +401,7 @@ USAGE: dict[str, Any] = {
             "cpu_seconds": 3.25,
             "command_seconds": 41.5,
             "session_seconds": 600.0,
+            "paused_seconds": 0.0,
             "memory_peak_bytes": 73400320,
             "memory_gb_hours": 0.0081,
             "bytes_in": 52400,
@@ -492,6 +510,30 @@ PREVIEW_LIST: dict[str, Any] = {
     "previews": [{**PREVIEW, "url": PREVIEW["url"].partition("?")[0], "token": None}]
 }
 
+MKDIR_RESULT: dict[str, Any] = {
+    "created": True,
+    "entry": {
+        **LIST_RESULT["entries"][0],
+        "name": "plots",
+        "path": "/workspace/out/plots",
+        "type": "directory",
+        "mode": "0755",
+    },
+}
+FILE_WATCH: dict[str, Any] = {
+    "watch_id": "9f2c11d0a1b2c3d4",
+    "session_id": SESSION["session_id"],
+    "path": "/workspace/src",
+    "position": 0,
+}
+FILE_CHANGES: dict[str, Any] = {
+    "events": [
+        {"position": 1, "kind": "create", "path": "main.py", "type": "file"},
+        {"position": 2, "kind": "write", "path": "main.py", "type": "file"},
+    ],
+    "position": 2,
+}
+
 FORK_RESULT: dict[str, Any] = {
     "checkpoint_id": CHECKPOINT["checkpoint_id"],
     "sessions": [{**SESSION, "thread_id": "conv-42-b"}],
@@ -545,7 +587,31 @@ ANSWERS: dict[Operation[Any, Any], dict[int | str, dict[str, Any]]] = {
     op.STDIN: {200: answer("Received.", STDIN_RECEIPT)},
     op.RESIZE: {200: answer("Resized; how the command stands.", TERMINAL_INFO)},
     op.RENAME: {200: answer("Where it is now.", LIST_RESULT["entries"][0])},
+    op.STAT: {200: answer("What is there.", LIST_RESULT["entries"][0])},
+    op.MKDIR: {200: answer("The folder.", MKDIR_RESULT)},
+    op.REMOVE: {200: answer("It is gone.", {"status": "removed", "path": "out/plots"})},
+    op.WATCH: {200: answer("The watch.", FILE_WATCH)},
+    op.WATCH_EVENTS: {200: answer("What has changed.", FILE_CHANGES)},
+    op.UNWATCH: {200: answer("It has ended.", {"ended": True})},
     op.SESSIONS: {200: answer("The sessions.", SESSION_LIST)},
+    op.PAUSE: {
+        200: answer(
+            "It stands still.",
+            {**SESSION_SUMMARY, "expires_at": "2025-01-02T12:00:00Z", "state": "paused"},
+        )
+    },
+    op.UNPAUSE: {200: answer("It goes on.", SESSION_SUMMARY)},
+    op.SET_EGRESS: {200: answer("By these rules from now on.", SESSION_SUMMARY)},
+    op.SET_LIFETIME: {
+        200: answer(
+            "When it ends now.",
+            {
+                **SESSION_SUMMARY,
+                "expires_at": "2025-01-01T12:10:00Z",
+                "end_at": "2025-01-01T12:10:00Z",
+            },
+        )
+    },
     op.REGISTRY: {200: answer("What there is.", REGISTRY)},
     op.CALL_TOOL: {200: answer("What to tell the model.", TOOL_ANSWER)},
     op.ARTIFACTS: {200: answer("The artifacts.", ARTIFACT_LIST)},

@@ -15,10 +15,12 @@ from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.events import AnyEvent, StartEvent, parse_event_id
 from sandbox_sdk.protocol.models import (
+    ENCODING,
     CheckRequest,
     ExecuteRequest,
     ExecuteResult,
     FollowRequest,
+    OutputEncoding,
     Target,
     Verdict,
     invalid_fields,
@@ -68,6 +70,7 @@ EVENT_ID = 200
 class _Query(RequestModel):
     command_id: str | None = Field(None, min_length=1, max_length=128)
     offset: int = Field(0, ge=0)
+    encoding: OutputEncoding = "utf-8"
 
 
 async def execute(asked: Asked) -> Response:
@@ -132,6 +135,7 @@ def _events(asked: Asked, body: Target, after: Position | None) -> AsyncIterator
             session_id=body.session_id,
             command_id=after.command_id,
             offset=after.offset,
+            encoding=parse_query(_Query, asked.http).encoding,
         )
     )
 
@@ -170,6 +174,7 @@ async def _described(
         str | None, Query(min_length=1, max_length=128, description="Go on with this command…")
     ] = None,
     offset: Annotated[int, Query(ge=0, description="…from here on in its output.")] = 0,
+    encoding: Annotated[OutputEncoding, Query(description=ENCODING)] = "utf-8",
 ) -> Any:
     """Run bash source in the session of a thread, which is made where there is none. Working
     directory, variables, functions and options carry over to the next command.

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
+from pydantic_core import from_json
 from starlette.responses import Response
 
 from sandbox_sdk.protocol import errors
@@ -29,7 +30,7 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
-from sandbox_server.api.multipart import UploadForm, read_upload
+from sandbox_server.api.multipart import MAX_FIELD, UploadForm, read_upload
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import ALWAYS, WITH_BODY, parse_query
 from sandbox_server.api.route import Asked, KeyedRoute, Served, bind_target
@@ -51,6 +52,14 @@ UPLOAD_FORM: dict[str, Any] = {
                     },
                     "session_id": {"type": "string", "maxLength": 128},
                     "path": {"type": "string", "examples": ["script.py"]},
+                    "metadata": {
+                        "type": "string",
+                        "maxLength": MAX_FIELD,
+                        "description": "A JSON object of names and values in printable ASCII, kept"
+                        " with the file as extended attributes `user.e2b.*`. What a file of this"
+                        " name had before goes.",
+                        "examples": ['{"author": "ada"}'],
+                    },
                     "file": {
                         "type": "string",
                         "format": "binary",
@@ -129,8 +138,10 @@ async def upload_file(asked: Asked) -> Response:
 
 
 async def _stored(asked: Asked, query: _UploadQuery, form: UploadForm) -> Response:
-    fields = _merged(form, dict(query))
+    fields: dict[str, Any] = {**_merged(form, dict(query))}
     fields["path"] = fields.get("path") or _own_name(form)
+    if "metadata" in fields:
+        fields["metadata"] = _json_object(fields["metadata"])
     try:
         request = UploadRequest(**fields)
     except ValidationError as error:
@@ -146,10 +157,14 @@ async def download_file(asked: Asked) -> Response:
     return await downloaded(asked, request)
 
 
-async def downloaded(asked: Asked, request: DownloadRequest | ArtifactTarget) -> Response:
-    """The bytes that a request is about, as they come."""
+async def downloaded(
+    asked: Asked, request: DownloadRequest | ArtifactTarget, *, folders: bool = True
+) -> Response:
+    """The bytes that a request is about, as they come. Without folders: raises InvalidPath."""
     async with AsyncExitStack() as stack:
         download = await stack.enter_async_context(asked.sandboxes.download(request))
+        if download.info.type == "directory" and not folders:
+            raise InvalidPath(f"{download.info.path} is a directory, not a file")
         headers = _headers(download.info)
         if _matches(asked.http.headers.get("if-none-match"), headers.get("ETag")):
             return Response(status_code=304, headers={"ETag": headers["ETag"]})
@@ -168,6 +183,17 @@ def _merged(form: UploadForm, query: dict[str, str | None]) -> dict[str, str]:
     if twice := sorted(given.keys() & form.fields.keys()):
         raise InvalidRequest(f"{twice[0]} is both in the form and in the query; give it once")
     return {**given, **form.fields}
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """Raises InvalidRequest."""
+    try:
+        found = from_json(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidRequest('field metadata of the form is not a JSON object, as {"name": "x"}')
+    return found
 
 
 def _own_name(form: UploadForm) -> str:

@@ -1,4 +1,4 @@
-"""Middleware: request ids and request log, limits on bodies."""
+"""Middleware: request ids, spans and request log, limits on bodies."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from sandbox_sdk.protocol.errors import (
     RuntimeUnavailable,
     SandboxError,
 )
+from sandbox_sdk.tracing import Span
 from sandbox_server import log_fields
 from sandbox_server.api.errors import error_response, log_failure
 from sandbox_server.api.headers import announced_bytes, header, is_form
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.spans import begin_request, set_answer
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 
 log = structlog.get_logger(__name__)
@@ -40,7 +42,7 @@ LARGEST_PIECE = 1 << 20
 
 
 class RequestLog:
-    """Gives each request an id and a log line, and turns exceptions into error responses."""
+    """Gives each request an id, a span and a log line, and turns exceptions into errors."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics = NO_METRICS) -> None:
         self._app = app
@@ -52,20 +54,22 @@ class RequestLog:
             return
         given = request_id(header(scope, b"x-request-id"))
         scope.setdefault("state", {})["request_id"] = given
-        bound = log_fields.begin(request_id=given)
-        try:
-            await self._logged(scope, receive, send)
-        finally:
-            log_fields.end(bound)
+        with begin_request(scope) as span:
+            traced = {"trace_id": span.trace_id} if span.trace_id else {}
+            bound = log_fields.begin(request_id=given, **traced)
+            try:
+                await self._logged(scope, receive, send, span)
+            finally:
+                log_fields.end(bound)
 
-    async def _logged(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _logged(self, scope: Scope, receive: Receive, send: Send, span: Span) -> None:
         started, answer = time.perf_counter(), _Answer(scope["state"]["request_id"], send)
         try:
             await self._app(scope, receive, answer.send)
         except asyncio.CancelledError:  # The server stops, and the drain timeout is over.
             if answer.status is not None:
                 raise
-            stopping = RuntimeUnavailable("the server is about to stop; try again")
+            stopping = RuntimeUnavailable("the server is about to stop; try again", stopping=True)
             await answer.fail(stopping, scope, receive)
         except Exception as error:
             log_failure(error, request_id=answer.request_id)
@@ -82,7 +86,10 @@ class RequestLog:
                 status=answer.status,
                 duration_ms=round(took_s * 1000, 1),
             )
-            self._metrics.request(scope["method"], _template(scope), answer.status, took_s)
+            route = _template(scope)
+            known = None if route == NO_ROUTE else route
+            set_answer(span, scope, route=known, status=answer.status)
+            self._metrics.request(scope["method"], route, answer.status, took_s)
 
 
 def _template(scope: Scope) -> str:
@@ -137,16 +144,20 @@ class BodyLimit:
         limits: ApiLimits,
         uploads: frozenset[str],
         or_json: frozenset[str] = frozenset(),
+        streams: frozenset[str] = frozenset(),
     ) -> None:
         """uploads: paths that take a file. or_json: those that take it in JSON too, which may not
-        be larger than other JSON."""
+        be larger than other JSON. streams: those whose body comes as it is made; their routes
+        limit its messages."""
+        self._streams = streams
         self._app = app
         self._limits = limits
         self._uploads = uploads
         self._or_json = or_json
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] in WITH_BODY:
+        bounded = scope["type"] == "http" and scope["method"] in WITH_BODY
+        if bounded and scope["path"] not in self._streams:
             limit = self._limits.json_bytes
             announced = announced_bytes(scope)
             if self._is_upload(scope):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 MAX_FIELD = 8192
-FIELDS = ("thread_id", "session_id", "path")
+FIELDS = ("thread_id", "session_id", "path", "metadata")
 FILE = "file"
 _IN_MEMORY = 1 << 20
 """Of a file that waits for its fields; more is on disk."""

@@ -22,6 +22,7 @@ from sandbox_sdk.protocol.errors import Capacity, Internal, InvalidRequest, Sand
 from sandbox_sdk.protocol.operations import OPERATIONS
 from sandbox_sdk.protocol.sandboxes import EventsRequest, Sandboxes
 from sandbox_server.api.errors import error_body, log_failure
+from sandbox_server.api.websockets import accept
 from sandbox_server.tasks import stop
 
 AT_ONCE = 64
@@ -46,6 +47,7 @@ class Call(BaseModel):
 
 async def multiplexed(socket: WebSocket, sandboxes: Sandboxes) -> None:
     """Serve one caller. What it has started lives on when it leaves."""
+    await accept(socket)
     calls = _Calls(socket, sandboxes)
     try:
         while True:

@@ -9,19 +9,21 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import ErrorAnswer
 from sandbox_server.api.auth import SCHEMES
+from sandbox_server.api.route import PublicRoute
 
 TITLE = "Sandboxes"
 TAGS = [
     {"name": "sandboxes", "description": "The whole contract: eight operations."},
     {"name": "code", "description": "Code in contexts, on the Jupyter kernels of a sandbox."},
     {"name": "commands", "description": "Commands that were started before."},
-    {"name": "sessions", "description": "All sessions at a glance."},
+    {"name": "sessions", "description": "All sessions at a glance, and how long they last."},
     {"name": "files", "description": "More to do with files."},
     {"name": "registry", "description": "Agents and tools that the operator has declared."},
     {"name": "artifacts", "description": "Files that outlive their session."},
@@ -58,13 +60,24 @@ def app_version() -> str:
 
 
 class DocumentedApp(FastAPI):
-    """Adds the security schemes to the OpenAPI document. FastAPI would take them from dependencies
-    of the routes, which would run on every call without checking anything."""
+    """Makes the OpenAPI document of our routes, which FastAPI does not know, and adds the security
+    schemes. FastAPI would take those from dependencies of the routes, which would run on every call
+    without checking anything."""
 
     def openapi(self) -> dict[str, Any]:
-        document = super().openapi()
-        document["components"]["securitySchemes"] = SCHEMES
-        return document
+        if self.openapi_schema is None:
+            self.openapi_schema = get_openapi(
+                title=self.title,
+                version=self.version,
+                description=self.description,
+                routes=[
+                    route.documented() if isinstance(route, PublicRoute) else route
+                    for route in self.routes
+                ],
+                tags=self.openapi_tags,
+            )
+            self.openapi_schema["components"]["securitySchemes"] = SCHEMES
+        return self.openapi_schema
 
 
 def install_docs(app: FastAPI) -> None:

@@ -3,15 +3,19 @@ longer than most commands."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from sandbox_sdk import tracing
+from sandbox_sdk.protocol import calling_key
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import CreateSessionRequest, Target
 from sandbox_sdk.protocol.models import Request as RequestModel
@@ -23,6 +27,7 @@ from sandbox_server.access.limited import Admission, LimitedSandboxes
 from sandbox_server.api.auth import SCHEMES, ApiKeys
 from sandbox_server.api.errors import ClientGone, error_response
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.spans import note_tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,15 @@ class Served:
     """Of callers that have limits."""
 
     def of(self, caller: Caller) -> Sandboxes:
+        """For a call that is carried out in this task."""
+        calling_key.begin(caller.key_id)
         sandboxes = self.tenants.of(caller.tenant)
         return sandboxes if self.admission is None else self.admission.limited(sandboxes, caller)
+
+    def of_headers(self, headers: Headers) -> tuple[str, str, Sandboxes]:
+        """The tenant, key and sandboxes of whoever sends them. Raises Unauthorized, Forbidden."""
+        caller = self.keys.caller(headers, "use")
+        return caller.tenant, caller.key_id, self.of(caller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +80,9 @@ class Asked:
 Handler = Callable[[Asked], Awaitable[Response]]
 
 
-class PublicRoute(APIRoute):
+class PublicRoute(Route):
     """A route without authentication. described: a function whose signature the OpenAPI document
-    shows; never called."""
+    shows; never called. more: about the route, for that document."""
 
     def __init__(
         self,
@@ -78,21 +90,40 @@ class PublicRoute(APIRoute):
         handler: Callable[..., Awaitable[Response]],
         *,
         described: Callable[..., Any],
+        methods: Sequence[str] = ("GET",),
+        include_in_schema: bool = True,
         **more: Any,
     ) -> None:
-        super().__init__(path, described, **more)
+        super().__init__(path, described, include_in_schema=include_in_schema)
+        self.methods = set(methods)  # Starlette would add HEAD to GET.
         self._handler = handler
+        self._more = more
         self.app = self._serve
+
+    def documented(self) -> APIRoute:
+        """The route as FastAPI documents it. Only when asked for: to make all of them takes as long
+        as the rest of a server's start."""
+        methods, shown = self.methods, self.include_in_schema
+        return APIRoute(
+            self.path, self.endpoint, methods=methods, include_in_schema=shown, **self._more
+        )
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match, found = super().matches(scope)
+        return match, {**found, "route": self} if match != Match.NONE else found
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             answer = await self._answer(Request(scope, receive))
         except SandboxError as error:
-            answer = error_response(error, scope["state"]["request_id"])
+            answer = self._refusal(error, scope["state"]["request_id"])
         except ClientDisconnect:
             gone = ClientGone("the client disconnected")
-            answer = error_response(gone, scope["state"]["request_id"])
+            answer = self._refusal(gone, scope["state"]["request_id"])
         await answer(scope, receive, send)
+
+    def _refusal(self, error: SandboxError, request_id: str) -> Response:
+        return error_response(error, request_id)
 
     async def _answer(self, http: Request) -> Response:
         return await self._handler(http)
@@ -120,6 +151,7 @@ class KeyedRoute(PublicRoute):
     async def _answer(self, http: Request) -> Response:
         caller = self._served.keys.caller(http.headers, self._scope)
         log_fields.bind(tenant=caller.tenant)
+        note_tenant(caller.tenant)
         if caller.key_id:
             log_fields.bind(key=caller.key_id)
         sandboxes = self._served.of(caller)
@@ -133,5 +165,7 @@ def bind_target(request: RequestModel) -> None:
     """Bind the thread or session of a request to its log lines."""
     if isinstance(request, Target | CreateSessionRequest) and request.thread_id is not None:
         log_fields.bind(thread=request.thread_id)
+        tracing.current().set("sandbox.thread_id", request.thread_id)
     elif isinstance(request, Target):
         log_fields.bind(session=request.session_id)
+        tracing.current().set("sandbox.session_id", request.session_id)

@@ -17,7 +17,7 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.api.connections import bounded_protocol
 from sandbox_server.api.handover import Handover
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.websockets import MAX_MESSAGE, CountedWebSocket
+from sandbox_server.api.websocket_protocol import WebSocketProtocol
 from sandbox_server.private import private_listener
 from sandbox_server.tasks import stop as stop_tasks
 
@@ -53,10 +53,7 @@ def server_config(app: FastAPI, limits: ApiLimits, *, drain_timeout_s: float) ->
     return uvicorn.Config(
         app,
         http=cast(type[asyncio.Protocol], bounded_protocol(limits)),
-        ws=cast(type[asyncio.Protocol], CountedWebSocket),
-        ws_max_size=MAX_MESSAGE,
-        # A caller whose box reads nothing is not read from either, its answer to a ping included.
-        ws_ping_timeout=None,
+        ws=WebSocketProtocol,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=round(drain_timeout_s),

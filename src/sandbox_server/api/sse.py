@@ -13,6 +13,7 @@ from typing import Any, Self
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from sandbox_sdk import tracing
 from sandbox_sdk.protocol.errors import Internal, SandboxError
 from sandbox_sdk.protocol.events import (
     AnyEvent,
@@ -156,6 +157,7 @@ class EventResponse(HoldingResponse):
             error = Internal(
                 f"internal error; resume the stream, and report request_id {self._request_id}"
             )
+        tracing.current().fail(error.code)
         body: dict[str, Any] = error_body(error, self._request_id)
         return frame("error", json.dumps(body, default=str))
 

@@ -28,6 +28,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server import log_fields
 from sandbox_server.api.operations import parse_query
+from sandbox_server.api.websockets import accept
 from sandbox_server.tasks import stop
 
 
@@ -70,6 +71,7 @@ Control = TypeAdapter[Resize | Signal | Ping](
 
 async def terminal(socket: WebSocket, sandboxes: Sandboxes) -> None:
     """Serve one viewer. The terminal lives on when it leaves."""
+    await accept(socket)
     request = parse_query(TerminalRequest, socket)
     command_id = request.command_id or await _start(sandboxes, request)
     log_fields.bind(command_id=command_id)

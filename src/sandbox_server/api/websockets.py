@@ -7,23 +7,22 @@ import base64
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
-from typing import Any
 from uuid import uuid4
 
 import structlog
 from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.http11 import Request
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from sandbox_sdk import tracing
 from sandbox_sdk.protocol.errors import Forbidden, Internal, SandboxError, Unauthorized
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server import log_fields
 from sandbox_server.api.errors import clipped, error_body, error_response, log_failure, no_route
 from sandbox_server.api.origin import AllowedHosts, refusal
 from sandbox_server.api.route import Served
+from sandbox_server.api.spans import begin_request, note_tenant, set_answer
+from sandbox_server.api.websocket_protocol import LOST
 
 log = structlog.get_logger(__name__)
 
@@ -33,10 +32,9 @@ KEY_PROTOCOL = "sandbox.key."
 base64url without padding."""
 CLOSE_ERROR = 4000
 """To which the HTTP status of an error is added."""
-MAX_MESSAGE = 1 << 20
-_LOST = "sandbox.lost"
 
 Handler = Callable[[WebSocket, Sandboxes], Awaitable[None]]
+"""Accepts the WebSocket, and serves it. An error before that is told as any other."""
 
 
 def socket_route(
@@ -52,15 +50,20 @@ def socket_route(
         except SandboxError as exc:
             await socket.send_denial_response(error_response(exc, request_id))
             return
-        bound = log_fields.begin(request_id=request_id, tenant=caller.tenant, path=path)
-        try:
-            log.info("websocket.opened")
-            offered = socket.scope.get("subprotocols", [])
-            await socket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
-            await _handled(socket, handler(socket, served.of(caller)), request_id)
-            log.info("websocket.closed", duration_s=round(time.monotonic() - began, 1))
-        finally:
-            log_fields.end(bound)
+        with begin_request(socket.scope) as span:
+            set_answer(span, socket.scope, route=path, status=101)
+            note_tenant(caller.tenant)
+            traced = {"trace_id": span.trace_id} if span.trace_id else {}
+            bound = log_fields.begin(
+                request_id=request_id, tenant=caller.tenant, path=path, **traced
+            )
+            if caller.key_id:
+                log_fields.bind(key=caller.key_id)
+            try:
+                await _handled(socket, handler(socket, served.of(caller)), request_id)
+                log.info("websocket.closed", duration_s=round(time.monotonic() - began, 1))
+            finally:
+                log_fields.end(bound)
 
     return WebSocketRoute(path, endpoint)
 
@@ -73,6 +76,12 @@ def no_socket_route() -> WebSocketRoute:
         await socket.send_denial_response(error_response(missing, uuid4().hex))
 
     return WebSocketRoute("/{path:path}", endpoint)
+
+
+async def accept(socket: WebSocket) -> None:
+    offered = socket.scope.get("subprotocols", [])
+    await socket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
+    log.info("websocket.opened")
 
 
 async def _handled(socket: WebSocket, handling: Awaitable[None], request_id: str) -> None:
@@ -91,6 +100,9 @@ async def _handled(socket: WebSocket, handling: Awaitable[None], request_id: str
 
 async def _end(socket: WebSocket, error: SandboxError, request_id: str) -> None:
     """Tell an error, and close with it."""
+    tracing.current().fail(error.code)
+    if socket.application_state is WebSocketState.CONNECTING:
+        await accept(socket)
     await socket.send_json({"type": "error", "error": error_body(error, request_id)})
     await socket.close(CLOSE_ERROR + error.status, error.code)
 
@@ -119,24 +131,5 @@ def _headers(socket: WebSocket) -> Headers:
 
 def lost(socket: WebSocket) -> asyncio.Event:
     """Set once the connection is lost, for a handler that is not receiving just then."""
-    found: asyncio.Event = socket.scope.get("extensions", {}).get(_LOST) or asyncio.Event()
+    found: asyncio.Event = socket.scope.get("extensions", {}).get(LOST) or asyncio.Event()
     return found
-
-
-class CountedWebSocket(WebSocketsSansIOProtocol):
-    """Tells when its connection is lost."""
-
-    def __init__(self, on_lost: Callable[[], None], **of_uvicorn: Any) -> None:
-        super().__init__(**of_uvicorn)
-        self._on_lost = on_lost
-        self._lost = asyncio.Event()
-
-    def handle_connect(self, event: Request) -> None:
-        super().handle_connect(event)
-        if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-            self.scope["extensions"][_LOST] = self._lost  # type: ignore[assignment]
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lost.set()
-        self._on_lost()
-        super().connection_lost(exc)

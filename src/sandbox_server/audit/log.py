@@ -18,6 +18,7 @@ from sandbox_sdk.protocol.errors import AuditUnavailable, RuntimeUnavailable
 from sandbox_server import log_fields
 from sandbox_server.audit.chain import Head
 from sandbox_server.audit.files import ChainFiles, claimed, now
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 
 log = structlog.get_logger()
 
@@ -53,19 +54,19 @@ class AuditSettings:
 class AuditLog:
     """Use as a context manager, or close it."""
 
-    def __init__(self, path: Path, settings: AuditSettings = AuditSettings()) -> None:  # noqa: B008
-        """Raises RuntimeUnavailable if the file cannot be opened."""
+    def __init__(
+        self,
+        path: Path,
+        settings: AuditSettings = AuditSettings(),  # noqa: B008
+        metrics: Metrics = NO_METRICS,
+    ) -> None:
+        """Raises RuntimeUnavailable if the file cannot be opened and calls are to be refused then,
+        or if it is a folder; otherwise it is opened once it can be."""
+        self._path = path
         self._settings = settings
+        self._metrics = metrics
         self._stack = contextlib.ExitStack()
-        try:
-            mine = self._stack.enter_context(claimed(path))
-            self._files = ChainFiles(mine, size=settings.size, count=settings.count)
-        except OSError as exc:
-            self._stack.close()
-            raise RuntimeUnavailable(
-                f"the audit log {path} cannot be written: {_why(exc)}"
-            ) from None
-        self._stack.callback(self._files.close)
+        self._files: ChainFiles | None = None
         self._held: deque[dict[str, Any]] = deque()
         self._writing = threading.Lock()
         self._some = threading.Event()
@@ -85,11 +86,34 @@ class AuditLog:
         self._untold: Counter[str] = Counter()
         """Lost records by kind, and refused calls, that no line tells of yet."""
         self._pid = os.getpid()
+        try:
+            self._open()
+        except OSError as exc:
+            if settings.full == "refuse" or isinstance(exc, IsADirectoryError):
+                raise RuntimeUnavailable(
+                    f"the audit log {path} cannot be written: {_why(exc)}"
+                ) from None
+            self._failed(exc)
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"<AuditLog {self._files.path} {self._files.head.seq} lines>"
+        return f"<AuditLog {self._file} {self.head.seq} lines>"
+
+    def _open(self) -> ChainFiles:
+        """Raises OSError."""
+        with contextlib.ExitStack() as opening:
+            mine = opening.enter_context(claimed(self._path))
+            size, count = self._settings.size, self._settings.count
+            files = ChainFiles(mine, size=size, count=count)
+            opening.callback(files.close)
+            self._stack = opening.pop_all()
+        self._files = files
+        return files
+
+    @property
+    def _file(self) -> Path:
+        return self._path if self._files is None else self._files.path
 
     def __enter__(self) -> Self:
         return self
@@ -106,14 +130,14 @@ class AuditLog:
         self._thread.join()
         self.flush()
         if self._held or self.lost:
-            log.error("audit.lost", records=self.lost + len(self._held), file=str(self._files.path))
+            log.error("audit.lost", records=self.lost + len(self._held), file=str(self._file))
         log.info("audit.head", **vars(self.head))
         self._stack.close()
 
     @property
     def head(self) -> Head:
         """The last line that was written."""
-        return self._files.head
+        return Head("") if self._files is None else self._files.head
 
     @property
     def check(self) -> str:
@@ -169,6 +193,7 @@ class AuditLog:
             if self.problem is not None:
                 self.lost += 1
                 self._untold[kind] += 1
+                self._metrics.audit_lost()
                 return
         self._held.append({"at": now(), "kind": kind, **facts})
         if not self._some.is_set():
@@ -187,16 +212,17 @@ class AuditLog:
             batch = list(self._held)
             told = [] if self.problem is None else [self._interruption()]
             try:
+                files = self._files or self._open()
                 if batch or told:
-                    self._files.append([*batch, *told])
+                    files.append([*batch, *told])
                     for _ in batch:
                         self._held.popleft()
                     if told:
                         self._untold.clear()
                         self._worked()
                     self._unsettled = True
-                if self._unsettled and self._settles_now():
-                    self._files.settle()
+                if self._unsettled and self._settles_now(files):
+                    files.settle()
                     self._unsettled, self._kept_head_at = False, time.monotonic()
             except OSError as exc:
                 self._failed(exc)
@@ -204,9 +230,9 @@ class AuditLog:
             self._told_head_at = time.monotonic()
             log.info("audit.head", **vars(self.head))
 
-    def _settles_now(self) -> bool:
+    def _settles_now(self, files: ChainFiles) -> bool:
         due = time.monotonic() - self._kept_head_at >= HEAD_S
-        return due or self._files.is_large or self._closing.is_set()
+        return due or files.is_large or self._closing.is_set()
 
     def _interruption(self) -> dict[str, Any]:
         """The record that tells what the log has missed."""
@@ -219,12 +245,13 @@ class AuditLog:
         if self.problem is None:
             self.failures += 1
             self._since = now()
-            log.error("audit.failed", file=str(self._files.path), why=_why(exc),
+            self._metrics.audit_failed()
+            log.error("audit.failed", file=str(self._file), why=_why(exc),
                       calls=self._settings.full)  # fmt: skip
         self.problem = _why(exc)
 
     def _worked(self) -> None:
-        log.warning("audit.works_again", file=str(self._files.path), lost=self.lost,
+        log.warning("audit.works_again", file=str(self._file), lost=self.lost,
                     refused=self.refused)  # fmt: skip
         self.problem = None
 

@@ -34,6 +34,8 @@ TEXT = 2000
 """Characters of a command that are kept."""
 _READ = 1 << 20
 _BESIDES = [place for place in PLACES if place != WORKSPACE]
+_LAST, _BACK = "last", "back"
+"""Files of a thread's folder: where it is, and where it is about to go back to."""
 _SUFFIXES = ("json", "img", "tree")
 """In the order in which they are deleted: no point without its files."""
 
@@ -64,22 +66,52 @@ class Point(BaseModel):
     """The last session that began with it."""
 
 
+class _GoingBack(BaseModel):
+    """A thread is about to begin with a point."""
+
+    to: int
+    session_id: str
+
+
 class ThreadPoints:
     """Those of one thread. One process has it at a time. Methods may raise RuntimeUnavailable."""
 
-    def __init__(self, folder: Path, *, most: int, most_bytes: int) -> None:
-        """Blocks. most_bytes: that the points may add to each other."""
+    def __init__(
+        self, folder: Path, session_id: str | None = None, *, most: int, most_bytes: int
+    ) -> None:
+        """Blocks. session_id: of the thread's newest session.
+        most_bytes: that the points may add to each other."""
         self.folder = folder
         self._most, self._most_bytes = most, most_bytes
         self._taking = asyncio.Lock()
         self.points = {point.number: point for point in _read(folder)}
-        _delete_unfinished(folder, self.points)
         """By number, the oldest first."""
-        self.last = _read_last(folder)
+        self.last = _read_last(folder, self.points)
         """The last point on the way to what the thread has now."""
+        back = _read_back(folder)
+        self._back = self.points.get(back.to) if back and back.session_id == session_id else None
+        if self._back is not None:  # It has gone back meanwhile.
+            self.points[self._back.number] = self._back.model_copy(update={"led_to": session_id})
+            self.last = self._back.follows
 
     def __repr__(self) -> str:
         return f"<ThreadPoints {len(self.points)} in {self.folder}>"
+
+    def settle(self) -> None:
+        """Finish what an earlier session or server did not. Blocks; nobody else may use the thread
+        now."""
+        if not self.folder.exists():
+            return
+        if self._back is not None:
+            self._write(self.points[self._back.number])
+        self._go(self.last)
+        if self._back is not None:
+            os.unlink(self.folder / _BACK)
+        names = {f"{number}.{suffix}" for number in self.points for suffix in _SUFFIXES}
+        for path in self.folder.glob("*"):
+            if path.name not in names | {_LAST, _BACK}:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     async def take(self, source: Source, **about: Any) -> Point:
         """A point of a box as it is now. about: fields of the point. Raises SessionLost."""
@@ -98,8 +130,10 @@ class ThreadPoints:
                 if newest is not None:
                     added = await asyncio.to_thread(added_bytes, *map(self.image, (number, newest)))
                     point = point.model_copy(update={"added": added})
-                self._write(point)
-                self._go(number)
+                _put_new(self._file(number), point)
+                self._go(number)  # Only now, so that a kill leaves both or neither.
+                _new(self._file(number)).rename(self._file(number))
+                self.points[number] = point
                 self._drop_oldest()
         return point
 
@@ -166,23 +200,17 @@ class ThreadPoints:
     def drop(self, point: Point) -> None:
         """Forget a point before which nothing was run."""
         if self.last == point.number:
+            with contextlib.suppress(OSError):
+                self._file(point.number).rename(_new(self._file(point.number)))
             self._go(point.follows)
         self._delete(point.number)
 
-    @contextlib.contextmanager
-    def going_back(self, point: Point, session_id: str) -> Iterator[None]:
-        """What comes next follows what was before the point, if this is left in order.
-        session_id: of the session that begins with it."""
-        last = self.last
+    def go_back(self, point: Point, session_id: str) -> None:
+        """What comes next follows what was before the point, once there is a session of that id:
+        the one that begins with the point."""
         with as_unavailable():
-            self._go(point.follows)
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(OSError):
-                self._go(last)
-            raise
-        self.note(point, led_to=session_id)
+            self._go(self.last)  # What an earlier session may have begun with.
+            _replace(self.folder / _BACK, _GoingBack(to=point.number, session_id=session_id))
 
     @contextlib.asynccontextmanager
     async def now(self, source: Source) -> AsyncIterator[Path]:
@@ -201,12 +229,15 @@ class ThreadPoints:
 
     # Files
 
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number}.json"
+
     def _write(self, point: Point) -> None:
-        _replace(self.folder / f"{point.number}.json", point.model_dump_json(exclude_none=True))
+        _replace(self._file(point.number), point)
         self.points[point.number] = point
 
     def _go(self, number: int | None) -> None:
-        _replace(self.folder / "last", json.dumps(number))
+        _replace(self.folder / _LAST, number)
         self.last = number
 
     def _drop_oldest(self) -> None:
@@ -221,6 +252,8 @@ class ThreadPoints:
         for suffix in _SUFFIXES:
             with contextlib.suppress(OSError):
                 os.unlink(self.folder / f"{number}.{suffix}")
+        with contextlib.suppress(OSError):
+            os.unlink(_new(self._file(number)))
 
 
 class Points:
@@ -251,14 +284,14 @@ class Points:
         if why:
             raise InvalidRequest(f"history is not to be had here: {why}; use checkpoints instead")
 
-    async def of(self, tenant: str, thread_id: str) -> ThreadPoints:
-        """Raises InvalidRequest, RuntimeUnavailable."""
+    async def of(self, tenant: str, thread_id: str, session_id: str | None) -> ThreadPoints:
+        """session_id: of the thread's newest session. Raises InvalidRequest, RuntimeUnavailable."""
         folder = self._of(tenant, thread_id)
         if folder is None:
             raise InvalidRequest(f"history is not to be had here: {self._why_not}")
         with as_unavailable():
             return await asyncio.to_thread(
-                ThreadPoints, folder, most=self._most, most_bytes=self._most_bytes
+                ThreadPoints, folder, session_id, most=self._most, most_bytes=self._most_bytes
             )
 
     async def forget(self, tenant: str, thread_id: str) -> None:
@@ -286,33 +319,47 @@ def _read(folder: Path) -> list[Point]:
     return sorted(found, key=lambda point: point.number)
 
 
-def _delete_unfinished(folder: Path, known: Mapping[int, Point]) -> None:
-    """What a server left behind that was killed."""
-    names = {f"{number}.{suffix}" for number in known for suffix in _SUFFIXES} | {"last"}
-    for path in folder.glob("*"):
-        if path.name not in names:
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def _read_last(folder: Path) -> int | None:
+def _read_last(folder: Path, known: Mapping[int, Point]) -> int | None:
     try:
-        number: int | None = json.loads((folder / "last").read_bytes())
+        number: int | None = json.loads((folder / _LAST).read_bytes())
     except (OSError, ValueError):
         return None
+    if number is not None and number not in known:
+        with contextlib.suppress(OSError, ValidationError):  # Killed before it was there.
+            new = _new(folder / f"{number}.json")
+            return Point.model_validate_json(new.read_bytes()).follows
     return number
 
 
-def _replace(path: Path, text: str) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(text)
-    new.rename(path)
+def _read_back(folder: Path) -> _GoingBack | None:
+    try:
+        return _GoingBack.model_validate_json((folder / _BACK).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _replace(path: Path, content: BaseModel | int | None) -> None:
+    _put_new(path, content)
+    _new(path).rename(path)
+
+
+def _put_new(path: Path, content: BaseModel | int | None) -> None:
+    if isinstance(content, BaseModel):
+        text = content.model_dump_json(exclude_none=True)
+    else:
+        text = json.dumps(content)
+    _new(path).write_text(text)
+
+
+def _new(path: Path) -> Path:
+    """Where the content of a file is before it takes its place."""
+    return path.with_name(f"{path.name}.new")
 
 
 def _tidy(folder: Path, older_than_s: float) -> None:
     for thread in folder.glob("*/*"):
         with contextlib.suppress(OSError):
-            if time.time() - (thread / "last").stat().st_mtime > older_than_s:
+            if time.time() - (thread / _LAST).stat().st_mtime > older_than_s:
                 shutil.rmtree(thread, ignore_errors=True)
 
 

@@ -221,7 +221,8 @@ async def _greet_for_fleet(
     checks = "\n".join(f"    {name:<30} {state}" for name, state in health.checks.items())
     print(
         f"\n  A coordinator at {url}, reference at {url}/docs\n"
-        f"  previews at {previews}\n\n{checks}\n",
+        f"  previews at {previews}\n"
+        f"  for e2b's SDK: {_e2b(url)}\n\n{checks}\n",
         file=sys.stderr,
         flush=True,
     )
@@ -269,6 +270,7 @@ def greeting(
   runtime    {_wrapped(facts.why)}
   each box   {_limits(facts.limits)}
   sessions   {settings.max_sessions} at most; idle for {idle_min:g} min, a session ends{shown}
+  e2b's SDK  {_e2b(url)}
   not enforced on this machine:{lacks or " nothing, all limits hold"}
 
   Try, in another terminal:{needs_key}
@@ -280,6 +282,11 @@ def greeting(
     {_program("sandbox")} run --thread demo 'ls -l; echo hello > greeting'
     {_program("python")} -c 'from sandbox_sdk import SandboxClient; {snippet}'
 """
+
+
+def _e2b(url: str) -> str:
+    """The variables of e2b's SDK."""
+    return f"E2B_API_URL={url}/e2b E2B_SANDBOX_URL={url}/e2b"
 
 
 def _wrapped(text: str) -> str:

@@ -202,6 +202,11 @@ def _network(facts: Facts, promised: Promised) -> Iterator[Finding]:
         through = (
             "" if promised.network == _NONE else f", and {promised.network} through the server"
         )
+        if others and (reported := promised.lacking.get("network")):
+            told = f"interfaces {', '.join(others)}: {reported}"
+            fix = "look whether a box reaches what it should not"
+            yield Finding(name="network", state=State.WARNING, told=told, fix=fix)
+            return
         yield _found(
             "network",
             not others,

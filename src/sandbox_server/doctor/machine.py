@@ -20,6 +20,7 @@ from sandbox_server.runtime import disk_pool, loop_disk
 from sandbox_server.runtime.bubblewrap import cgroups, host
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.state import StateFolder
+from sandbox_server.runtime.registry import make_runtime
 from sandbox_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 _ANSWER_S = 10.0
 _ROOM_BYTES = 2 << 30
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
+
+_ELSEWHERE = {
+    "e2b": "set SANDBOX_E2B_API_KEY (docs/boxes/e2b.md)",
+    "kubernetes": "set KUBECONFIG (docs/kubernetes.md)",
+}
 
 
 async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Finding]:
@@ -51,6 +57,9 @@ async def examine(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[Fi
         yield finding
     needed = "bubblewrap" in wants or ("auto" in wants and not answers)
     yield await asyncio.to_thread(_bubblewrap, settings, needed=needed)
+    for name in ("e2b", "kubernetes"):
+        if name in wants:
+            yield await _elsewhere(settings, name)
     if url := settings.redis():
         yield await _redis(url)
 
@@ -166,6 +175,19 @@ async def _docker(settings: Settings, wants: Collection[str]) -> AsyncGenerator[
         yield _no_engine(str(exc) or "no answer", needed="docker" in wants)
     finally:
         await engine.close()
+
+
+async def _elsewhere(settings: Settings, name: str) -> Finding:
+    """A runtime whose boxes are not on this machine."""
+    try:
+        async with (
+            asyncio.timeout(_ANSWER_S),
+            make_runtime(name, settings.runtime_options()) as runtime,
+        ):
+            return Finding(name=name, state=State.OK, told=await runtime.about())
+    except (SandboxError, TimeoutError) as exc:
+        told = str(exc) or "no answer"
+        return Finding(name=name, state=State.MISSING, told=told, fix=_ELSEWHERE[name])
 
 
 def _no_engine(why: str, *, needed: bool) -> Finding:

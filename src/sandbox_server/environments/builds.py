@@ -25,7 +25,7 @@ from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.environments.layers import LayerRecipe, LayerStore
 from sandbox_server.registry.environments import Environment
 from sandbox_server.runtime import gpus
-from sandbox_server.runtime.base import HOME, BoxSpec, GpuRequest, Layer, Runtime, Tell
+from sandbox_server.runtime.base import HOME, BoxSpec, BoxUser, GpuRequest, Layer, Runtime, Tell
 from sandbox_server.tasks import stop
 
 log = structlog.get_logger(__name__)
@@ -181,7 +181,8 @@ class Builds:
             spec = replace(
                 spec, image=await self._runtime.build_image(environment.dockerfile, tell)
             )
-        inside = {p: text for p, text in environment.files.items() if not is_writable(p)}
+        home = environment.home_folder
+        inside = {p: text for p, text in environment.files.items() if not is_writable(p, home)}
         packages = environment.packages
         if not (packages.pip or packages.npm or packages.apt or inside):
             return spec, None
@@ -191,9 +192,20 @@ class Builds:
     def _refuse(self, environment: Environment) -> None:
         name, runtime = environment.name, self._runtime
         if not runtime.has_images and (environment.image or environment.dockerfile):
+            use = "an E2B template" if runtime.has_templates else "the host's programs"
             raise InvalidRequest(
-                f"environment {name!r}: {runtime.name} boxes use the host's programs, not an image;"
+                f"environment {name!r}: {runtime.name} boxes use {use}, not an image;"
                 " omit `environment`, or use docker"
+            )
+        if environment.template and not runtime.has_templates:
+            raise InvalidRequest(
+                f"environment {name!r} is an E2B template, and {runtime.name} boxes are made"
+                " without: use the provider e2b"
+            )
+        if environment.pods and not runtime.has_pods:
+            raise InvalidRequest(
+                f"environment {name!r} says where its pods run, and {runtime.name} boxes are none:"
+                " use the provider kubernetes"
             )
         if environment.network is not None and environment.network not in runtime.networks:
             raise InvalidRequest(
@@ -252,22 +264,29 @@ def box_spec(environment: Environment, spec: BoxSpec) -> BoxSpec:
     return replace(
         spec,
         image=environment.image or spec.image,
+        template=environment.template or spec.template,
+        user=BoxUser(name=environment.user, home=environment.home_folder),
         env={**spec.env, **environment.env},
-        files={path: text for path, text in environment.files.items() if is_writable(path)},
+        files={
+            path: text
+            for path, text in environment.files.items()
+            if is_writable(path, environment.home_folder)
+        },
         setup=tuple(environment.setup),
         kernels=environment.kernels,
         gpus=None if asked is None else GpuRequest(count=asked.count, shared=asked.shared),
+        pods=environment.pods or spec.pods,
     )
 
 
-def is_writable(path: str) -> bool:
+def is_writable(path: str, home: str = HOME) -> bool:
     """Whether a file is in a folder that every box has to itself. Others are part of a layer.
 
     Raises InvalidRequest for a path that is not absolute.
     """
     if not path.startswith("/") or posixpath.normpath(path) != path:
         raise InvalidRequest(f"the path {path!r} of a file is not absolute: write /workspace/…")
-    return path.startswith(_WRITABLE)
+    return path.startswith((*_WRITABLE, f"{home}/"))
 
 
 def explained(name: str, error: EnvironmentFailed | InvalidRequest) -> SandboxError:

@@ -32,6 +32,7 @@ from sandbox_sdk.protocol.models import (
     HappeningsRequest,
     RegistryList,
     SessionList,
+    SessionsRequest,
     StoredSessionDetail,
     StoredSessionList,
     StoredSessionsRequest,
@@ -99,13 +100,12 @@ class AllWorkers:
             **self.volumes.handlers,
         }
 
-    async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
+    async def _sessions(self, tenant: str, request: SessionsRequest) -> SessionList:
         """The sessions of every worker that answers; the others are named in the result."""
-        found, silent = await self._of_all(tenant, lambda worker: worker.sessions())
-        every = [session for each in found for session in each.sessions]
-        return SessionList(
-            sessions=sorted(every, key=lambda session: session.created_at), unreachable=silent
-        )
+        found, silent = await self._of_all(tenant, lambda worker: worker.call(op.SESSIONS, request))
+        every = (session for each in found for session in each.sessions)
+        page = request.page(every, more=any(each.next for each in found))
+        return page.model_copy(update={"unreachable": silent})
 
     async def _registry(self, tenant: str, _request: EmptyRequest) -> RegistryList:
         """That of any worker: they are meant to have the same files. Raises RuntimeUnavailable."""

@@ -72,7 +72,7 @@ class SessionIndex:
         await self._keep_asked([record])
         if not await self._store.begin(thread, encode(record), after=after):
             await self._store.delete(self._asked_key(record))
-            await self._unhold(record)
+            await self.unhold(record)
             return False
         await self.note(record)
         return True
@@ -94,15 +94,19 @@ class SessionIndex:
         )
 
     async def end(self, record: Record) -> None:
-        """Record the end of a session, unless it had ended before."""
+        """Record the end of a session, unless it had ended before or was taken over."""
         thread = self._store.thread_key(record.tenant, record.thread_id)
         ttl_s = remember_s(record if record.asked else await self.with_asked(record))
         remembered = await self._store.end(thread, encode(record), ttl_s=ttl_s)
+        counts = decode(remembered)
+        if counts is not None and counts.status == Status.LIVE:
+            await self.unhold(record)
+            return
         key = self._store.session_key(record.tenant, record.session_id)
         await self._store.set(key, remembered, ttl_s=ttl_s)
         await self._store.expire(self._asked_key(record), ttl_s=ttl_s)
         await self._store.delete(self._store.previews_key(record.session_id))
-        await self._unhold(record)
+        await self.unhold(record)
 
     async def note(self, record: Record) -> None:
         """Store a record under its session_id."""
@@ -117,7 +121,7 @@ class SessionIndex:
         await self._store.delete(self._store.thread_key(record.tenant, record.thread_id))
         await self._store.delete(self._store.session_key(record.tenant, record.session_id))
         await self._store.delete(self._asked_key(record))
-        await self._unhold(record)
+        await self.unhold(record)
 
     async def previews(self, session_id: str) -> SessionPreviews | None:
         """Those of a session of any tenant. Raises RuntimeUnavailable for a miss while Redis may
@@ -130,7 +134,7 @@ class SessionIndex:
 
     async def keep_previews(self, previews: SessionPreviews) -> None:
         key = self._store.previews_key(previews.session_id)
-        if previews.ports:
+        if not previews.is_empty:
             await self._store.set(key, encode_previews(previews), ttl_s=_PREVIEWS_S)
         else:
             await self._store.delete(key)
@@ -147,7 +151,8 @@ class SessionIndex:
     def _asked_key(self, record: Record) -> str:
         return self._store.asked_key(record.tenant, record.session_id)
 
-    async def _unhold(self, record: Record) -> None:
+    async def unhold(self, record: Record) -> None:
+        """Its worker does not have it any more."""
         await self._store.drop_field(self._store.held_key(record.worker), record.session_id)
 
     async def reap(self, *, after_s: float = KEEP_S) -> None:
@@ -205,6 +210,11 @@ class SessionIndex:
         fields, now_ms = await self._store.describe(self._store.worker_key(worker_id))
         return worker_from(fields, now_ms=now_ms)
 
+    async def has_left(self, worker_id: str) -> bool:
+        """Whether a worker has said itself that it does not come back."""
+        worker = await self.worker(worker_id)
+        return worker is not None and worker.has_left
+
     async def presence(self, worker_id: str) -> Presence:
         """Whether a worker is present, away or gone. An unknown one is gone."""
         worker = await self.worker(worker_id)
@@ -234,12 +244,15 @@ class SessionIndex:
 
 
 _FIELDS = frozenset(Record.__dataclass_fields__) - {"asked", "more"}
+_SELDOM = ("movable", "claims")
+"""Left out where they say nothing."""
 
 
 def encode(record: Record) -> str:
     known = dict(vars(record))
     more = known.pop("more")
     del known["asked"]
+    known = {name: value for name, value in known.items() if value or name not in _SELDOM}
     return json.dumps({**more, **known}, sort_keys=True, separators=(",", ":"))
 
 

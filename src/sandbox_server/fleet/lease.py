@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -40,7 +41,8 @@ class RedisLease:
     """Use as an async context manager; call `serve` once adoption is done.
 
     `stop` is called when the worker has drained, or when another process has taken its lease.
-    With `leaves`, the worker leaves no boxes behind when it releases the lease.
+    With `leaves`, the worker leaves no boxes behind when it releases the lease. With `hands_over`,
+    others can take them over as soon as it has.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class RedisLease:
         state_dir: Path,
         stop: Callable[[], None],
         leaves: bool = False,
+        hands_over: bool = False,
     ) -> None:
         self._store = store
         self._worker = worker
@@ -59,12 +62,14 @@ class RedisLease:
         self._state_dir = state_dir
         self._stop = stop
         self._leaves = leaves
+        self._hands_over = hands_over
         self._on_gap: Callable[[], Awaitable[None]] | None = None
         self._load: Callable[[], Load] = Load
         self._key = store.worker_key(worker.id)
         self._epoch = 0
         self._valid_until = 0.0
         self._was_away = True
+        self._steady_at = math.inf
         self._run_id = ""
         self._served = asyncio.Event()
         self._gap = asyncio.Event()
@@ -86,6 +91,10 @@ class RedisLease:
     @property
     def was_away(self) -> bool:
         return self._was_away
+
+    @property
+    def steady(self) -> bool:
+        return since_boot() >= self._steady_at
 
     @property
     def draining(self) -> bool:
@@ -119,8 +128,9 @@ class RedisLease:
     async def __aexit__(self, *exc_info: object) -> None:
         await self._stack.aclose()
         with contextlib.suppress(RuntimeUnavailable):
-            await self._store.release(self._key, self._epoch, Phase.STOPPED)
-            if self._leaves:
+            phase = Phase.LEFT if self._hands_over else Phase.STOPPED
+            await self._store.release(self._key, self._epoch, phase)
+            if self._leaves or self._hands_over:
                 await self._store.forget_worker(self.worker)
 
     async def serve(
@@ -149,6 +159,8 @@ class RedisLease:
             await asyncio.sleep(min(left_s + 0.05, self._lease_s))
         self._epoch = epoch
         self._valid_until = asked_at + self._lease_s * _SAFETY
+        # Where nobody could renew, every worker seems gone to the first that can again.
+        self._steady_at = since_boot() + self._lease_s
         self._run_id = await self._store.run_id()
         await self._store.note_worker(self.worker, now_ms=await self._store.now_ms(), keep_s=KEEP_S)
         # Start the settling time of a new Redis now, not at the first request.

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import structlog
+
 from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_server import __version__
 from sandbox_server.events.log import EventLog
@@ -32,6 +34,11 @@ from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import Settings
 
+log = structlog.get_logger()
+
+_OF_DEADMAN = 0.75
+"""Boxes hear from their worker after a quarter of the time at which they end without."""
+
 
 @contextlib.asynccontextmanager
 async def worker_standing(
@@ -51,6 +58,8 @@ async def worker_standing(
         runtime=providers[0],
         providers=tuple(providers),
     )
+    if settings.lease + settings.grace > _OF_DEADMAN * settings.box_spec(card.id).deadman_s:
+        log.warning("grace.too_long", grace_s=settings.grace, why="boxes end by themselves before")
     async with _opened(settings, metrics) as store:
         lease = RedisLease(
             store,
@@ -59,6 +68,7 @@ async def worker_standing(
             state_dir=state,
             stop=stop.set,
             leaves=settings.destroy_on_exit,
+            hands_over=settings.hand_over,
         )
         index = SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)
         async with lease:

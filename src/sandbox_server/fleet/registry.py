@@ -85,12 +85,48 @@ class RedisRegistry(Registry):
                 await self._index.keep_previews(previews)
         return ours
 
+    async def gone(self) -> dict[str, dict[str, Record]]:
+        return {
+            worker.id: {record.box_id: record for record in await self._index.held(worker.id)}
+            for worker in await self._index.workers()
+            if worker.id != self._lease.worker and await self.is_gone(worker.id)
+        }
+
+    async def is_gone(self, worker: str) -> bool:
+        return await self._index.presence(worker) == Presence.GONE and not await self._is_unsure(
+            worker
+        )
+
+    async def _is_unsure(self, worker: str) -> bool:
+        """Whether a worker that seems gone may be one that could not renew its lease."""
+        return not self._lease.steady and not await self._index.has_left(worker)
+
+    async def is_elsewhere(self, record: Record) -> bool:
+        found = await self._index.by_session(record.tenant, record.session_id)
+        return (
+            found is not None
+            and found.status == Status.LIVE
+            and found.worker != self._lease.worker
+            and found.box_id == record.box_id
+        )
+
+    async def took(self, record: Record) -> None:
+        if record.worker == self._lease.worker:
+            return
+        previews = await self._index.previews(record.session_id)
+        if previews is not None:
+            self.previews.keep(previews)
+        await self._index.unhold(record)
+
     async def publish(self, previews: SessionPreviews) -> None:
         await self._index.keep_previews(previews)
 
     async def end(self, record: Record, status: Status) -> None:
+        previews = self.previews.of(record.session_id)
         self.previews.drop(record.session_id)
         await self._index.end(replace(record, status=status))
+        if previews is not None and (ended := previews.ended()) is not None:
+            await self._index.keep_previews(ended)
 
     async def tidy(self) -> None:
         await self._index.reap()
@@ -111,6 +147,12 @@ class RedisRegistry(Registry):
                     f"worker {record.worker} has thread {record.thread_id!r} and is away;"
                     " retry in 2 s",
                     retry_after_s=2,
+                )
+            case Presence.GONE if record.movable and await self._is_unsure(record.worker):
+                return RuntimeUnavailable(
+                    f"worker {record.worker} has thread {record.thread_id!r}, and this one does not"
+                    " know yet whether it is gone; retry in 1 s",
+                    retry_after_s=1,
                 )
             case Presence.GONE:
                 return None

@@ -79,6 +79,8 @@ class Attempt:
     """Whether a worker may have begun it."""
     pinned: bool = False
     """Whether the target was replaced by the session in which it may have begun."""
+    taken_over: bool = False
+    """Whether it was sent to a worker that is to take its session over."""
     refusal: SandboxError | None = None
 
     @property
@@ -241,6 +243,8 @@ class Router:
         elif isinstance(exc, RuntimeUnavailable):
             attempt.unable.add(worker.id)
             await attempt.wait(exc)
+        elif isinstance(exc, Capacity) and attempt.taken_over:
+            attempt.full.add(worker.id)
         elif isinstance(exc, Capacity) and attempt.creates:
             attempt.full.add(worker.id)
             attempt.refusal = exc
@@ -258,6 +262,7 @@ class Router:
 
     async def _choose(self, attempt: Attempt) -> Worker:
         where = await self._locate(attempt)
+        attempt.taken_over = False
         if where.alive and where.presence != Presence.GONE:
             if where.presence == Presence.HERE and where.worker is not None:
                 return where.worker
@@ -267,6 +272,8 @@ class Router:
                 " retry in 2 s",
                 retry_after_s=2,
             )
+        if where.alive and where.record is not None and where.record.movable:
+            return await self._taking_over(where.record, attempt)
         if where.record is None and attempt.pinned:
             raise SessionLost(
                 f"the session of {_named(attempt)} and its files were lost during this call; a call"
@@ -279,6 +286,24 @@ class Router:
         if attempt.as_before and (bound := await self.bound_to(where.record)):
             attempt.only = frozenset({bound})
         return await self._place(attempt)
+
+    async def _taking_over(self, record: Record, attempt: Attempt) -> Worker:
+        """A worker that can take over a session whose own is gone. It knows whether the box is
+        still there, and tells the caller if not."""
+        workers = [
+            worker
+            for worker in await self._directory.workers()
+            if record.movable in worker.providers
+        ]
+        attempt.taken_over = True
+        if (worker := self._placed(workers, attempt)) is not None:
+            return worker
+        attempt.full.clear()
+        raise RuntimeUnavailable(
+            f"worker {record.worker}, which had thread {record.thread_id!r}, is gone, and no other"
+            " has room to take it over; retry in 2 s",
+            retry_after_s=2,
+        )
 
     async def bound_to(self, before: Record | None) -> str | None:
         """The worker that has the volumes of a thread's last session, if it had any."""

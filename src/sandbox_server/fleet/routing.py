@@ -348,4 +348,9 @@ def _going_on(event: StartEvent, request: EventsRequest) -> FollowRequest:
     offset = request.offset if isinstance(request, FollowRequest) else 0
     of_code = isinstance(request, RunCodeRequest | FollowCodeRequest)
     follow = FollowCodeRequest if of_code else FollowRequest
-    return follow(session_id=event.session_id, command_id=event.command_id, offset=offset)
+    return follow(
+        session_id=event.session_id,
+        command_id=event.command_id,
+        offset=offset,
+        encoding="utf-8" if isinstance(request, RunCodeRequest) else request.encoding,
+    )

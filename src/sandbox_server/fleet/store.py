@@ -210,13 +210,16 @@ class Store:
         # EVAL, not EVALSHA: a pipeline cannot fall back when a node lacks the script.
         script = _SCRIPTS["restore"]
         answers = await self._ask_all(
-            *(("EVAL", script, 1, each.thread_key, each.record) for each in sessions),
-            *(("SET", each.session_key, each.record) for each in sessions),
+            *(("EVAL", script, 1, each.thread_key, each.record) for each in sessions)
         )
-        return [bool(ours) for (ours,) in answers[: len(sessions)]]
+        ours = [bool(answer) for (answer,) in answers]
+        known = [each for each, is_ours in zip(sessions, ours, strict=True) if is_ours]
+        await self.pipeline([("SET", each.session_key, each.record) for each in known])
+        return ours
 
     async def end(self, key: str, record: str, *, ttl_s: float) -> str:
-        """Returns the record that counts for the session: this one, or that of an earlier end."""
+        """Returns the record that counts for the session: this one, that of an earlier end, or that
+        of a worker that has taken it over."""
         return str(await self._run("end", (key,), record, _ms(ttl_s)))
 
     async def acquire(

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from datetime import date
 
 from sandbox_server.fleet.store import Store
+from sandbox_server.usage.accounts import key_in
 from sandbox_server.usage.figures import Figures, Row, days_between
 from sandbox_server.usage.ledger import Retention
 from sandbox_server.usage.report import UsageRows
@@ -37,19 +38,22 @@ class RedisUsage(SharedUsage, UsageRows):
             key = self._key(tenant, row.day, detail=detail)
             field = f"{ledger_id}/{row.session_id}" if detail else ledger_id
             text = json.dumps({"thread_id": row.thread_id, **asdict(row.figures)})
-            kept = self._retention.detail_days if detail else self._retention.days
+            briefly = detail or key_in(tenant)
+            kept = self._retention.detail_days if briefly else self._retention.days
             commands += [("HSET", key, field, text), ("PEXPIRE", key, (kept + 1) * _DAY_MS)]
         await self._store.pipeline(commands)
 
-    async def others(self, ledger_id: str, tenants: Sequence[str], day: date) -> dict[str, Figures]:
-        keys = [self._key(tenant, day, detail=False) for tenant in tenants]
+    async def others(
+        self, ledger_id: str, accounts: Sequence[str], day: date
+    ) -> dict[str, Figures]:
+        keys = [self._key(account, day, detail=False) for account in accounts]
         hashes = await self._store.pipeline([("HGETALL", key) for key in keys])
         return {
-            tenant: sum(
+            account: sum(
                 (_figures(text) for name, text in found.items() if name != ledger_id),
                 start=Figures(),
             )
-            for tenant, found in zip(tenants, hashes, strict=True)
+            for account, found in zip(accounts, hashes, strict=True)
         }
 
     async def rows(self, tenant: str, since: date, until: date, *, detail: bool) -> list[Row]:

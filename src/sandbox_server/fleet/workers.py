@@ -20,6 +20,8 @@ class Phase(StrEnum):
     """Serves the threads it has and takes no new ones."""
     STOPPED = "stopped"
     """Has released its lease and left its boxes to its successor."""
+    LEFT = "left"
+    """Has released its lease and left its boxes to whoever takes them over."""
 
 
 class Drain(StrEnum):
@@ -34,7 +36,7 @@ class Presence(StrEnum):
     AWAY = "away"
     """Not serving, but may come back with everything it had."""
     GONE = "gone"
-    """Lease and grace period are over: its sessions are lost."""
+    """Lease and grace period are over, or it has left: its sessions are lost, or others'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +66,13 @@ class Worker:
         """Whether it accepts new threads, regardless of room."""
         return self.phase == Phase.SERVING and self.lapsed_s < 0
 
+    @property
+    def has_left(self) -> bool:
+        """Whether it has said so itself: nobody has to wait for it."""
+        return self.phase == Phase.LEFT and self.lapsed_s >= 0
+
     def presence(self, *, grace_s: float) -> Presence:
-        if self.lapsed_s >= grace_s:
+        if self.lapsed_s >= grace_s or self.has_left:
             return Presence.GONE
         serves = self.phase in (Phase.SERVING, Phase.DRAINING)
         return Presence.HERE if serves and self.lapsed_s < 0 else Presence.AWAY

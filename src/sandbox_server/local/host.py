@@ -36,11 +36,13 @@ log = structlog.get_logger()
 _POOL = {"pool_size": 1, "min_pool_size": 0, "max_pool_size": 2}
 """Smaller than a server's: most programs use one or two sandboxes."""
 _ANY = {"host", "port", "processes", "worker_id", "api_keys", "insecure", "drain_timeout",
-        "destroy_on_exit", "log_format", "log_level", "artifact_quota", "artifact_retention",
+        "destroy_on_exit", "endless_commands", "log_format", "log_level", "artifact_quota",
+        "artifact_retention",
         "checkpoint_quota", "checkpoint_retention", "undo_quota", "volume_size", "volume_quota",
         "bind_folders", "network_connections", "network_bytes", "network_rate",
         "audit_commands", "audit_full", "audit_size", "audit_files",
         "previews", "preview_port", "preview_url", "metrics", "metrics_port",
+        "kubernetes_stream", "hand_over",
         "usage_days", "usage_detail_days", "prices", "budgets", "webhooks", "webhook_attempts",
         "history_retention", "history_sessions", "history_commands", *_POOL}  # fmt: skip
 """Settings that do not affect boxes: programs that differ only in these share sandboxes."""
@@ -120,5 +122,7 @@ def _name(settings: Settings) -> str:
     of_a_box = settings.model_dump(mode="json", exclude=_ANY, exclude_defaults=True)
     of_a_box["state_dir"] = str(settings.state_folder().absolute())
     of_a_box["engine"] = os.environ.get("DOCKER_HOST")
+    if "kubernetes" in settings.provider_names():
+        of_a_box["cluster"] = os.environ.get("KUBECONFIG")
     digest = hashlib.sha256(repr(sorted(of_a_box.items())).encode()).hexdigest()
     return f"local-{os.getuid()}-{digest[:8]}"

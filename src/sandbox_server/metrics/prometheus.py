@@ -86,8 +86,17 @@ class PrometheusMetrics(Metrics):
             ["operation", "outcome"],
             buckets=_CHECKPOINT_S,
         )
+        self._audit_failures = counter(
+            "sandbox_audit_failures", "Times from which on the audit log could not be written."
+        )
+        self._audit_lost = counter(
+            "sandbox_audit_lost_records", "Records that the audit log does not have."
+        )
         self._redis = counter("sandbox_redis_errors", "Calls to Redis that failed.")
         self._engine = counter("sandbox_engine_errors", "Calls to a Docker engine that failed.")
+        self._pod_streams = counter(
+            "sandbox_pod_streams", "Streams to pods that were opened, over tcp or exec.", ["way"]
+        )
         self._workers = counter(
             "sandbox_worker_errors",
             "Calls that a worker did not serve: unreachable, or the code of its error.",
@@ -117,6 +126,8 @@ class PrometheusMetrics(Metrics):
             self._connections.labels(verdict)
         for reason in ("unreachable", "misdirected", "runtime_unavailable", "capacity"):
             self._workers.labels(reason)
+        for way in ("tcp", "exec"):
+            self._pod_streams.labels(way)
         for operation in CheckpointOperation.__args__:  # type: ignore[attr-defined]
             for outcome in ("ok", "failed"):
                 self._checkpoints.labels(operation, outcome)
@@ -175,11 +186,20 @@ class PrometheusMetrics(Metrics):
     def checkpoint(self, operation: CheckpointOperation, seconds: float, *, ok: bool) -> None:
         self._checkpoints.labels(operation, "ok" if ok else "failed").observe(seconds)
 
+    def audit_failed(self) -> None:
+        self._audit_failures.inc()
+
+    def audit_lost(self) -> None:
+        self._audit_lost.inc()
+
     def redis_failed(self) -> None:
         self._redis.inc()
 
     def engine_failed(self) -> None:
         self._engine.inc()
+
+    def pod_stream(self, way: str) -> None:
+        self._pod_streams.labels(way).inc()
 
     def worker_failed(self, reason: str) -> None:
         self._workers.labels(reason).inc()

@@ -70,11 +70,20 @@ class Metrics:
     def checkpoint(self, operation: CheckpointOperation, seconds: float, *, ok: bool) -> None:
         """A checkpoint that was taken, or from which a session began."""
 
+    def audit_failed(self) -> None:
+        """The audit log cannot be written any more, or not from the start."""
+
+    def audit_lost(self) -> None:
+        """A record that the audit log will not have."""
+
     def redis_failed(self) -> None:
         """A call to Redis that failed after its retries."""
 
     def engine_failed(self) -> None:
         """A call to the Docker engine that failed."""
+
+    def pod_stream(self, way: str) -> None:
+        """A stream to a pod that was opened. way: tcp or exec."""
 
     def worker_failed(self, reason: str) -> None:
         """A worker did not serve a call. reason: unreachable, or the code of its error."""

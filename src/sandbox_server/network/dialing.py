@@ -9,6 +9,7 @@ import functools
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
+from ipaddress import ip_address
 
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_server.network.addresses import IPAddress, is_own, plain
@@ -31,6 +32,7 @@ class Upstream(ByteChannel):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.address = plain(ip_address(writer.get_extra_info("peername")[0].partition("%")[0]))
 
     async def read(self) -> bytes:
         return await self._reader.read(_PIECE)
@@ -89,7 +91,10 @@ class Dialer:
                 f"{target.host}{at} is not a public address; the operator has to name such an"
                 f" address in the allowlist besides. {rules.told()}"
             )
-        return good[:_ADDRESSES]
+        left = [each for each in good if rules.passes(target.host, each)]
+        if not left:
+            raise rules.denied(target)
+        return left[:_ADDRESSES]
 
     async def _of(self, name: str) -> Sequence[IPAddress]:
         try:

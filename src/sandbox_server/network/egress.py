@@ -63,8 +63,11 @@ class Egress:
         report: Report,
         meet: Callable[[], Awaitable[None]],
         used_today: int = 0,
+        spent: Callable[[], str] = str,
     ) -> None:
-        """meet: returns once the box is known to be that of the session. used_today: see Meter."""
+        """meet: returns once the box is known to be that of the session. used_today: see Meter.
+        spent: why there may be no new connections; empty if there may."""
+        self._spent = spent
         self.connections = self.refused = 0
         self.meter = Meter(limits, used_today=used_today)
         self._agent = agent
@@ -93,6 +96,14 @@ class Egress:
     def start(self) -> None:
         # In an empty context, without the log fields of the request that made the session.
         self._running = asyncio.create_task(self._run(), context=Context())
+
+    def use(self, rules: RuleSet) -> None:
+        """Judge by these from now on, and cut what they do not allow any more."""
+        self._out.use(rules)
+
+    def cut(self) -> None:
+        """End connections that the rules do not allow any more: they have changed."""
+        self._out.cut()
 
     async def listening(self) -> None:
         """Wait until what the box connects to is there, unless that takes long."""
@@ -181,7 +192,7 @@ class Egress:
             with contextlib.suppress(TimeoutError, SandboxError, OSError, Refused):
                 async with asyncio.timeout(_FIRST_S):
                     first = await box.first()
-                refused = self._full() if over else None
+                refused = self._full() if over else self._used_up()
                 if first[:1] == bytes([socks.VERSION]):
                     await SocksProxy(box, self._out).serve(first, refused=refused)
                 elif first:
@@ -195,6 +206,10 @@ class Egress:
             " close some.",
             status=503,
         )
+
+    def _used_up(self) -> Refused | None:
+        why = self._spent()
+        return Refused(why, status=429) if why else None
 
 
 def log_note(subject: Subject, note: Note) -> None:

@@ -71,13 +71,13 @@ class HttpProxy:
                 await self._tunnel(target)
                 return False
             allowed = self._out.rules.request(target, method, path, https=https)
-            async with self._out.dialer.connected(allowed, self._out.rules) as upstream:
+            async with self._out.connected(allowed) as upstream:
                 return await self._exchange(request, allowed, path, upstream)
 
     async def _tunnel(self, target: Target) -> None:
         rules = self._out.rules
         allowed = rules.tunnel(target)
-        async with self._out.dialer.connected(allowed, rules) as upstream:
+        async with self._out.connected(allowed) as upstream:
             await self._side.next_event()  # The end of the request.
             await self._side.send(h11.Response(status_code=200, headers=[], reason=b"connected"))
             early, _ = self._side.state.trailing_data

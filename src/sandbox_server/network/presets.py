@@ -44,7 +44,7 @@ def read_presets(folder: Path | None) -> dict[str, tuple[Rule, ...]]:
     if folder is None:
         return {}
     try:
-        files = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
+        files = preset_files(folder)
     except OSError as exc:
         raise InvalidRequest(
             f"SANDBOX_NETWORK_PRESETS: {folder} cannot be read: {exc.strerror}; name a folder"
@@ -52,6 +52,11 @@ def read_presets(folder: Path | None) -> dict[str, tuple[Rule, ...]]:
     if len(files) > _MOST:
         raise InvalidRequest(f"SANDBOX_NETWORK_PRESETS: {folder} has more than {_MOST} files")
     return {path.stem: tuple(_read(path)) for path in files}
+
+
+def preset_files(folder: Path) -> list[Path]:
+    """Raises OSError."""
+    return sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
 
 
 def _read(path: Path) -> Iterator[Rule]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_network
 
 from sandbox_server.network.addresses import IPAddress, IPNetwork, embedded, is_public
 from sandbox_server.network.headers import Secret
 from sandbox_server.network.hosts import Host, InvalidHost, Target, parse_host
+from sandbox_server.network.narrowing import Narrowing
 from sandbox_server.network.refusals import Refused, bad_request
 
 HTTP, HTTPS = 80, 443
@@ -84,6 +86,8 @@ class Allowed:
 
     target: Target
     https: bool = False
+    tunnel: bool = False
+    """Whether what is sent is not judged."""
     plain: bool = False
     """Whether what is not TLS may pass through a tunnel."""
     headers: Mapping[str, Secret] = field(default_factory=dict)
@@ -93,12 +97,33 @@ class Allowed:
 class RuleSet:
     """All that a session may reach."""
 
-    def __init__(self, rules: Iterable[Rule] = (), *, open_: bool = False) -> None:
-        """open_: any public host besides."""
-        self.rules = tuple(rules)
+    def __init__(
+        self,
+        rules: Iterable[Rule] = (),
+        *,
+        latest: Callable[[], tuple[Rule, ...]] | None = None,
+        open_: bool = False,
+        narrowing: Narrowing | None = None,
+    ) -> None:
+        """latest: tells the rules as they are now, instead of `rules`. open_: any public host
+        besides. narrowing: what the session's caller takes away."""
+        self._latest = latest or partial(tuple, tuple(rules))
         self.open = open_
-        self.texts = list(dict.fromkeys(map(str, self.rules)))
+        self.narrowing = narrowing
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return self._latest()
+
+    @property
+    def texts(self) -> list[str]:
         """The rules as people read them."""
+        if self.narrowing is not None and self.narrowing.denies_all:
+            return list(self.narrowing.texts)
+        return list(dict.fromkeys(map(str, self.rules)))
+
+    def narrowed(self, narrowing: Narrowing | None) -> RuleSet:
+        return RuleSet(latest=self._latest, open_=self.open, narrowing=narrowing)
 
     def __repr__(self) -> str:
         kind = "open" if self.open else "allowlist"
@@ -106,11 +131,13 @@ class RuleSet:
 
     def tunnel(self, target: Target) -> Allowed:
         """Judge a connection of which nothing more is known. Raises Refused."""
+        self._check_narrowing(target)
         there = [rule for rule in self.rules if rule.names(target.host)]
         found = [rule for rule in there if rule.has_port(target.port) and rule.any_request]
         if found or self.open:
             explicit = any(target.port in rule.ports for rule in found)
-            return Allowed(target=target, plain=self.open or (explicit and target.port != HTTPS))
+            plain = self.open or (explicit and target.port != HTTPS)
+            return Allowed(target=target, tunnel=True, plain=plain)
         if any(rule.has_port(target.port) for rule in there):
             raise Refused(
                 f"requests to {target.host} are judged one by one: ask for http://{target.host}/…"
@@ -120,6 +147,7 @@ class RuleSet:
 
     def request(self, target: Target, method: str, path: str, *, https: bool) -> Allowed:
         """Judge a request for a URL, of http or https. Raises Refused."""
+        self._check_narrowing(target)
         there = [rule for rule in self.rules if rule.names(target.host)]
         found = [rule for rule in there if rule.has_port(_port(rule, target, https=https))]
         if any(rule.paths for rule in found) and _ODD_PATH.search(path.partition("?")[0]):
@@ -140,6 +168,35 @@ class RuleSet:
             ca=next((rule.ca for rule in found if rule.ca), ""),
         )
 
+    def _check_narrowing(self, target: Target) -> None:
+        if self.narrowing is not None and not self.narrowing.may_pass(target.host):
+            raise self.denied(target)
+
+    def passes(self, host: Host, address: IPAddress) -> bool:
+        """Whether the caller of the session lets it go there. host: as it was asked for."""
+        return self.narrowing is None or self.narrowing.passes(host, address)
+
+    def keeps(self, allowed: Allowed, address: IPAddress) -> bool:
+        """Whether what was allowed once may stay open. Requests are judged one by one anyway."""
+        target = allowed.target
+        if not (self.passes(target.host, address) and self.address(address, target.port)):
+            return False
+        if allowed.tunnel:
+            try:
+                return self.tunnel(target).plain >= allowed.plain
+            except Refused:
+                return False
+        return self.open or any(
+            rule.names(target.host) and rule.has_port(target.port) for rule in self.rules
+        )
+
+    def denied(self, target: Target) -> Refused:
+        """By the session's caller."""
+        return Refused(
+            f"this sandbox may not connect to {target}: it was made so, or told so later."
+            f" {self.told()}"
+        )
+
     def address(self, address: IPAddress, port: int) -> bool:
         """Whether a host that is allowed may be at this address."""
         return is_public(address) or self.named(address, port)
@@ -153,12 +210,15 @@ class RuleSet:
 
     def told(self) -> str:
         """What is allowed, as a sentence."""
-        if self.open:
+        if self.narrowing is not None and self.narrowing.nothing:
+            return "It may reach nothing."
+        if self.open and not (self.narrowing is not None and self.narrowing.denies_all):
             return "Allowed is every public host; not private, local or reserved addresses."
-        shown = self.texts[:_TOLD]
+        texts = self.texts
+        shown = texts[:_TOLD]
         if not shown:
             return "It may reach nothing: the operator has allowed no host."
-        more = len(self.texts) - len(shown)
+        more = len(texts) - len(shown)
         return f"Allowed are: {', '.join(shown)}{f' and {more} more' if more else ''}."
 
 

@@ -74,7 +74,7 @@ class SocksProxy:
                 raise refused
             self._out.meter.check()
             allowed = rules.tunnel(target)
-            async with self._out.dialer.connected(allowed, rules) as upstream:
+            async with self._out.connected(allowed) as upstream:
                 await self._reply(_Reply.SUCCEEDED)
                 early, self._data = self._data, b""
                 began = True

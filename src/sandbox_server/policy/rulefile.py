@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -51,10 +52,8 @@ def parse_rules(text: str, *, name: str, file: str) -> RuleFile:
 
 def _read(name: str, *, above: tuple[str, ...], beside: Path | None = None) -> RuleFile:
     if name in built_in():
-        path, shown = SETS / f"{name}.yaml", name
-    else:
-        path = (beside or Path()) / name
-        shown = path.stem
+        return _read_built_in(name)
+    path = (beside or Path()) / name
     file = str(path)
     if file in above:
         raise PolicyError(file, None, "the rule file extends itself")
@@ -68,7 +67,13 @@ def _read(name: str, *, above: tuple[str, ...], beside: Path | None = None) -> R
         ) from None
     except UnicodeDecodeError as exc:
         raise PolicyError(file, None, f"the rule file is not UTF-8 ({exc.reason})") from None
-    return _Reader(shown, file, above=(*above, file), beside=path.parent).read(text)
+    return _Reader(path.stem, file, above=(*above, file), beside=path.parent).read(text)
+
+
+@cache
+def _read_built_in(name: str) -> RuleFile:
+    path = SETS / f"{name}.yaml"
+    return _Reader(name, str(path), above=()).read(path.read_text("utf-8"))
 
 
 class _Reader:

@@ -12,7 +12,7 @@ import hashlib
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
@@ -47,6 +47,9 @@ class BoxNotes(Protocol):
     def forget(self, box_id: str) -> None: ...
 
 
+Warmed = Callable[[Box], Awaitable[None]]
+
+
 class Pool:
     """Warm boxes of one spec.
 
@@ -70,8 +73,11 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
         metrics: Metrics = NO_METRICS,
         provider: str = "",
+        warmed: Warmed | None = None,
     ) -> None:
-        """provider: under which metrics tell of it, unless that is the runtime's name."""
+        """provider: under which metrics tell of it, unless that is the runtime's name. warmed: told
+        of every box that is kept."""
+        self._warmed = warmed
         self._metrics = metrics
         self._provider = provider or runtime.name
         self._runtime = runtime
@@ -221,6 +227,9 @@ class Pool:
     async def _claim_warm(self, state: Mapping[str, Any]) -> WarmBox | None:
         while self._warm:
             warm = self._take()
+            if warm.box.ends_at is not None:
+                self._discard(warm, reason="evicted")
+                continue
             if await self._give(warm, state, within_s=self._settings.claim_timeout_s):
                 return warm
         return None
@@ -309,6 +318,8 @@ class Pool:
 
     async def _keep_alive(self, warm: WarmBox, check_in_s: float) -> None:
         """Ping a warm box until it dies. Pings also reset its dead-man's switch."""
+        if self._warmed is not None:
+            await self._warmed(warm.box)
         await warm.until_dead(
             first_in_s=check_in_s,
             every_s=self._check_every_s,

@@ -12,11 +12,12 @@ from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.pool.plan import PoolSettings
-from sandbox_server.pool.pool import BoxNotes, Pool
+from sandbox_server.pool.pool import BoxNotes, Pool, Warmed
 from sandbox_server.pool.warm import Ready
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime
 from sandbox_server.runtime.box_network import BoxNetwork
+from sandbox_server.runtime.shared import SharedBox
 from sandbox_server.tasks import stop
 
 _FOLLOW_S = 1.0
@@ -59,9 +60,11 @@ class PooledBoxes:
         owners: Sequence[str] = (),
         metrics: Metrics = NO_METRICS,
         provider: str = "",
+        warmed: Warmed | None = None,
     ) -> None:
         """owners: all labels that boxes of earlier processes may have, instead of the spec's.
-        provider: see Pool."""
+        provider, warmed: see Pool."""
+        self._warmed = warmed
         self._metrics = metrics
         self._provider = provider
         self._runtime = runtime
@@ -91,6 +94,7 @@ class PooledBoxes:
             ready=ready,
             metrics=self._metrics,
             provider=self._provider,
+            warmed=self._warmed,
         )
 
     def _pool_for(self, given: PooledEnvironment) -> Pool:
@@ -158,6 +162,17 @@ class PooledBoxes:
     async def found(self) -> list[Box]:
         """Every running box of this worker, including those of earlier processes."""
         return [box for owner in self._owners for box in await self._runtime.boxes(owner)]
+
+    @property
+    def shared(self) -> bool:
+        return self._runtime.shared
+
+    async def of_others(self, workers: Sequence[str]) -> Sequence[SharedBox]:
+        """The boxes of other workers, to be taken over."""
+        return await self._runtime.shared_boxes(workers)
+
+    async def one_of_others(self, box_id: str) -> SharedBox | None:
+        return await self._runtime.shared_box(box_id)
 
     @property
     def build(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import h11
 import structlog
@@ -23,12 +24,21 @@ SandboxesOf = Callable[[str], Sandboxes]
 _CLOSE_S = 1.0
 
 
+@dataclass(frozen=True)
+class Destination:
+    """Where requests go, as far as connections differ by it."""
+
+    origin: Origin
+    tenant: str
+    unpause: bool = True
+    """Whether they wake a paused session."""
+
+
 class BoxConnection:
     """One connection. It is opened, and closed, by a task of its own."""
 
-    def __init__(self, origin: Origin, tenant: str, *, head_bytes: int) -> None:
-        self.origin = origin
-        self.tenant = tenant
+    def __init__(self, to: Destination, *, head_bytes: int) -> None:
+        self.to = to
         self.reused = False
         self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=head_bytes)
         self.read: asyncio.Task[bytes] | None = None
@@ -48,7 +58,8 @@ class BoxConnection:
             raise
 
     async def _live(self, sandboxes: Sandboxes, opened: asyncio.Future[None]) -> None:
-        request = ConnectRequest(session_id=self.origin.session_id, port=self.origin.port)
+        session_id, port = self.to.origin
+        request = ConnectRequest(session_id=session_id, port=port, unpause=self.to.unpause)
         try:
             async with sandboxes.connect(request) as self._channel:
                 if not opened.done():
@@ -106,23 +117,23 @@ class BoxConnections:
     def __init__(self, sandboxes_of: SandboxesOf, limits: PreviewLimits) -> None:
         self._sandboxes_of = sandboxes_of
         self._limits = limits
-        self._waiting: dict[Origin, list[tuple[BoxConnection, asyncio.TimerHandle]]] = {}
+        self._waiting: dict[Destination, list[tuple[BoxConnection, asyncio.TimerHandle]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def get(self, origin: Origin, tenant: str, *, new: bool) -> BoxConnection:
+    async def get(self, to: Destination, *, new: bool) -> BoxConnection:
         """new: not one that was used before. Raises SandboxError."""
-        while not new and (connection := self._take(origin)) is not None:
-            if connection.tenant == tenant and connection.read and not connection.read.done():
+        while not new and (connection := self._take(to)) is not None:
+            if connection.read and not connection.read.done():
                 connection.reused = True
                 return connection
             self.drop(connection)
-        connection = BoxConnection(origin, tenant, head_bytes=self._limits.head_bytes)
-        await connection.open(self._sandboxes_of(tenant))
+        connection = BoxConnection(to, head_bytes=self._limits.head_bytes)
+        await connection.open(self._sandboxes_of(to.tenant))
         return connection
 
     def put(self, connection: BoxConnection) -> None:
         """Take back a connection whose response is complete, or give it up."""
-        waiting = self._waiting.setdefault(connection.origin, [])
+        waiting = self._waiting.setdefault(connection.to, [])
         if not connection.is_done() or len(waiting) >= self._limits.box_idle:
             self.drop(connection)
             return
@@ -136,11 +147,11 @@ class BoxConnections:
         task = asyncio.create_task(connection.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-        if not self._waiting.get(connection.origin):
-            self._waiting.pop(connection.origin, None)
+        if not self._waiting.get(connection.to):
+            self._waiting.pop(connection.to, None)
 
-    def _take(self, origin: Origin) -> BoxConnection | None:
-        waiting = self._waiting.get(origin)
+    def _take(self, to: Destination) -> BoxConnection | None:
+        waiting = self._waiting.get(to)
         if not waiting:
             return None
         connection, timer = waiting.pop()
@@ -148,7 +159,7 @@ class BoxConnections:
         return connection
 
     def _expire(self, connection: BoxConnection) -> None:
-        waiting = self._waiting.get(connection.origin, [])
+        waiting = self._waiting.get(connection.to, [])
         waiting[:] = [each for each in waiting if each[0] is not connection]
         self.drop(connection)
 

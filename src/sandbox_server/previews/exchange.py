@@ -6,8 +6,8 @@ import asyncio
 
 import h11
 
-from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_server.previews.boxes import BoxConnection, BoxConnections
+from sandbox_sdk.protocol.errors import Conflict, SandboxError
+from sandbox_server.previews.boxes import BoxConnection, BoxConnections, Destination
 from sandbox_server.previews.browser import Browser, BrowserGone
 from sandbox_server.previews.heads import Asked, to_box, to_browser
 from sandbox_server.tasks import stop
@@ -33,30 +33,32 @@ class Exchange:
         asked: Asked,
         boxes: BoxConnections,
         *,
-        tenant: str,
+        to: Destination,
         scheme: str,
+        host: str | None = None,
     ) -> None:
+        """host: the Host header for the box, in place of the browser's."""
         self._browser = browser
         self._request = request
         self._boxes = boxes
         self._asked = asked
-        self._tenant = tenant
+        self._to = to
         self._has_body = browser.has_body()
-        self._to_box = to_box(request, asked, peer=browser.peer, scheme=scheme)
+        self._to_box = to_box(request, asked, peer=browser.peer, scheme=scheme, host=host)
         self._begun = False
 
     async def run(self) -> None:
         """Raises SandboxError if there is no connection to the box, BadAnswer, BrowserGone."""
         may_repeat = bytes(self._request.method) in _AGAIN and not self._has_body
         new = not may_repeat or self._asked.upgrades
-        box = await self._boxes.get(self._asked.origin, self._tenant, new=new)
+        box = await self._boxes.get(self._to, new=new)
         try:
             await self._carried(box)
         except BadAnswer as exc:
             if exc.begun or not (box.reused and may_repeat):
                 raise
             # It may have been closed by the box at the moment of its reuse.
-            box = await self._boxes.get(self._asked.origin, self._tenant, new=True)
+            box = await self._boxes.get(self._to, new=True)
             await self._carried(box)
 
     async def _carried(self, box: BoxConnection) -> None:
@@ -78,8 +80,8 @@ class Exchange:
         answering = asyncio.create_task(self._answer(box))
         try:
             await asyncio.wait((sending, answering), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done() and isinstance(sending.exception(), BrowserGone):
-                raise BrowserGone
+            if not answering.done() and (failed := sending.exception()) is not None:
+                raise failed
             await answering
         finally:
             await stop(sending, answering)
@@ -93,6 +95,8 @@ class Exchange:
                 while data := await self._browser.body():
                     await box.send(h11.Data(data=data))
                 await box.send(h11.EndOfMessage())
+        except Conflict:
+            raise BadAnswer(begun=self._begun) from None  # It was paused meanwhile.
         except SandboxError:
             return  # The box reads no more; what it answers counts.
         if not self._asked.upgrades:

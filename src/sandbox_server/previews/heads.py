@@ -16,6 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 _COOKIE = "sandbox_preview"
 _SECURE_COOKIE = f"__Host-{_COOKIE}"
 """Over https: with this prefix browsers hold other hosts of the domain off it."""
+TRAFFIC_HEADER = b"e2b-traffic-access-token"
 _MAX_TOKENS = 4
 """That are looked at in one request."""
 _HOP_BY_HOP = frozenset(
@@ -46,6 +47,8 @@ class Asked:
     """Whether a person is to see the answer."""
     upgrades: bool
     """Whether it is to become a WebSocket."""
+    traffic_token: str = ""
+    """Of its header, as clients of e2b's SDK send it."""
 
 
 def read_head(request: h11.Request, address: PreviewAddress) -> Asked | None:
@@ -69,6 +72,7 @@ def read_head(request: h11.Request, address: PreviewAddress) -> Asked | None:
         cookie=cookie,
         navigates=request.method in (b"GET", b"HEAD") and b"text/html" in _one(request, b"accept"),
         upgrades=upgrades,
+        traffic_token=_one(request, TRAFFIC_HEADER).decode("latin-1"),
     )
 
 
@@ -126,11 +130,17 @@ def _of_its_own_pages(request: h11.Request, host: str, *, upgrades: bool) -> boo
     return not site or site in _OWN_SITES or visits
 
 
-def to_box(request: h11.Request, asked: Asked, *, peer: str, scheme: str) -> h11.Request:
+def to_box(
+    request: h11.Request, asked: Asked, *, peer: str, scheme: str, host: str | None = None
+) -> h11.Request:
     """The request as the box gets it: without what is between the browser and us, and with where it
-    came from."""
-    dropped = {b"cookie", *_hop_by_hop(request.headers), *_FORWARDED}
+    came from. host: its Host header, if not the browser's."""
+    dropped = {b"cookie", TRAFFIC_HEADER, *_hop_by_hop(request.headers), *_FORWARDED}
+    if host is not None:
+        dropped.add(b"host")
     headers = [(name, value) for name, value in request.headers if name not in dropped]
+    if host is not None:
+        headers.insert(0, (b"host", host.encode()))
     if any(name == b"transfer-encoding" for name, _ in request.headers):
         headers = [(name, value) for name, value in headers if name != b"content-length"]
         headers.append((b"transfer-encoding", b"chunked"))

@@ -11,6 +11,10 @@ class PreviewLimits:
     """Of all browsers."""
     per_session: int = 100
     """Requests and WebSockets to one session at the same time."""
+    per_visitor: int = 250
+    """Connections of one address, and requests that are carried out for it."""
+    per_visitor_session: int = 64
+    """Requests and WebSockets of one address to one session at the same time."""
     head_bytes: int = 64 * 1024
     """Of a request or a response; many servers take less."""
     head_s: float = 20.0

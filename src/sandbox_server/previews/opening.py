@@ -14,7 +14,7 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.api.server import bound
 from sandbox_server.previews.limits import PreviewLimits
-from sandbox_server.previews.server import PreviewServer
+from sandbox_server.previews.server import PreviewServer, TenantOf, no_tenant
 from sandbox_server.sessions.preview_address import PreviewAddress
 from sandbox_server.sessions.previews import SessionPreviews
 from sandbox_server.settings import Settings
@@ -22,8 +22,8 @@ from sandbox_server.settings import Settings
 log = structlog.get_logger()
 
 _LOOPBACK = "127.0.0.1"
-_IN_PROCESS = PreviewLimits(connections=200)
-"""Of a program that needs its open files for itself, often 1,024."""
+_IN_PROCESS = PreviewLimits(connections=200, per_visitor=200)
+"""Of a program that needs its open files for itself, often 1,024. All visitors are on loopback."""
 
 
 class PreviewedTenants(Protocol):
@@ -43,10 +43,13 @@ class PreviewPort:
         listener: socket.socket | None,
         address: PreviewAddress | None,
         why_not: str = "",
+        *,
+        behind_proxy: bool = False,
     ) -> None:
         self.listener = listener
         self.address = address
         self.why_not = why_not
+        self.behind_proxy = behind_proxy
 
     def __str__(self) -> str:
         return f"none: {self.why_not}" if self.why_not else str(self.address)
@@ -81,16 +84,26 @@ def bind_previews(settings: Settings, api_port: int) -> PreviewPort:
         log.warning("previews.off", why=why)
         return PreviewPort(None, None, why)
     url = settings.preview_url or f"http://localhost:{listener.getsockname()[1]}"
-    return PreviewPort(listener, PreviewAddress.parse(url))
+    behind_proxy = bool(settings.preview_url)
+    return PreviewPort(listener, PreviewAddress.parse(url), behind_proxy=behind_proxy)
 
 
 @contextlib.asynccontextmanager
-async def serving_previews(tenants: PreviewedTenants, port: PreviewPort) -> AsyncIterator[None]:
+async def serving_previews(
+    tenants: PreviewedTenants, port: PreviewPort, tenant_of: TenantOf = no_tenant
+) -> AsyncIterator[None]:
     """Serve them, where there is a port."""
     if port.listener is None or port.address is None:
         yield
         return
-    async with PreviewServer(tenants.of, tenants.previews_of, port.address, port.listener):
+    async with PreviewServer(
+        tenants.of,
+        tenants.previews_of,
+        port.address,
+        port.listener,
+        tenant_of=tenant_of,
+        behind_proxy=port.behind_proxy,
+    ):
         log.info("previews.listening", at=str(port.address))
         yield
 

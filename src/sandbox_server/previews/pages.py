@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _STYLE = (
@@ -27,8 +28,12 @@ class Page:
     text: str
     again_s: int | None = None
     """After how many seconds a browser is to load it again."""
+    told: Mapping[str, object] | None = None
+    """What programs are told, in place of code, title and text."""
 
     def body(self, *, as_html: bool) -> bytes:
+        if not as_html and self.told is not None:
+            return json.dumps(dict(self.told)).encode() + b"\n"
         if not as_html:
             error = {"code": self.code, "message": f"{self.title}: {self.text}"}
             return json.dumps({"error": error}).encode() + b"\n"
@@ -75,6 +80,14 @@ MANY = Page(
     code="capacity",
     title="Too many connections",
     text="This preview has as many connections as it may have. Try again in a moment.",
+    again_s=2,
+)
+MANY_OF_YOURS = Page(
+    status=429,
+    code="rate_limited",
+    title="Too many of your connections",
+    text="From your address there are as many connections to previews as one may have. Close some,"
+    " or try again in a moment.",
     again_s=2,
 )
 UNAVAILABLE = Page(

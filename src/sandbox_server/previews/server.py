@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Self
@@ -14,23 +13,40 @@ from typing import Self
 import h11
 import structlog
 
-from sandbox_sdk.protocol.errors import NotListening, SandboxError, SessionLost, SessionNotFound
-from sandbox_server.previews import pages
-from sandbox_server.previews.boxes import BoxConnections, SandboxesOf
+from sandbox_sdk.protocol.errors import (
+    Conflict,
+    NotListening,
+    SandboxError,
+    SessionLost,
+    SessionNotFound,
+)
+from sandbox_server.previews import e2b_pages, pages
+from sandbox_server.previews.boxes import BoxConnections, Destination, SandboxesOf
 from sandbox_server.previews.browser import Browser, BrowserGone
 from sandbox_server.previews.exchange import BadAnswer, Exchange
 from sandbox_server.previews.heads import Asked, entering, read_head
 from sandbox_server.previews.limits import PreviewLimits
+from sandbox_server.previews.visitors import Visitors
 from sandbox_server.sessions.preview_address import PreviewAddress
-from sandbox_server.sessions.previews import SessionPreviews
+from sandbox_server.sessions.previews import AllPorts, SessionPreviews
 from sandbox_server.tasks import stop
 
 log = structlog.get_logger()
 
+TenantOf = Callable[[str, str], str | None]
+"""The tenant whose traffic token this is, for a session; None if it is none."""
 PreviewsOf = Callable[[str], Awaitable[SessionPreviews | None]]
 """The previews of a session, whoever it belongs to. Raises RuntimeUnavailable."""
 _BACKLOG = 512
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_CLOSED = b"retry-after: 2\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_FULL = b"HTTP/1.1 503 Service Unavailable\r\n" + _CLOSED
+_MANY = b"HTTP/1.1 429 Too Many Requests\r\n" + _CLOSED
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+"""A session that there is not."""
+
+
+def no_tenant(_token: str, _session_id: str) -> None:
+    """Of a server that has no traffic tokens."""
 
 
 @dataclass(eq=False)
@@ -52,16 +68,18 @@ class PreviewServer:
         listener: socket.socket,
         *,
         limits: PreviewLimits = PreviewLimits(),  # noqa: B008 - frozen
+        tenant_of: TenantOf = no_tenant,
+        behind_proxy: bool = False,
     ) -> None:
-        """listener: bound; it is closed in the end."""
+        """listener: bound; it is closed in the end. behind_proxy: see Visitors."""
+        self._tenant_of = tenant_of
         self._previews_of = previews_of
         self._address = address
         self._listener = listener
         self._limits = limits
         self._boxes = BoxConnections(sandboxes_of, limits)
         self._visits: set[_Visit] = set()
-        self._carried: Counter[str] = Counter()
-        """Requests that are being carried out, by session."""
+        self._visitors = Visitors(limits, behind_proxy=behind_proxy)
         self._stack = contextlib.AsyncExitStack()
 
     def __repr__(self) -> str:
@@ -89,11 +107,15 @@ class PreviewServer:
         assert task is not None
         visit = _Visit(task)
         self._visits.add(visit)
+        browser = Browser(reader, writer, self._limits)
         try:
-            if len(self._visits) > self._limits.connections:
-                writer.write(_FULL)
-            else:
-                await self._serve(Browser(reader, writer, self._limits), visit)
+            with self._visitors.connected(browser.peer) as may_be:
+                if not may_be:
+                    writer.write(_MANY)
+                elif len(self._visits) > self._limits.connections:
+                    writer.write(_FULL)
+                else:
+                    await self._serve(browser, visit)
             writer.close()
             async with asyncio.timeout(self._limits.head_s):
                 await writer.wait_closed()
@@ -144,7 +166,7 @@ class PreviewServer:
             except SandboxError as exc:
                 page = _page_for(exc, asked)
         if page is not None:
-            await browser.show(page, as_html=_wants_html(request), head=_is_head(request))
+            await browser.show(page, as_html=_wants_html(request, page), head=_is_head(request))
         return True
 
     async def _judged(
@@ -152,33 +174,63 @@ class PreviewServer:
     ) -> pages.Page | None:
         """Answers a request; or the page that is to be shown in place of an answer."""
         previews, port = await self._previews_of(asked.origin.session_id), asked.origin.port
-        if previews is None or not previews.allows(port, asked.tokens):
-            return pages.NO_ACCESS
+        if previews is None or not self._allows(previews, asked):
+            if previews is not None and previews.all_ports is None:
+                # The same for what there is and for what there is not: while the registry of a
+                # fleet may lack sessions, the latter is told to wait.
+                await self._previews_of(_NOBODY)
+            return _no_access(previews, asked)
         if asked.in_url and asked.navigates:
             right = [token for token in asked.tokens if previews.is_token(port, token)]
             headers = entering(asked, self._address, right)
             await browser.respond(302, headers, head=_is_head(request))
             return None
-        if self._carried[asked.origin.session_id] >= self._limits.per_session:
+        session_id, visitor = previews.session_id, self._visitors.visitor(request, browser.peer)
+        if self._visitors.has_many(visitor, session_id):
+            return pages.MANY_OF_YOURS
+        if self._visitors.session_is_full(session_id):
             return pages.MANY
-        await self._carry(browser, visit, request, asked, previews.tenant)
+        try:
+            with self._visitors.carrying(visitor, session_id):
+                await self._carry(browser, visit, request, asked, previews)
+        except SandboxError as exc:
+            if previews.all_ports is not None and (page := _e2b_page_for(exc, asked)) is not None:
+                return page
+            raise
         return None
 
+    def _allows(self, previews: SessionPreviews, asked: Asked) -> bool:
+        if previews.ended_at is not None:
+            return False
+        if previews.allows(asked.origin.port, asked.tokens):
+            return True
+        if previews.all_ports is None or not asked.traffic_token:
+            return False
+        return self._tenant_of(asked.traffic_token, previews.session_id) == previews.tenant
+
     async def _carry(
-        self, browser: Browser, visit: _Visit, request: h11.Request, asked: Asked, tenant: str
+        self,
+        browser: Browser,
+        visit: _Visit,
+        request: h11.Request,
+        asked: Asked,
+        previews: SessionPreviews,
     ) -> None:
-        session_id, visit.asked = asked.origin.session_id, asked
-        self._carried[session_id] += 1
+        visit.asked = asked
+        shown = previews.all_ports or AllPorts()
         try:
             exchange = Exchange(
-                browser, request, asked, self._boxes, tenant=tenant, scheme=self._address.scheme
+                browser,
+                request,
+                asked,
+                self._boxes,
+                to=Destination(asked.origin, previews.tenant, unpause=shown.unpause),
+                scheme=self._address.scheme,
+                host=shown.host_for(asked.origin.port),
             )
             await exchange.run()
         finally:
             visit.asked = None
-            self._carried[session_id] -= 1
-            if not self._carried[session_id]:
-                del self._carried[session_id]
 
     async def _watch(self) -> None:
         """Cut what is still open through previews that have ended."""
@@ -196,7 +248,29 @@ class PreviewServer:
             previews = await self._previews_of(asked.origin.session_id)
         except SandboxError:
             return True  # Not known: asked again soon.
-        return previews is not None and previews.allows(asked.origin.port, asked.tokens)
+        return previews is not None and self._allows(previews, asked)
+
+
+def _no_access(previews: SessionPreviews | None, asked: Asked) -> pages.Page:
+    """In e2b's words where all ports of a session are open, or were."""
+    if previews is None or previews.all_ports is None:
+        return pages.NO_ACCESS
+    if previews.ended_at is not None:
+        return e2b_pages.not_found(previews.session_id)
+    return e2b_pages.no_token(previews.session_id, given=bool(asked.traffic_token))
+
+
+def _e2b_page_for(error: SandboxError, asked: Asked) -> pages.Page | None:
+    session_id, port = asked.origin
+    match error:
+        case NotListening():
+            return e2b_pages.port_closed(session_id, port)
+        case SessionNotFound() | SessionLost():
+            return e2b_pages.not_found(session_id)
+        case Conflict():
+            return e2b_pages.paused(session_id)
+        case _:
+            return None
 
 
 def _page_for(error: SandboxError, asked: Asked) -> pages.Page:
@@ -212,5 +286,8 @@ def _is_head(request: h11.Request) -> bool:
     return bytes(request.method) == b"HEAD"
 
 
-def _wants_html(request: h11.Request) -> bool:
-    return any(name == b"accept" and b"text/html" in value for name, value in request.headers)
+def _wants_html(request: h11.Request, page: pages.Page) -> bool:
+    headers = dict(request.headers)
+    if page.told is not None and e2b_pages.is_browser(headers.get(b"user-agent", b"")):
+        return True
+    return b"text/html" in headers.get(b"accept", b"")

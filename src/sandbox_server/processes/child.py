@@ -42,6 +42,7 @@ from sandbox_server.main import (
     open_service,
     server_limits,
     sessions_left,
+    traffic_tenant,
 )
 from sandbox_server.metrics.opening import Measured, measuring
 from sandbox_server.previews.opening import PreviewPort, serving_previews
@@ -56,6 +57,7 @@ from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.share import Share
 from sandbox_server.settings import Settings
 from sandbox_server.stopping import stoppable
+from sandbox_server.traces import tracing_to
 
 log = structlog.get_logger()
 
@@ -127,6 +129,7 @@ async def _serve_share(
         settings.max_sessions, shared.counts, index=share.index, memory=settings.total_memory
     )
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(tracing_to(settings))
         own = await stack.enter_async_context(measuring(settings, process=share.index))
         service = await stack.enter_async_context(
             open_service(
@@ -149,10 +152,11 @@ async def _serve_share(
             _routing(settings, share, state, service)
         )
         tenants = ProcessTenants(processes, router, service, capacity=settings.max_sessions)
-        if share.index == PREVIEW_PROCESS:
-            await stack.enter_async_context(serving_previews(tenants, shared.previews))
-            await stack.enter_async_context(serving_metrics(measured.told, shared.metrics))
         keys = await stack.enter_async_context(open_access(settings))
+        if share.index == PREVIEW_PROCESS:
+            serving = serving_previews(tenants, shared.previews, traffic_tenant(settings, keys))
+            await stack.enter_async_context(serving)
+            await stack.enter_async_context(serving_metrics(measured.told, shared.metrics))
         handover = Handover(
             share.index,
             shared.arriving[share.index],
@@ -173,6 +177,7 @@ async def _serve_share(
                 limiter,
                 elsewhere=None if share.index == MCP_PROCESS else _mcp_elsewhere,
                 measured=measured,
+                previews_at=shared.previews.site,
             ),
             listener,
             limits=limits,

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
+from sandbox_server.api.e2b.tokens import claimed_tenant
 from sandbox_server.api.handover import Place
 from sandbox_server.processes.routing import Processes
 from sandbox_server.service import SandboxService
@@ -24,6 +25,8 @@ _TARGET = re.compile(
     rb"|[?&](thread|session)_id=([A-Za-z0-9._-]{1,128})[& ]"
 )
 _KEY = re.compile(rb"\r\n(authorization|x-api-key):[ \t]*([^\r\n]*)", re.IGNORECASE)
+_E2B = re.compile(rb"\r\ne2b-sandbox-id:[ \t]*([0-9a-f-]{36})\r\n", re.IGNORECASE)
+_E2B_TOKEN = re.compile(rb"\r\nx-access-token:[ \t]*([^\r\n]+)", re.IGNORECASE)
 _MANY_KEYS = 1000
 
 
@@ -39,11 +42,17 @@ class WhereTo:
     def __call__(self, data: bytes) -> Place | None:
         if _MCP.match(data):
             return Place(MCP_PROCESS, only=True)
+        if (box := _E2B.search(data)) is not None:
+            return self._place(_e2b_tenant(data), "session", box[1].decode())
         found = _TARGET.search(data)
-        tenant = self._tenant(data) if found else None
-        if found is None or tenant is None:
+        if found is None:
             return None
         kind, name = (part.decode() for part in found.groups() if part is not None)
+        return self._place(self._tenant(data), kind, name)
+
+    def _place(self, tenant: str | None, kind: str, name: str) -> Place | None:
+        if tenant is None:
+            return None
         if kind == "thread" and self._service.has(tenant, name):
             return None
         try:
@@ -67,3 +76,9 @@ class WhereTo:
             except SandboxError:
                 self._tenants[header] = None
         return self._tenants[header]
+
+
+def _e2b_tenant(data: bytes) -> str | None:
+    """Of a call to a sandbox through the e2b door. Who gets it checks the token."""
+    shown = _E2B_TOKEN.search(data)
+    return None if shown is None else claimed_tenant(shown[1].decode("latin-1"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from sandbox_sdk.protocol.models import (
+    USER,
     CommandTimeout,
     Cpus,
     Disk,
@@ -19,6 +20,20 @@ from sandbox_sdk.protocol.models import (
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 Reachable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*_.:/\[\]-]{1,300}$")]
+UserName = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_-]{0,30}$")]
+Home = Annotated[str, StringConstraints(pattern=r"^/home/[a-z_][a-z0-9_.-]{0,62}$")]
+ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+"""Of an object of a cluster."""
+LabelKey = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
+    ),
+]
+LabelValue = Annotated[
+    str, StringConstraints(pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$")
+]
+_TAKEN = frozenset({"root", "nobody"})
 PIP, NPM, APT = "pip", "npm", "apt"
 
 
@@ -59,6 +74,34 @@ class Gpus(Declared):
         return {"count": given} if type(given) is int else given
 
 
+class Toleration(Declared):
+    """As in a pod."""
+
+    key: str | None = Field(None, max_length=317)
+    operator: Literal["Exists", "Equal"] | None = None
+    value: LabelValue | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = Field(None, alias="tolerationSeconds")
+
+
+class Pods(Declared):
+    """Where the pods of an environment run, besides what the server's settings say of all pods."""
+
+    priority_class: ObjectName | None = Field(
+        None, description="PriorityClass of the cluster. Left out: that of the server."
+    )
+    runtime_class: ObjectName | None = Field(
+        None, description="RuntimeClass: gVisor's, Kata's. Left out: that of the server."
+    )
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict,
+        description="Labels that a node has to have, besides those of the server's settings.",
+    )
+    tolerations: tuple[Toleration, ...] = Field(
+        (), description="Taints that they tolerate, besides those of the server's settings."
+    )
+
+
 class Kernels(Declared):
     """The Jupyter kernels of an environment, by language."""
 
@@ -78,6 +121,8 @@ class Environment(Declared):
     dockerfile: str | None = Field(None, description="Built once; relative to this file.")
     template: str | None = Field(None, description="E2B template.")
     packages: Packages = Packages()
+    user: UserName = Field(USER, description="Who commands run as, without root.")
+    home: Home | None = Field(None, description="Of the user. Left out: /home/ and its name.")
     env: Env = Field(default_factory=dict)
     files: dict[str, str] = Field(
         default_factory=dict, description="Contents by path, in every new box."
@@ -97,3 +142,14 @@ class Environment(Declared):
     warm: int = Field(0, ge=0, description="Boxes kept warm.")
     kernels: Kernels = Kernels()
     gpus: Gpus | None = None
+    pods: Pods | None = Field(None, description="Where its boxes run, on kubernetes.")
+
+    @model_validator(mode="after")
+    def _is_free(self) -> Self:
+        if self.user in _TAKEN:
+            raise ValueError(f"user: {self.user!r} is a name of the system; choose another")
+        return self
+
+    @property
+    def home_folder(self) -> str:
+        return self.home or f"/home/{self.user}"

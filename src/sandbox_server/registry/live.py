@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +11,12 @@ import structlog
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.registry.entries import KINDS, Registry, RegistryError
 from sandbox_server.registry.folder import files_of, read_registry
+from sandbox_server.registry.stamps import Stamps, stamps
 
 log = structlog.get_logger()
 
 LOOK_S = 0.5
 """At most this often the files are looked at, and only when somebody uses the registry."""
-SETTLED_S = 0.1
-"""A file that was changed so shortly ago is read once more: a second change may have the same time
-stamp."""
-
-_Seen = tuple[tuple[str, int, int, int], ...]
 
 
 class LiveRegistry:
@@ -73,7 +68,7 @@ class LiveRegistry:
                 log.error("registry.bad", why=problem, kept="the last good one")
         self._problem = problem
 
-    def _look(self) -> _Seen:
+    def _look(self) -> Stamps:
         """What changes when a file does. Empty for a folder that cannot be listed."""
         if self._folder is None:
             return ()
@@ -82,15 +77,4 @@ class LiveRegistry:
             paths += [path for _, path in files_of(self._folder)]
         except OSError:
             return ()
-        found = [(str(path), *_stamp(path)) for path in (self._folder, *paths)]
-        if time.time() - max(stamp for _, stamp, _, _ in found) / 1e9 < SETTLED_S:
-            found.append(("unsettled", time.monotonic_ns(), 0, 0))
-        return tuple(found)
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        about = os.stat(path)
-    except OSError:
-        return 0, 0, 0
-    return about.st_ctime_ns, about.st_size, about.st_ino
+        return stamps((self._folder, *paths))

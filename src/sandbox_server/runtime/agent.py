@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Required, Self, TypedDict, Unpack
 
@@ -25,15 +25,20 @@ Ident = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,200}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """Written into a response header."""
 PathText = Annotated[str, StringConstraints(max_length=8192)]
+FileKey = Annotated[str, StringConstraints(min_length=1, max_length=255)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Total = Annotated[int, Field(ge=0, le=1 << 50)]
 """A count that is added to others."""
+Pid = Annotated[int, Field(ge=1, le=1 << 31)]
 ExitCode = Annotated[int, Field(ge=0, le=255)]
 StreamName = Literal["stdout", "stderr", "result"]
 """Results are those of code: JSON, one on each line."""
-Ability = Literal["replay", "stdin", "code", "pty", "tree", "tunnel"]
+Ability = Literal[
+    "replay", "stdin", "code", "pty", "tree", "tunnel", "files", "watch", "pause", "metadata"
+]
 """What an agent may lack: replaying output from an offset; input to a running command; code on
-Jupyter kernels; terminals; all files as a whole; connections to its sockets."""
+Jupyter kernels; terminals; all files as a whole; connections to its sockets; folders made and
+removed, and looked at to a depth; folders watched; standing still; metadata of files."""
 
 
 class AgentAnswer(BaseModel):
@@ -53,6 +58,12 @@ class CommandSummary(AgentAnswer):
     is_code: bool = False
     pty: tuple[Count, Count] | None = None
     """Rows and columns of its terminal."""
+    pid: Pid | None = None
+    """Of its shell, while it runs. None from an earlier warden."""
+    text: PathText | None = None
+    """The beginning of it, while it runs, as what follows."""
+    cwd: PathText | None = None
+    env: Annotated[dict[Short, PathText], Field(max_length=200)] | None = None
 
 
 class BoxAbout(AgentAnswer):
@@ -78,6 +89,12 @@ class BoxState(BoxAbout):
     """Whether the warden knows more commands than are listed."""
 
 
+class LinkEnd(AgentAnswer):
+    path: PathText
+    type: Literal["file", "directory", "symlink", "other"]
+    mode: Short
+
+
 class FileEntry(AgentAnswer):
     name: PathText
     path: PathText
@@ -85,6 +102,40 @@ class FileEntry(AgentAnswer):
     size: Count
     mode: Short
     modified_at: float
+    owner: Short = ""
+    group: Short = ""
+    target: PathText | None = None
+    """Where a link leads. An earlier warden tells none of these three."""
+    leads_to: LinkEnd | None = None
+    """What is at the end of a link. None from an earlier warden, too."""
+    metadata: Annotated[dict[FileKey, PathText], Field(max_length=500)] | None = None
+
+
+class FolderMade(AgentAnswer):
+    created: bool
+    entry: FileEntry
+
+
+class WatchStarted(AgentAnswer):
+    watch_id: Ident
+    position: Count
+    path: PathText
+
+
+class FileChange(AgentAnswer):
+    position: Count
+    kind: Literal["create", "write", "remove", "rename", "chmod", "gap"]
+    path: PathText
+    type: Literal["file", "directory", "symlink", "other"] | None = None
+
+
+class FileChanges(AgentAnswer):
+    events: Annotated[list[FileChange], Field(max_length=1000)]
+    position: Count
+
+
+class WatchEnded(AgentAnswer):
+    ended: bool
 
 
 class ListEnd(AgentAnswer):
@@ -224,6 +275,8 @@ class ContextList(AgentAnswer):
 class Started(AgentAnswer):
     command_id: Ident
     stdin_received: Count
+    pid: Pid | None = None
+    """None for code, and from an earlier warden."""
 
 
 @dataclass(frozen=True)
@@ -317,6 +370,8 @@ class CommandResult(AgentAnswer):
     duration_ms: Annotated[float, Field(ge=0)]
     output_bytes: Count
     cwd: PathText
+    pid: Pid | None = None
+    """That its shell had. None for code, and from an earlier warden."""
     marked: bool = False
     """Whether it marked files with save_artifact."""
     unchanged: bool = False
@@ -417,6 +472,15 @@ class BoxAgent(ABC):
     async def ping(self) -> None:
         """Restart the box's dead-man timer."""
 
+    async def pause(self) -> None:
+        """Stop all that runs, and let commands wait. Pausing twice is harmless. Raises Conflict if
+        it cannot be stopped."""
+        raise _no_pause()
+
+    async def unpause(self) -> None:
+        """Let it go on. Harmless where nothing is paused."""
+        raise _no_pause()
+
     @abstractmethod
     async def state(self) -> BoxState:
         """The state that set_state() stored, and the box's commands."""
@@ -481,9 +545,16 @@ class BoxAgent(ABC):
 
     @abstractmethod
     async def put(
-        self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
+        self,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        mode: int = 0o644,
+        limit: int = 1 << 62,
+        metadata: Mapping[str, str] | None = None,
     ) -> Uploaded:
-        """Store a file atomically: it appears under its name when it is complete."""
+        """Store a file atomically: it appears under its name when it is complete, with the metadata
+        and no other."""
 
     @abstractmethod
     def get(self, path: str, *, digest: bool = False) -> AbstractAsyncContextManager[Download]:
@@ -495,9 +566,45 @@ class BoxAgent(ABC):
 
     @abstractmethod
     def batches(
-        self, path: str, *, recursive: bool = False, limit: int = 1000
+        self,
+        path: str,
+        *,
+        recursive: bool = False,
+        depth: int | None = None,
+        limit: int = 1000,
     ) -> AsyncGenerator[Batch | ListEnd]:
-        """The entries of a folder in batches, up to limit in all, then ListEnd."""
+        """The entries of a folder in batches, up to limit in all, then ListEnd. depth: how many
+        folders in folders, this one included; by default one, or all of them if recursive."""
+
+    async def list(
+        self, path: str, *, recursive: bool = False, depth: int | None = None, limit: int = 1000
+    ) -> Listing:
+        """The entries of a folder, sorted by name, each folder before its contents."""
+        return await whole(self.batches(path, recursive=recursive, depth=depth, limit=limit))
+
+    async def stat(self, path: str, *, follow: bool = False) -> FileEntry:  # noqa: ARG002
+        """The entry of a file, a folder or a link; with follow, of what a link leads to."""
+        raise _no_files()
+
+    async def mkdir(self, path: str) -> FolderMade:  # noqa: ARG002
+        """Make a folder, with those on the way."""
+        raise _no_files()
+
+    async def remove(self, path: str, *, recursive: bool = True) -> None:  # noqa: ARG002
+        """Remove a file, a link, or a folder, with all in it if recursive."""
+        raise _no_files()
+
+    async def watch(self, path: str, *, recursive: bool = False) -> WatchStarted:  # noqa: ARG002
+        """Watch a folder from now on. The box ends a watch that is not read for some minutes."""
+        raise _no_files()
+
+    async def watched(self, watch_id: str, *, after: int, wait_s: float) -> FileChanges:  # noqa: ARG002
+        """What has changed after a position, or changes within wait_s seconds. Raises NotFound."""
+        raise _no_files()
+
+    async def unwatch(self, watch_id: str) -> bool:  # noqa: ARG002
+        """End a watch. Whether there was one."""
+        raise _no_files()
 
     async def changes(
         self,
@@ -554,6 +661,16 @@ class BoxAgent(ABC):
         raise _no_tunnel()
 
 
+async def whole(batches: AsyncGenerator[Batch | ListEnd]) -> Listing:
+    entries: Batch = []
+    async with aclosing(batches):
+        async for batch in batches:
+            if isinstance(batch, ListEnd):
+                return Listing(entries, batch.truncated)
+            entries += batch
+    raise AssertionError("a listing ends or raises")
+
+
 async def put_files(agent: BoxAgent, files: Mapping[str, str]) -> None:
     """Write these contents, by path."""
     for path, text in files.items():
@@ -566,6 +683,14 @@ async def _once(data: bytes) -> AsyncIterator[bytes]:
 
 def _no_tunnel() -> errors.InvalidRequest:
     return errors.InvalidRequest("sandboxes of this runtime have no connections to their ports")
+
+
+def _no_files() -> errors.InvalidRequest:
+    return errors.InvalidRequest("sandboxes of this runtime cannot do this; use a command instead")
+
+
+def _no_pause() -> errors.InvalidRequest:
+    return errors.InvalidRequest("sandboxes of this runtime cannot be paused")
 
 
 def _no_tree() -> errors.InvalidRequest:

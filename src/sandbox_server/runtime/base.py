@@ -6,15 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.models import USER, WORKSPACE
-from sandbox_server.registry.environments import Kernels
+from sandbox_server.registry.environments import Kernels, Pods
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.box_network import Network, variables_of
 from sandbox_server.runtime.control_groups import Measured
 from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.layers import FILES, Interpreter
+
+if TYPE_CHECKING:
+    from sandbox_server.runtime.shared import SharedBox
 
 HOME = f"/home/{USER}"
 ENVIRONMENT = {
@@ -26,6 +30,22 @@ ENVIRONMENT = {
     "TERM": "dumb",
 }
 """Environment variables of every box, in every runtime."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxUser:
+    """Who commands run as."""
+
+    name: str = USER
+    home: str = HOME
+    """Directly in /home. At HOME is a link to it, so that paths of ours are the same everywhere."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name}
+
+
+USUAL_USER = BoxUser()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +126,15 @@ class BoxSpec:
 
     owner: str
     image: str = "sandbox-secure:latest"
+    template: str | None = None
+    """Of a hosted sandbox, where boxes have templates."""
     limits: Limits = field(default_factory=Limits)
     network: Network = "none"
     network_env: Mapping[str, str] = field(default_factory=dict)
     """Variables of the network, besides those that every box with such a one has."""
     network_files: Mapping[str, str] = field(default_factory=dict)
     """As `files`."""
+    user: BoxUser = USUAL_USER
     env: dict[str, str] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
     """Files and folders of the host that the box has read-only, by path in the box. Only where
@@ -121,6 +144,8 @@ class BoxSpec:
     setup: tuple[str, ...] = ()
     """Commands that the box runs before it is handed out."""
     gpus: GpuRequest | None = None
+    pods: Pods = field(default_factory=Pods)
+    """Only where boxes are pods."""
     kernels: Kernels = field(default_factory=Kernels)
     disk: DiskImage | None = None
     """What /workspace begins as, where a runtime copies disks. It has the image's size."""
@@ -174,6 +199,8 @@ class Enforcement:
     disk: str = ""
     inodes: str = ""
     syscalls: str = ""
+    network: str = ""
+    """That of boxes that are to have none."""
     absent: frozenset[str] = frozenset()
     """Those of the missing that are not enforced in any way, not even a weaker one."""
 
@@ -199,9 +226,19 @@ class Box(ABC):
         it may be on another machine, or be gone."""
         return None
 
+    async def reclaim(self) -> None:  # noqa: B027
+        """Have the kernel take back what memory of it can be read again, or swapped out, where it
+        can be told to."""
+
     @abstractmethod
     async def is_alive(self) -> bool:
         """Whether the box still runs. Raises RuntimeUnavailable if that cannot be determined."""
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the box ends because somebody else wants it to, on the clock of the world; None as
+        far as is known that nobody does."""
+        return None
 
     @property
     def disk_owner(self) -> int | None:
@@ -224,7 +261,11 @@ class Runtime(ABC):
 
     name: str
     has_images: bool = True
-    """Whether boxes are made from images. If not, they use the host's programs."""
+    """Whether boxes are made from images. If not, they use the host's programs, or"""
+    has_templates: bool = False
+    """are made from templates of somebody who hosts them."""
+    has_pods: bool = False
+    """Whether boxes are pods of a cluster."""
 
     @property
     def networks(self) -> frozenset[Network]:
@@ -294,11 +335,26 @@ class Runtime(ABC):
     async def boxes(self, owner: str) -> list[Box]:
         """All running boxes of this owner, including those of earlier processes."""
 
+    # Boxes that belong to no machine: a runtime whose boxes do implements none of these.
+
+    @property
+    def shared(self) -> bool:
+        """Whether other workers can take its boxes over. Then they are all SharedBox."""
+        return False
+
+    async def shared_boxes(self, _owners: Sequence[str]) -> Sequence[SharedBox]:
+        """The running boxes of other workers. What those have left half made is removed."""
+        return ()
+
+    async def shared_box(self, _box_id: str) -> SharedBox | None:
+        """A running box, whoever has it."""
+        return None
+
     @abstractmethod
     async def enforcement(self) -> Enforcement:
         """Which limits are enforced on this machine."""
 
-    async def __aenter__(self) -> Runtime:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

@@ -34,6 +34,9 @@ PROXIED = {
     "NPM_CONFIG_HTTPS_PROXY": _PROXY,
     "NPM_CONFIG_NOPROXY": _NOT_PROXIED,
     "CARGO_HTTP_PROXY": _PROXY,
+    # The home is small.
+    "CARGO_HOME": "/workspace/.cache/cargo",
+    "CARGO_INSTALL_ROOT": "/workspace/.local",
     "NODE_USE_ENV_PROXY": "1",
     "PIP_RETRIES": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",

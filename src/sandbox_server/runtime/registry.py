@@ -4,20 +4,41 @@ point in the group agent_sandbox.runtimes: a function that takes RuntimeOptions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from sandbox_sdk import plugins
 from sandbox_sdk.nearest import did_you_mean
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_sdk.protocol.providers import SETUP
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
-from sandbox_server.runtime.base import Enforcement, Runtime
+from sandbox_server.runtime.base import Enforcement, Limits, Runtime
 
 AUTO = "auto"
 """Not a runtime: choose() picks one."""
 _ANSWER_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """Settings of the kubernetes runtime."""
+
+    kubeconfig: str | None = None
+    namespace: str | None = None
+    runtime_class: str | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    priority_class: str | None = None
+    pull_secret: str | None = None
+    requests: float = 0.25
+    placement_s: float = 15.0
+    eviction_s: float = 30.0
+    shared: bool = False
+    """Whether other servers can take its pods over."""
+    stream: Literal["auto", "exec", "tcp"] = "auto"
+    warm_pool: int = 0
+    warm_limits: Limits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +51,12 @@ class RuntimeOptions:
     engine_runtime: str | None = None
     """OCI runtime of the Docker engine: runsc, kata, …"""
     disk_folder: Path | None = None
+    e2b_api_key: str | None = field(default=None, repr=False)
+    e2b_api_url: str | None = None
+    e2b_sandbox_url: str | None = None
+    e2b_domain: str | None = None
+    e2b_template: str | None = None
+    kubernetes: ClusterOptions = field(default_factory=ClusterOptions)
     metrics: Metrics = NO_METRICS
 
 
@@ -63,9 +90,7 @@ def unknown(name: str) -> str:
     there = installed()
     if name in there:
         return ""
-    if name in SETUP:
-        return f"{name!r} is not installed: {SETUP[name]}"
-    near = did_you_mean(name, [*there, *SETUP])
+    near = did_you_mean(name, there)
     known = f"installed are {', '.join([AUTO, *there])}"
     return f"unknown runtime {name!r}: {known}{f'; {near}' if near else ''}"
 

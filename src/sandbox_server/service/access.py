@@ -44,8 +44,9 @@ class SessionAccess:
         disconnected."""
         return _Reporting(self.table, session, use=session.use(for_s=for_s))
 
-    def reporting_loss(self, session: LiveSession) -> _Reporting:
-        return _Reporting(self.table, session)
+    def reporting_loss(self, session: LiveSession, *, unpause: bool = False) -> _Reporting:
+        """unpause: a process of the box is asked, so that it must not stand still."""
+        return _Reporting(self.table, session, unpause=unpause)
 
 
 class _Reporting:
@@ -61,13 +62,21 @@ class _Reporting:
         session: LiveSession,
         *,
         use: contextlib.AbstractContextManager[None] | None = None,
+        unpause: bool = False,
     ) -> None:
         self._table = table
         self._session = session
+        self._unpause = unpause or use is not None
         self._use = use or contextlib.nullcontext()
 
     async def __aenter__(self) -> None:
         self._use.__enter__()
+        if self._session.paused_at is not None and self._unpause:
+            try:
+                await self._table.unpause(self._session)
+            except BaseException as exc:
+                await self.__aexit__(type(exc), exc, exc.__traceback__)
+                raise
 
     async def __aexit__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,8 @@ class ServiceFacts:
     """Why this runtime was chosen, as text for people."""
     limits: models.Limits
     """What a session has that asks for nothing, on the default runtime."""
+    endless_commands: bool = True
+    """Whether a call may ask for a command without a time limit."""
     by_provider: Mapping[str, models.Limits] = field(default_factory=dict)
     """The same for the runtimes that sessions can ask for."""
 
@@ -49,8 +52,8 @@ class ServiceFacts:
 
 def network_limits(network: NetworkTerms) -> dict[str, Any]:
     """As a session is told."""
-    texts = network.rules.texts if network.mode == "allowlist" else []
-    return {"network": network.mode, "network_allow": texts[:_ALLOWED]}
+    mode, texts = network.told()
+    return {"network": mode, "network_allow": texts[:_ALLOWED]}
 
 
 Hints = Callable[[agent.CommandResult, str], str | None]
@@ -71,8 +74,10 @@ class EventAnswers:
         *,
         output_limit: int,
         offset: int = 0,
+        encoding: models.OutputEncoding = "utf-8",
         hints: Hints = lambda _result, _tail: None,
     ) -> None:
+        self._exact = encoding == "bytes"
         self.replayed = False
         """Whether an earlier call started the command."""
         self.kept: Collected | None = None
@@ -95,7 +100,12 @@ class EventAnswers:
 
     def of(self, event: agent.Event) -> Iterator[CommandEvent]:
         if isinstance(event, agent.Started):
-            yield StartEvent(command_id=event.command_id, replayed=self.replayed, **self._session)
+            yield StartEvent(
+                command_id=event.command_id,
+                pid=event.pid,
+                replayed=self.replayed,
+                **self._session,
+            )
         elif isinstance(event, agent.Output):
             yield from self._output(event)
         elif isinstance(event, agent.Gap):
@@ -109,15 +119,23 @@ class EventAnswers:
         self._tail += piece.data[-TAIL:]
         del self._tail[:-TAIL]
         early = max(self._offset - piece.offset, 0)
-        decoder = self._decoders[piece.stream]
-        decoder.decode(piece.data[:early])
+        text = self._text(piece.stream, piece.data, early)
         if early < len(piece.data):
             yield OutputEvent(
                 event=piece.stream,
-                data=decoder.decode(piece.data[early:]),
+                data=text,
+                encoding="base64" if self._exact else "utf-8",
                 offset=piece.offset + early,
                 next_offset=piece.offset + len(piece.data),
             )
+
+    def _text(self, stream: Literal["stdout", "stderr"], data: bytes, early: int) -> str:
+        """early: bytes that are not wanted, but may begin a character."""
+        if self._exact:
+            return b64encode(data[early:]).decode()
+        decoder = self._decoders[stream]
+        decoder.decode(data[:early])
+        return decoder.decode(data[early:])
 
     def _gap(self, gap: agent.Gap) -> Iterator[CommandEvent]:
         for decoder in self._decoders.values():
@@ -131,7 +149,7 @@ class EventAnswers:
             rest = decoder.decode(b"", final=True)
             if rest and self._offset < size:
                 yield OutputEvent(event=name, data=rest, offset=size, next_offset=size)
-        fields = result.model_dump(exclude={"state_saved", "marked", "unchanged"})
+        fields = result.model_dump(exclude={"state_saved", "marked", "unchanged", "pid"})
         yield ExitEvent(
             **fields,
             truncated=size > self._output_limit,
@@ -180,15 +198,14 @@ def command_info(summary: agent.CommandSummary, text: str | None = None) -> mode
     if summary.pty is not None:
         size = models.PtySize(rows=summary.pty[0], cols=summary.pty[1])
     return models.CommandInfo(
-        **summary.model_dump(exclude={"late_bytes", "pty"}),
-        command=text,
+        **summary.model_dump(exclude={"late_bytes", "pty", "text"}),
+        command=summary.text if text is None else text,
         pty=size,
     )
 
 
 def _session_fields(session: LiveSession, facts: ServiceFacts, now: float) -> dict[str, Any]:
     record = session.record
-    left_s = session.idle_timeout_s - session.idle_s(now)
     return {
         "session_id": record.session_id,
         "thread_id": record.thread_id,
@@ -196,8 +213,10 @@ def _session_fields(session: LiveSession, facts: ServiceFacts, now: float) -> di
         "worker": facts.worker_id,
         "runtime": session.provider or facts.runtime,
         "environment": session.environment,
+        "metadata": session.metadata,
         "created_at": at(record.created_at),
-        "expires_at": datetime.now(UTC) + timedelta(seconds=max(left_s, 0)),
+        "expires_at": at(session.expires_at(now)),
+        "end_at": None if session.end_at is None else at(session.end_at),
     }
 
 
@@ -213,11 +232,16 @@ def session_answer(
     agent = session.made_for and agent_info(session.made_for, limits)
     return models.Session(
         **fields,
+        user=session.user.name,
+        home=session.user.home,
+        pause_at_end=session.pauses_at_end,
         sandbox_id=session.box.id,
         status=status,
         limits=limits,
         agent=agent,
         volumes=mounted(session),
+        ports=session.ports,
+        egress_rules=session.egress_rules,
     )
 
 
@@ -243,7 +267,7 @@ def session_info(
     ]
     return models.SessionInfo(
         **dict(session_answer(session, facts, status="existing", now=now)),
-        state="busy" if running or session.busy else "idle",
+        state=_activity(session, running=bool(running)),
         last_used_at=datetime.now(UTC) - timedelta(seconds=idle_s),
         idle_s=round(idle_s, 3),
         commands=state.ran,
@@ -268,8 +292,14 @@ def session_summary(
     return models.SessionSummary(
         **_session_fields(session, facts, now),
         idle_s=round(session.idle_s(now), 3),
-        state="busy" if session.busy else "idle",
+        state=_activity(session),
     )
+
+
+def _activity(session: LiveSession, *, running: bool = False) -> models.SessionActivity:
+    if session.paused_at is not None:
+        return "paused"
+    return "busy" if running or session.busy else "idle"
 
 
 def download_info(about: agent.DownloadAbout) -> models.DownloadInfo:
@@ -278,7 +308,10 @@ def download_info(about: agent.DownloadAbout) -> models.DownloadInfo:
 
 
 def file_entry(entry: agent.FileEntry) -> models.FileEntry:
-    return models.FileEntry(**{**dict(entry), "modified_at": at(entry.modified_at)})
+    fields = {**dict(entry), "modified_at": at(entry.modified_at)}
+    if entry.leads_to is not None:
+        fields["leads_to"] = models.LinkEnd(**dict(entry.leads_to))
+    return models.FileEntry(**fields)
 
 
 def session_life(session: LiveSession, state: SessionState) -> dict[str, Any]:

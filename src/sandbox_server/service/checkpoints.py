@@ -38,9 +38,11 @@ from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 from sandbox_server.sessions.registry import Status
 
-_KEPT = ("persist", "checkpoint_every", "history", "volumes")
+_OWN = ("persist", "checkpoint_every", "history", "volumes", "metadata", "lifetime_s",
+        "pause_at_end")  # fmt: skip
+_KEPT = (*_OWN, "ports", "egress_rules")
 """What a thread keeps when it goes back."""
-_NOT_COPIED = (*_KEPT, "checkpoint_id")
+_NOT_COPIED = (*_OWN, "checkpoint_id")
 """Of what a checkpoint's session was made with: not what one from here has."""
 
 

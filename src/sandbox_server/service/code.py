@@ -135,7 +135,7 @@ class CodeHandlers:
             return "python"
         known = session.languages
         if request.context_id not in known and "code" not in session.agent.lacks:
-            async with self._access.reporting_loss(session):
+            async with self._access.reporting_loss(session, unpause=True):
                 found = await session.agent.contexts({"op": "list"})
             known.update({about.context_id: about.language for about in found})
         return known.get(request.context_id, "python")
@@ -215,7 +215,7 @@ class CodeHandlers:
     async def _contexts(self, tenant: str, target: models.Target) -> models.ContextList:
         session = await self._access.table.find(tenant, target)
         session.agent.require("code", "contexts")
-        async with self._access.reporting_loss(session):
+        async with self._access.reporting_loss(session, unpause=True):
             found = await session.agent.contexts({"op": "list"})
         return models.ContextList(contexts=[_context(about) for about in found])
 

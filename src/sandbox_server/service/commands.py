@@ -10,7 +10,12 @@ from functools import partial
 from typing import TypedDict
 
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
+from sandbox_sdk.protocol.errors import (
+    InvalidRequest,
+    RuntimeUnavailable,
+    SandboxError,
+    SessionLost,
+)
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     MAX_TIMEOUT_S,
@@ -22,6 +27,7 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     ExecuteResult,
     FollowRequest,
+    OutputEncoding,
     ResizeRequest,
     RunCodeRequest,
     SessionState,
@@ -49,6 +55,7 @@ from sandbox_server.service.gate import Gate
 from sandbox_server.service.hints import TAIL, hint_for
 from sandbox_server.service.points import Before
 from sandbox_server.service.stored import Collected, StoredHandlers
+from sandbox_server.sessions.background import background_id
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 
@@ -125,10 +132,15 @@ class CommandHandlers:
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
         options = self._options(session, request)
-        notes = self._access.table.notes
-        async with self._before(session, request, options) as before:
+        background, notes = self._access.table.background, self._access.table.notes
+        ours, key = options["command_id"] or "", request.idempotency_key
+        async with (
+            background.beginning(session, ours, key=key) as beginning,
+            self._before(session, request, options) as before,
+        ):
             command_id = await self._begun(session, request, options)
             before.began(command_id)
+            beginning.began(command_id)
         replayed = is_replayed(options, command_id)
         # Somebody may leave a terminal; who looks at one uses it. An earlier call watches its own.
         if request.pty is None and not replayed:
@@ -136,7 +148,10 @@ class CommandHandlers:
                 command_id,
                 for_s=self._timeout_s(session, request),
                 then=partial(notes.ran_unwatched, session, command_id),
+                over=partial(background.ended, session, command_id),
             )
+        elif not replayed:
+            background.watch(session, command_id)
         notes.started(session, request.command, command_id)
         about = session.agent.about
         return ExecuteResult(
@@ -170,7 +185,7 @@ class CommandHandlers:
         options = self._options(session, request)
         events = session.agent.stream(request.command, **options)
         for_s = self._timeout_s(session, request) or MAX_TIMEOUT_S
-        about = self._about(session, state, command=request.command)
+        about = self._about(session, state, command=request.command, encoding=request.encoding)
         async for event in self._events(
             session, about, events, options=options, for_s=for_s, request=request
         ):
@@ -185,6 +200,11 @@ class CommandHandlers:
     ) -> tuple[LiveSession, SessionState, ExecuteRequest]:
         """Pass a command through the gate and open its session; there is no other way in. Raises
         CommandRejected."""
+        if request.timeout == 0 and not self._facts.endless_commands:
+            raise InvalidRequest(
+                "timeout 0: the operator does not allow commands without a time limit here; give"
+                f" one of at most {MAX_TIMEOUT_S:g} seconds, or leave it out"
+            )
         if request.notify is not None:
             require_webhook(self._webhooks, request.notify, tenant)
         before = _policy_context(await self._access.expected(tenant, to_run(request)))
@@ -201,9 +221,10 @@ class CommandHandlers:
     async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
         session = await self._access.table.find(tenant, request)
         session.agent.require("replay", "following a command that was started before")
-        start = max(request.offset - LOOKBACK, 0)
+        exact = request.encoding == "bytes"
+        start = request.offset if exact else max(request.offset - LOOKBACK, 0)
         events = session.agent.attach(request.command_id, offset=start)
-        about = self._about(session, "live", offset=request.offset)
+        about = self._about(session, "live", offset=request.offset, encoding=request.encoding)
         async for event in self._events(session, about, events):
             yield event
 
@@ -259,10 +280,16 @@ class CommandHandlers:
         *,
         command: str | None = None,
         offset: int = 0,
+        encoding: OutputEncoding = "utf-8",
     ) -> EventAnswers:
-        limit = self._facts.limits.output_limit_bytes
-        hints = self._hints(session, command)
-        return EventAnswers(session, state, output_limit=limit, offset=offset, hints=hints)
+        return EventAnswers(
+            session,
+            state,
+            output_limit=self._facts.limits.output_limit_bytes,
+            offset=offset,
+            encoding=encoding,
+            hints=self._hints(session, command),
+        )
 
     def _hint(self, session: LiveSession, result: CommandResult, command: str | None) -> str | None:
         """Only for a command that failed: most do not."""
@@ -318,7 +345,7 @@ class CommandHandlers:
 
     def _options(self, session: LiveSession, request: ExecuteRequest) -> RunOptions:
         pty = request.pty
-        command_id = os.urandom(16).hex()
+        command_id = background_id() if request.background else os.urandom(16).hex()
         session.remember(command_id, request.command)
         return {
             "timeout_s": self._timeout_s(session, request),
@@ -334,7 +361,7 @@ class CommandHandlers:
 
     def _timeout_s(self, session: LiveSession, request: ExecuteRequest) -> float | None:
         """None for no limit: nobody waits for a command in the background."""
-        if request.timeout is None and request.background:
+        if request.timeout == 0 or (request.timeout is None and request.background):
             return None
         return request.timeout or self._facts.limits_of(session).command_timeout_s
 

@@ -12,12 +12,24 @@ from sandbox_sdk.protocol.errors import DiskFull, FileTooLarge, size_text
 from sandbox_sdk.protocol.models import (
     WORKSPACE,
     DownloadRequest,
+    FileChange,
+    FileChangeList,
+    FileChangesRequest,
     FileEntry,
+    FileWatch,
+    FileWatchEnded,
+    FileWatchTarget,
     ListRequest,
     ListResult,
+    MkdirRequest,
+    MkdirResult,
+    RemoveRequest,
+    RemoveResult,
     RenameRequest,
+    StatRequest,
     UploadRequest,
     UploadResult,
+    WatchFilesRequest,
 )
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Download
@@ -42,6 +54,12 @@ class FileHandlers:
         self.handlers: Handlers = {
             op.LIST_FILES: self._list_files,
             op.RENAME: self._rename,
+            op.STAT: self._stat,
+            op.MKDIR: self._mkdir,
+            op.REMOVE: self._remove,
+            op.WATCH: self._watch,
+            op.WATCH_EVENTS: self._watch_events,
+            op.UNWATCH: self._unwatch,
         }
 
     async def upload(
@@ -66,7 +84,9 @@ class FileHandlers:
             Before(self._access.table.keeper, session, f"upload {request.path}", what="upload"),
         ):
             try:
-                stored = await session.agent.put(request.path, hashed(), limit=limit)
+                stored = await session.agent.put(
+                    request.path, hashed(), limit=limit, metadata=request.metadata
+                )
             except DiskFull as exc:
                 raise self._with_setting(exc, session) from None
             finally:
@@ -92,7 +112,7 @@ class FileHandlers:
         session, _ = await self._access.open(tenant, request)
         entries: list[FileEntry] = []
         batches = session.agent.batches(
-            request.path, recursive=request.recursive, limit=request.limit
+            request.path, recursive=request.recursive, depth=request.depth, limit=request.limit
         )
         async with self._access.using(session), contextlib.aclosing(batches):
             async for batch in batches:
@@ -108,8 +128,61 @@ class FileHandlers:
             self._access.using(session),
             Before(self._access.table.keeper, session, text, what="rename"),
         ):
-            moved = await session.agent.rename(request.path, request.to, replace=request.replace)
+            try:
+                moved = await session.agent.rename(
+                    request.path, request.to, replace=request.replace
+                )
+            except DiskFull as exc:
+                raise self._with_setting(exc, session) from None
         return file_entry(moved)
+
+    async def _stat(self, tenant: str, request: StatRequest) -> FileEntry:
+        session, _ = await self._access.open(tenant, request)
+        async with self._access.using(session):
+            return file_entry(await session.agent.stat(request.path, follow=request.follow))
+
+    async def _mkdir(self, tenant: str, request: MkdirRequest) -> MkdirResult:
+        session, _ = await self._access.open(tenant, request)
+        async with (
+            self._access.using(session),
+            Before(self._access.table.keeper, session, f"mkdir {request.path}", what="mkdir"),
+        ):
+            try:
+                made = await session.agent.mkdir(request.path)
+            except DiskFull as exc:
+                raise self._with_setting(exc, session) from None
+        return MkdirResult(created=made.created, entry=file_entry(made.entry))
+
+    async def _remove(self, tenant: str, request: RemoveRequest) -> RemoveResult:
+        session = await self._access.table.find(tenant, request)
+        async with (
+            self._access.using(session),
+            Before(self._access.table.keeper, session, f"remove {request.path}", what="remove"),
+        ):
+            await session.agent.remove(request.path, recursive=request.recursive)
+        return RemoveResult(path=request.path)
+
+    async def _watch(self, tenant: str, request: WatchFilesRequest) -> FileWatch:
+        session, _ = await self._access.open(tenant, request)
+        async with self._access.using(session):
+            watch = await session.agent.watch(request.path, recursive=request.recursive)
+        return FileWatch(session_id=session.record.session_id, **dict(watch))
+
+    async def _watch_events(self, tenant: str, request: FileChangesRequest) -> FileChangeList:
+        """No use of the session: one that is only watched expires."""
+        session = await self._access.table.find(tenant, request)
+        async with self._access.reporting_loss(session):
+            found = await session.agent.watched(
+                request.watch_id, after=request.after, wait_s=request.wait
+            )
+        return FileChangeList(
+            events=[FileChange(**dict(each)) for each in found.events], position=found.position
+        )
+
+    async def _unwatch(self, tenant: str, request: FileWatchTarget) -> FileWatchEnded:
+        session = await self._access.table.find(tenant, request)
+        async with self._access.reporting_loss(session):
+            return FileWatchEnded(ended=await session.agent.unwatch(request.watch_id))
 
     def _with_setting(self, error: DiskFull, session: LiveSession) -> DiskFull:
         """The box does not know by which setting its disk has its size."""

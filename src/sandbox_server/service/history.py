@@ -102,10 +102,10 @@ class HistoryHandlers:
         origin = self._table.keeper.origin_of_point(points, point)
         if live is not None:
             await keep_now(self._table.keeper, live, f"undo to before {point.number}", what="undo")
-        with points.going_back(point, session_id):
-            session = await self._table.restore(
-                tenant, request.thread_id, replace(wanted, origin=origin, session_id=session_id)
-            )
+        points.go_back(point, session_id)
+        session = await self._table.restore(
+            tenant, request.thread_id, replace(wanted, origin=origin, session_id=session_id)
+        )
         if session.keep.persist:  # Else a lost box would come back as it was before.
             await self._table.keeper.keep(session)
         return self._answer(session, point)
@@ -123,7 +123,9 @@ class HistoryHandlers:
         keeper = self._table.keeper
         if live is not None and live.keep.history:
             return await keeper.points_of(live)
-        return await keeper.points.of(tenant, thread_id)
+        newest = await self._table.newest(tenant, thread_id)
+        session_id = None if newest is None else newest.session_id
+        return await keeper.points.of(tenant, thread_id, session_id)
 
     async def _files(
         self, points: ThreadPoints, point: Point, live: LiveSession | None

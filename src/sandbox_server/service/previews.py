@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -109,7 +108,6 @@ def _answer(
     token: str | None,
 ) -> Preview:
     session_id = session.record.session_id
-    left_s = session.idle_timeout_s - session.idle_s(time.monotonic())
     return Preview(
         port=port,
         session_id=session_id,
@@ -117,5 +115,5 @@ def _answer(
         token=token,
         public=stored.public,
         created_at=at(stored.created_at),
-        expires_at=datetime.now(UTC) + timedelta(seconds=max(left_s, 0)),
+        expires_at=at(session.expires_at(time.monotonic())),
     )

@@ -31,13 +31,13 @@ from sandbox_server.audit import AuditLog
 
 NOT_RECORDED = frozenset(
     {op.HEALTH, op.REGISTRY, op.SESSION, op.SESSIONS, op.CONTEXTS, op.PREVIEWS, op.VOLUMES,
-     op.CHECKPOINTS, op.GET_CHECKPOINT, op.ARTIFACTS, op.STORED_SESSIONS}
+     op.CHECKPOINTS, op.GET_CHECKPOINT, op.ARTIFACTS, op.STORED_SESSIONS, op.WATCH_EVENTS}
 )  # fmt: skip
 """Operations that tell what there is, but show nothing of its contents."""
 _ASKED = (
     "thread_id", "session_id", "command_id", "context_id", "path", "to", "port", "public", "name",
     "checkpoint_id", "artifact_id", "signal", "background", "environment", "provider", "agent",
-    "tool", "number",
+    "tool", "number", "lifetime_s",
 )  # fmt: skip
 """Fields of requests that a line has."""
 _ANSWERED = ("thread_id", "session_id", "command_id", "checkpoint_id", "exit_code")

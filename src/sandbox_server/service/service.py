@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.channels import ByteChannel
-from sandbox_sdk.protocol.errors import RateLimited
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
     ArtifactTarget,
@@ -165,7 +164,7 @@ class _OfTenant(Sandboxes):
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         if operation in SPENDING:
-            self._service.usage.check(self._tenant)
+            await self._service.usage.admit(self._tenant, request)
         answer: Ans = await self._service.handlers[operation](self._tenant, request)
         return answer
 
@@ -173,24 +172,25 @@ class _OfTenant(Sandboxes):
         service, tenant = self._service, self._tenant
         match request:
             case ExecuteRequest():
-                return self._within_budget(service.commands.stream(tenant, request))
+                return self._within_budget(request, service.commands.stream(tenant, request))
             case RunCodeRequest():
-                return self._within_budget(service.code.stream(tenant, request))
+                return self._within_budget(request, service.code.stream(tenant, request))
             case FollowCodeRequest():
                 return service.code.follow(tenant, request)
             case _:
                 return service.commands.follow(tenant, request)
 
-    def _within_budget(self, events: AsyncGenerator[AnyEvent]) -> AsyncGenerator[AnyEvent]:
+    async def _within_budget(
+        self, request: EventsRequest, events: AsyncGenerator[AnyEvent]
+    ) -> AsyncGenerator[AnyEvent]:
         """Those events, or RateLimited at the first."""
-        try:
-            self._service.usage.check(self._tenant)
-        except RateLimited as exc:
-            return _raising(exc)
-        return events
+        async with contextlib.aclosing(events):
+            await self._service.usage.admit(self._tenant, request)
+            async for event in events:
+                yield event
 
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
-        self._service.usage.check(self._tenant)
+        await self._service.usage.admit(self._tenant, request)
         return await self._service.files.upload(self._tenant, request, chunks)
 
     def download(
@@ -200,12 +200,8 @@ class _OfTenant(Sandboxes):
             return self._service.stored.download(self._tenant, request)
         return self._service.files.download(self._tenant, request)
 
-    def connect(
-        self, request: ConnectRequest
-    ) -> contextlib.AbstractAsyncContextManager[ByteChannel]:
-        return self._service.connections.connect(self._tenant, request)
-
-
-async def _raising(error: RateLimited) -> AsyncGenerator[AnyEvent]:
-    raise error
-    yield
+    @contextlib.asynccontextmanager
+    async def connect(self, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
+        await self._service.usage.admit(self._tenant, request)
+        async with self._service.connections.connect(self._tenant, request) as channel:
+            yield channel

@@ -12,10 +12,13 @@ from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.models import (
     CleanupResult,
     CreateSessionRequest,
-    EmptyRequest,
+    EgressRequest,
+    LifetimeRequest,
     Session,
     SessionInfo,
     SessionList,
+    SessionsRequest,
+    SessionSummary,
     Target,
 )
 from sandbox_sdk.protocol.operations import Handlers
@@ -48,6 +51,10 @@ class SessionHandlers:
             op.CREATE_SESSION: self._create_session,
             op.SESSION: self._session,
             op.SESSIONS: self._sessions,
+            op.SET_LIFETIME: self._set_lifetime,
+            op.SET_EGRESS: self._set_egress,
+            op.PAUSE: self._pause,
+            op.UNPAUSE: self._unpause,
             op.CLEANUP: self._cleanup,
         }
 
@@ -75,11 +82,33 @@ class SessionHandlers:
             state, usage = await session.agent.state(), await session.agent.usage()
         return answers.session_info(session, self._facts, state, usage, now=time.monotonic())
 
-    async def _sessions(self, tenant: str, _request: EmptyRequest) -> SessionList:
-        own = [s for s in self._access.table.sessions() if s.record.tenant == tenant]
-        own.sort(key=lambda session: session.record.created_at)
+    async def _sessions(self, tenant: str, request: SessionsRequest) -> SessionList:
+        own = (s for s in self._access.table.sessions() if s.record.tenant == tenant)
         now = time.monotonic()
-        return SessionList(sessions=[answers.session_summary(s, self._facts, now=now) for s in own])
+        return request.page(answers.session_summary(s, self._facts, now=now) for s in own)
+
+    async def _pause(self, tenant: str, target: Target) -> SessionSummary:
+        session = await self._access.table.find(tenant, target)
+        async with self._access.reporting_loss(session):
+            await self._access.table.pause(session)
+        return answers.session_summary(session, self._facts, now=time.monotonic())
+
+    async def _unpause(self, tenant: str, target: Target) -> SessionSummary:
+        session = await self._access.table.find(tenant, target)
+        async with self._access.reporting_loss(session):
+            await self._access.table.unpause(session)
+        return answers.session_summary(session, self._facts, now=time.monotonic())
+
+    async def _set_lifetime(self, tenant: str, request: LifetimeRequest) -> SessionSummary:
+        session = await self._access.table.find(tenant, request)
+        end_at = time.time() + request.lifetime_s if request.lifetime_s else None
+        await self._access.table.set_end(session, end_at, only_later=request.only_longer)
+        return answers.session_summary(session, self._facts, now=time.monotonic())
+
+    async def _set_egress(self, tenant: str, request: EgressRequest) -> SessionSummary:
+        session = await self._access.table.find(tenant, request)
+        await self._access.table.set_egress(session, request.rules())
+        return answers.session_summary(session, self._facts, now=time.monotonic())
 
     async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
         session = await self._access.table.find(tenant, target)
@@ -92,4 +121,8 @@ class SessionHandlers:
             agent=session.made_for.name if session.made_for else None,
             volumes=answers.mounted(session),
             network=session.record.asked.get("network"),
+            metadata=session.metadata,
+            lifetime_s=session.record.asked.get("lifetime_s"),
+            ports=session.ports,
+            egress_rules=session.egress_rules,
         )

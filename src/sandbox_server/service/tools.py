@@ -6,6 +6,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any, TypedDict
 
+from pydantic_core import from_json
+
 from sandbox_sdk.integrations.arguments import ALL as OUR_TOOLS
 from sandbox_sdk.integrations.arguments import parsed
 from sandbox_sdk.integrations.operations import Operations, Reply
@@ -146,7 +148,7 @@ async def _presented(tool: Tool, reply: Reply, operations: Operations) -> ToolAn
 
 def _json(tool: Tool, reply: Reply, result: ExecuteResult | CodeResult) -> ToolAnswer:
     try:
-        data = json.loads(result.stdout)
+        data = from_json(result.stdout)
     except ValueError as exc:
         text = f"{reply.text}\n[the tool printed no JSON: {exc}]"
         return _answer(reply, text=text, failed=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from sandbox_sdk.protocol import calling_key
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.models import UsageReport, UsageRequest
+from sandbox_sdk.protocol.models import Request, UsageReport, UsageRequest
 from sandbox_sdk.protocol.operations import Handlers, Operation
 from sandbox_server.sessions.table import SessionTable
+from sandbox_server.usage.accounts import key_account
 from sandbox_server.usage.prices import Prices
 from sandbox_server.usage.report import LedgerRows, report
 
@@ -18,7 +20,7 @@ SPENDING: frozenset[Operation[Any, Any]] = frozenset(
         op.RESTORE, op.FORK, op.UNDO, op.CREATE_VOLUME, op.CHECKPOINT,
     }
 )  # fmt: skip
-"""Operations that a tenant cannot call whose budget is used up. Others read, or clean up."""
+"""Operations that a tenant or key cannot call whose budget is used up. Others read, or clean up."""
 
 
 class UsageHandlers:
@@ -39,7 +41,24 @@ class UsageHandlers:
             LedgerRows(usage.ledger), tenant, request, self._prices, today=usage.today_is
         )
 
-    def check(self, tenant: str) -> None:
-        """Raises RateLimited if a budget of the tenant is used up."""
-        if self._table.usage is not None:
-            self._table.usage.check(tenant)
+    async def admit(self, tenant: str, request: Request) -> None:
+        """Raises RateLimited if a budget is used up: of the tenant, of the key that calls, or of
+        the one that made the session, which is charged for it."""
+        usage = self._table.usage
+        if usage is None:
+            return
+        await usage.admit(tenant)
+        if usage.budgets.has_keys:
+            keys = {calling_key.current(), self._maker_of(tenant, request)}
+            await usage.admit(*(key_account(tenant, key_id) for key_id in keys))
+
+    def _maker_of(self, tenant: str, request: Request) -> str:
+        """The key that made the session of a request; empty if there is none."""
+        thread_id, session_id = (vars(request).get(name) for name in ("thread_id", "session_id"))
+        if thread_id is not None:
+            live = self._table.live(tenant, thread_id)
+            return "" if live is None else live.made_by
+        for session in self._table.sessions():
+            if (session.record.tenant, session.record.session_id) == (tenant, session_id):
+                return session.made_by
+        return ""

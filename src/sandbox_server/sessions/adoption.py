@@ -1,4 +1,5 @@
-"""Adoption after a restart: taking over the sessions and warm boxes of the previous process."""
+"""Adoption: taking over the sessions and warm boxes of the previous process after a restart, and
+those of a worker that is gone."""
 
 from __future__ import annotations
 
@@ -17,13 +18,20 @@ from sandbox_server.network.modes import ORDER
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.box_network import Network
+from sandbox_server.runtime.shared import SharedBox
 from sandbox_server.sessions.found import Discard, Resume, Warm, decide
 from sandbox_server.sessions.keeping import rules_from
 from sandbox_server.sessions.lease import Lease
-from sandbox_server.sessions.ledger import Entry
-from sandbox_server.sessions.live import LiveSession, agent_from_kept, record_from_state
+from sandbox_server.sessions.ledger import Entry, entry_from
+from sandbox_server.sessions.live import (
+    LiveSession,
+    agent_from_kept,
+    asked_with,
+    egress_rules_of,
+    record_from_state,
+)
 from sandbox_server.sessions.making import SessionMaker
-from sandbox_server.sessions.registry import Record, Registry
+from sandbox_server.sessions.registry import Record, Registry, Status
 from sandbox_server.sessions.rules import SessionRules
 from sandbox_server.sessions.table import SessionTable
 
@@ -40,6 +48,13 @@ class FoundBoxes(Protocol):
     @property
     def build(self) -> str:
         """Of what a warm box must be made."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other workers can take its boxes over."""
+
+    async def one_of_others(self, box_id: str) -> SharedBox | None:
+        """A running box of any worker."""
 
     async def found(self) -> list[Box]: ...
 
@@ -66,6 +81,7 @@ class Adoption:
         """sources: by provider. rules: their limits are for sessions that were recorded without."""
         self._table = table
         self._maker = maker
+        self._sharing = maker.sharing
         self._registry = registry
         self._lease = lease
         self._sources = sources
@@ -106,20 +122,66 @@ class Adoption:
         )
         begun = {box_id: self._record(box_id, e.state) for box_id, e in entries.items() if e.begun}
         for box_id, record in {**begun, **known}.items():
-            if box_id not in found:
+            if box_id not in found and not await self._is_anothers(box_id):
                 await self._table.abandon(record)
         self._registry.ledger.keep_only(found)
         if found or known:
             log.info("worker.adopted", boxes=len(found), sessions=len(self._table), of=len(known))
+
+    async def _is_anothers(self, box_id: str) -> bool:
+        """Whether another worker has claimed a box of ours, which the registry may not know yet."""
+        for source in self._sources.values():
+            if source.shared and await source.one_of_others(box_id) is not None:
+                return True
+        return False
 
     async def _adopt_box(
         self, provider: str, box: Box, entry: Entry | None, known: Record | None
     ) -> None:
         """Adopt one box; a failure does not affect the others."""
         try:
-            await self._decide(provider, box, entry, known)
+            await self.adopt(provider, box, entry, known)
         except Exception:
             log.exception("box.adoption_failed", box=box.id)
+
+    async def adopt(
+        self, provider: str, box: Box, entry: Entry | None, known: Record | None
+    ) -> bool:
+        """Adopt a box of an earlier process, or of a worker that is gone; False if another worker
+        has claimed it. entry: None for what is written on the box. Raises RuntimeUnavailable."""
+        if (shared := self._sharing.of(box)) is not None:
+            entry = entry or entry_from(shared.holding.note)
+            known = known or await self._known_by(box, entry)
+            if entry is not None:
+                self._registry.ledger.put(box.id, entry)
+            if not await self._claim(shared):
+                self._registry.ledger.forget(box.id)
+                return False
+        await self._decide(provider, box, entry, known)
+        if known is not None and shared is not None:
+            await self._registry.took(known)
+        return True
+
+    async def _claim(self, box: SharedBox) -> bool:
+        """A box of this worker is its own, also while that cannot be written on it."""
+        try:
+            return await self._sharing.claim(box)
+        except RuntimeUnavailable as exc:
+            if box.holding.owner != self._lease.worker:
+                raise
+            log.warning("box.not_claimed", box=box.id, why=exc.message)
+            return True
+
+    async def _known_by(self, box: Box, entry: Entry | None) -> Record | None:
+        """The session that the entry of a box names, if it is live: a worker may have died after it
+        had claimed the box, and before the registry knew."""
+        if entry is None or entry.state is None or entry.begun:
+            return None
+        state = entry.state
+        record = await self._registry.by_session(state["tenant"], state["session_id"])
+        if record is None or record.status != Status.LIVE or record.box_id != box.id:
+            return None
+        return record
 
     async def _decide(
         self, provider: str, box: Box, entry: Entry | None, known: Record | None
@@ -170,26 +232,37 @@ class Adoption:
         kept: Mapping[str, Any],
     ) -> LiveSession:
         state = becomes.state
-        record = self._record(box.id, state)
-        if known is not None:  # The process that made the box, for as long as it lives.
+        record = self._maker.placed(self._record(box.id, state), box, provider)
+        if known is not None and not record.movable:
+            # The process that made the box, for as long as it lives.
             record = replace(record, worker=known.worker)
+        if "egress_rules" in kept:
+            record = replace(record, asked=asked_with(record.asked, kept["egress_rules"]))
         return LiveSession(
             record,
             box,
             agent,
             idle_timeout_s=state["idle_timeout_s"],
             last_used=time.monotonic(),
+            end_at=kept.get("end_at"),
+            paused_at=kept.get("paused_at"),
             environment=state["environment"],
             env_digest=state.get("env_digest", ""),
             provider=provider,
+            user=self._rules.user(state["environment"]),
             limits=merged(self._rules.default, state.get("limits") or {}),
-            network=self._rules.network_again(state["environment"], provider, _network(state)),
+            network=self._rules.network_again(
+                state["environment"], provider, _network(state), egress_rules_of(record)
+            ),
             made_for=agent_from_kept(kept),
+            made_by=kept.get("made_by", ""),
+            begun_by=dict(kept.get("begun_by", {})),
             policy=kept.get("policy"),
             keep=rules_from(record.asked),
             checkpoint_id=kept.get("checkpoint_id"),
             began_with=kept.get("checkpoint_id"),
             met=becomes.met,
+            taken_over=known is not None and known.worker != record.worker,
         )
 
     async def _resume(self, session: LiveSession, reported: BoxState | None) -> None:
@@ -200,7 +273,7 @@ class Adoption:
             session.last_used -= min(reported.idle_s, age_s)
         await self._table.adopt(session)
         if session.ended is None and reported is not None:
-            self._table.notes.watch_running(session, reported)
+            await self._table.watch_running(session, reported)
 
     def _record(self, box_id: str, state: Mapping[str, Any] | None) -> Record:
         """A record with epoch -1, which means not yet vouched for by this process."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import Self
 
 import structlog
 
-from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.errors import RateLimited, RuntimeUnavailable, SandboxError
 from sandbox_server.runtime.agent import Usage as BoxUsage
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.tasks import stop
-from sandbox_server.usage.budgets import NEAR, Budgets
+from sandbox_server.usage.accounts import key_account, key_in, tenant_in
+from sandbox_server.usage.budgets import EGRESS, NEAR, STORAGE, Budgets, used_up
 from sandbox_server.usage.figures import Figures, day_ends, day_of
 from sandbox_server.usage.ledger import Reading, UsageLedger
 from sandbox_server.usage.shared import SharedUsage
@@ -29,8 +31,9 @@ STORED_EVERY_S = 300.0
 _ANSWER_S = 2.0
 _AT_ONCE = 16
 _BATCH = 500
-OnBudget = Callable[[str, str, float], None]
-"""Called with the tenant, the budget and how much of it is used, once a day."""
+OnBudget = Callable[[str, str, float, str], None]
+"""Called with the tenant, the budget, how much of it is used, and the id of the key whose budget it
+is, or nothing; once a day."""
 Stored = Callable[[str], Awaitable[tuple[int, int]]]
 """Bytes stored for a tenant: by this server alone, and in a store that several have together."""
 
@@ -42,6 +45,8 @@ class _Tracked:
     bytes_in: int = 0
     bytes_out: int = 0
     egress: int = 0
+    elsewhere: bool = False
+    """Whether what its box has counted so far is in the ledger of another worker."""
     asked_at: float = -1.0
     """When the warden was last asked, on the monotonic clock."""
 
@@ -56,7 +61,7 @@ class Usage:
         budgets: Budgets | None = None,
         shared: SharedUsage | None = None,
         stored: Stored | None = None,
-        on_budget: OnBudget = lambda _tenant, _name, _share: None,
+        on_budget: OnBudget = lambda _tenant, _name, _share, _key_id: None,
         clock: Callable[[], float] = time.time,
         every_s: float = EVERY_S,
     ) -> None:
@@ -76,6 +81,8 @@ class Usage:
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._look_at_stored = 0.0
+        self._stored_now: dict[str, dict[str, int]] = {}
+        """By tenant: how much is stored, as it was last looked at."""
 
     def watch(self, sessions: Callable[[], Iterable[LiveSession]]) -> None:
         """sessions: the live ones."""
@@ -93,16 +100,43 @@ class Usage:
 
     # What others ask
 
-    def today(self, tenant: str) -> Figures:
-        """What a tenant has used today, as of the last reading. From memory."""
+    def today(self, account: str) -> Figures:
+        """What a tenant or a key has used today, as of the last reading. From memory."""
         if day_of(self._clock()) != self._day:
             return Figures()
-        return self._totals.get(tenant, Figures()) + self._others.get(tenant, Figures())
+        return self._totals.get(account, Figures()) + self._others.get(account, Figures())
 
-    def check(self, tenant: str) -> None:
-        """Raises RateLimited if a budget of the tenant is used up."""
-        if self.budgets.of(tenant):
-            self.budgets.check(tenant, self.today(tenant), now=self._clock())
+    async def admit(self, *accounts: str) -> None:
+        """Raises RateLimited if a budget of one of them is used up."""
+        for account in accounts:
+            if self.budgets.of(account):
+                await self._know_others(account)
+                self.check(account)
+
+    def check(self, account: str) -> None:
+        """The same, as far as is known already."""
+        try:
+            used = replace(self.today(account), **self._stored_now.get(account, {}))
+            self.budgets.check(account, used, now=self._clock())
+        except RateLimited as exc:
+            if exc.details["budget"] == STORAGE:
+                self._look_at_stored = 0.0  # Something may be deleted now.
+            raise
+
+    def spent(self, session: LiveSession) -> str:
+        """Why a box may make no new connections; empty if it may."""
+        for account in (session.record.tenant, account_of(session)):
+            most = self.budgets.of(account).get(EGRESS)
+            if most is not None and self.today(account).egress_bytes >= most:
+                return used_up(EGRESS, most, key_id=key_in(account), now=self._clock()).message
+        return ""
+
+    async def _know_others(self, account: str) -> None:
+        """Ask what other workers have counted, the first time that somebody calls here."""
+        if self._shared is None or account in self._others or self.today_is != self._day:
+            return
+        with contextlib.suppress(RuntimeUnavailable):  # Asked again soon.
+            self._others |= await self._shared.others(self.ledger.id, [account], self._day)
 
     def egress_today(self, session: LiveSession) -> int:
         """Of a session, as far as earlier processes have counted it."""
@@ -138,6 +172,10 @@ class Usage:
     async def ended(self, session: LiveSession) -> None:
         """The last reading of a session, before its box is destroyed."""
         await self.read([session])
+        self.forget(session)
+
+    def forget(self, session: LiveSession) -> None:
+        """Another worker counts from now on."""
         self._tracked.pop(session.record.session_id, None)
 
     async def publish(self) -> None:
@@ -147,12 +185,14 @@ class Usage:
         while changed := await asyncio.to_thread(self.ledger.untold, _BATCH):
             await self._shared.publish(self.ledger.id, [(each[0], each[1]) for each in changed])
             await asyncio.to_thread(self.ledger.told, changed)
-        limited = [tenant for tenant in self._totals if self.budgets.of(tenant)]
+        limited = [each for each in {*self._totals, *self._others} if self.budgets.of(each)]
         self._others = await self._shared.others(self.ledger.id, limited, self._day)
 
     async def _reading(self, session: LiveSession) -> Reading:
         record = session.record
-        tracked = self._tracked.setdefault(record.session_id, _Tracked())
+        if (tracked := self._tracked.get(record.session_id)) is None:
+            tracked = _Tracked(elsewhere=session.taken_over)
+            self._tracked[record.session_id] = tracked
         told = await self._ask(session, tracked)
         found = await session.box.measure()
         if found is not None:
@@ -162,6 +202,7 @@ class Usage:
             cpu_us = None if told is None else round(told.cpu_s * 1e6)
             memory = peak = (told.memory_bytes or 0) if told else 0
         egress = 0 if session.egress is None else session.egress.meter.total
+        account = account_of(session)
         return Reading(
             tenant=record.tenant,
             thread_id=record.thread_id,
@@ -175,9 +216,12 @@ class Usage:
             bytes_out=told.bytes_out if told else None,
             memory=memory,
             memory_peak=peak,
+            paused=session.paused_at is not None,
+            account=account if self.budgets.of(account) else "",
             moved_in=session.bytes_in - tracked.bytes_in,
             moved_out=session.bytes_out - tracked.bytes_out,
             egress=egress - tracked.egress,
+            elsewhere=tracked.elsewhere,
         )
 
     async def _ask(self, session: LiveSession, tracked: _Tracked) -> BoxUsage | None:
@@ -199,6 +243,7 @@ class Usage:
         tracked.bytes_in += reading.moved_in
         tracked.bytes_out += reading.moved_out
         tracked.egress += reading.egress
+        tracked.elsewhere = tracked.elsewhere and reading.commands is None
 
     def _write(self, readings: Sequence[Reading]) -> None:
         if readings:
@@ -213,11 +258,13 @@ class Usage:
         self._day, self._totals = day, totals
 
     def _tell_budgets(self) -> None:
-        for tenant in list(self._totals):
-            for name, share in self.budgets.shares(tenant, self.today(tenant)):
-                if share >= NEAR and self.ledger.warn_once(tenant, self._day, name):
-                    log.warning("budget.near", tenant=tenant, budget=name, share=round(share, 3))
-                    self.on_budget(tenant, name, share)
+        for account in list(self._totals):
+            for name, share in self.budgets.shares(account, self.today(account)):
+                if share >= NEAR and self.ledger.warn_once(account, self._day, name):
+                    tenant, key_id = tenant_in(account), key_in(account)
+                    of = {"tenant": tenant, **({"key": key_id} if key_id else {})}
+                    log.warning("budget.near", **of, budget=name, share=round(share, 3))
+                    self.on_budget(tenant, name, share, key_id)
 
     # In the background
 
@@ -251,5 +298,15 @@ class Usage:
         since = self.today_is - timedelta(days=self.ledger.retention.detail_days)
         for tenant in await asyncio.to_thread(self.ledger.tenants, since):
             alone, together = await self._stored(tenant)
+            others = self._others.get(tenant, Figures())
+            self._stored_now[tenant] = {
+                "stored": alone + others.stored,
+                "stored_together": max(together, others.stored_together),
+            }
             note = functools.partial(self.ledger.store, tenant, self.today_is)
             await asyncio.to_thread(note, stored=alone, together=together)
+
+
+def account_of(session: LiveSession) -> str:
+    """Of the key that made a session, which all it uses is charged to; empty for none."""
+    return key_account(session.record.tenant, session.made_by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, SessionLos
 from sandbox_sdk.protocol.models import Resumed, SessionState, every_of
 from sandbox_server.checkpoints.checkpoints import Checkpoints, Source, Subject
 from sandbox_server.checkpoints.manifest import DiskCopy, Manifest
-from sandbox_server.checkpoints.points import Point, Points, ThreadPoints
+from sandbox_server.checkpoints.points import Point, Points, ThreadPoints, as_unavailable
 from sandbox_server.events.log import EventLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.runtime.base import DiskImage
@@ -71,6 +72,7 @@ class Keeper:
         self._events = events or EventLog()
         self._checkpoints = checkpoints
         self.points = points or Points()
+        self._opening = asyncio.Lock()
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -194,8 +196,12 @@ class Keeper:
 
     async def points_of(self, session: LiveSession) -> ThreadPoints:
         """Raises InvalidRequest where there is no history."""
-        if session.points is None:
-            session.points = await self.points.of(*session.key)
+        async with self._opening:
+            if session.points is None:
+                points = await self.points.of(*session.key, session.record.session_id)
+                with as_unavailable():
+                    await asyncio.to_thread(points.settle)
+                session.points = points
         return session.points
 
     async def forget(self, session: LiveSession) -> None:

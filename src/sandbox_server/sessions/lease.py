@@ -35,6 +35,11 @@ class Lease(Protocol):
         what the worker had."""
 
     @property
+    def steady(self) -> bool:
+        """Whether it was held for long enough that every other worker, if it still runs, has
+        renewed its own."""
+
+    @property
     def draining(self) -> bool:
         """Whether the worker must not take new sessions."""
 
@@ -59,6 +64,7 @@ class LoneLease:
         self.worker = worker
         self.epoch = epoch
         self.was_away = False
+        self.steady = True
         self.draining = False
         self.leaves = False
 

@@ -84,9 +84,29 @@ class Ledger:
         """Delete the entry of a box that is gone, or about to be."""
         self._execute("delete from boxes where box_id = ?", box_id)
 
+    def put(self, box_id: str, entry: Entry) -> None:
+        """Record a box that was taken over as its last owner had it."""
+        self._execute(
+            "insert or replace into boxes (box_id, build, state, begun, owner, kept)"
+            " values (?, ?, ?, ?, ?, ?)",
+            box_id,
+            entry.build,
+            None if entry.state is None else json.dumps(dict(entry.state)),
+            int(entry.begun),
+            self._share.owner,
+            json.dumps(dict(entry.kept)),
+        )
+
+    def entry(self, box_id: str) -> Entry | None:
+        return self._entries("where box_id = ?", box_id).get(box_id)
+
     def entries(self) -> dict[str, Entry]:
         """All boxes, by id."""
-        rows = self._execute("select box_id, build, state, begun, owner, kept from boxes")
+        return self._entries()
+
+    def _entries(self, where: str = "", *values: object) -> dict[str, Entry]:
+        columns = "box_id, build, state, begun, owner, kept"
+        rows = self._execute(f"select {columns} from boxes {where}", *values)
         return {
             box_id: Entry(
                 build,
@@ -106,6 +126,27 @@ class Ledger:
     def _execute(self, sql: str, *values: object) -> list[Any]:
         with translated():
             return self._db.execute(sql, values).fetchall()
+
+
+def note_of(entry: Entry | None) -> str:
+    """An entry as text, for a worker that takes the box over. Whether the session has begun is not
+    in it: that worker asks the registry."""
+    if entry is None:
+        return ""
+    told = {"build": entry.build, "state": entry.state, "kept": dict(entry.kept)}
+    return json.dumps(told, separators=(",", ":"))
+
+
+def entry_from(note: str) -> Entry | None:
+    """The inverse of note_of; None if there is no entry that this version can read."""
+    try:
+        told = json.loads(note)
+        state, kept = told["state"], told["kept"]
+        if not isinstance(state, dict | None) or not isinstance(kept, dict):
+            return None
+        return Entry(str(told["build"]), state, kept=kept)
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def add_column(db: sqlite3.Connection, table: str, column: str) -> None:

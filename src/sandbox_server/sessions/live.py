@@ -13,19 +13,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
-from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, Resumed
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, EgressRules, LimitValues, OpenPorts, Resumed
 from sandbox_server.checkpoints.points import ThreadPoints
 from sandbox_server.network.egress import Egress
 from sandbox_server.network.modes import NetworkTerms
 from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, CommandResult
-from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.base import USUAL_USER, Box, BoxUser
 from sandbox_server.runtime.box_network import Network
 from sandbox_server.sessions.registry import Record, Status
 
 Key = tuple[str, str]
 """Tenant and thread_id."""
 _IDENTITY = ("tenant", "thread_id", "generation", "session_id")
+PAUSED_S = 86400.0
+"""How long a paused session is kept."""
+RESUMED_S = 300.0
+"""The least time until the next pause of one that was paused at the end of its lifetime."""
 SETTLE_S = 30.0
 """How long past its time limit a command may take to end."""
 TEXTS = 32
@@ -56,12 +60,17 @@ class LiveSession:
     idle_timeout_s: float
     last_used: float
     """On the monotonic clock."""
+    end_at: float | None = None
+    """When it ends, used or not, on the clock of the world."""
+    paused_at: float | None = None
+    """Since when nothing runs in it, on the same clock."""
     environment: str | None = None
     """The environment the caller chose, if any."""
     provider: str = ""
     """The name of the runtime that made its box."""
     limits: LimitValues | None = None
     """Its own; None: those of the server."""
+    user: BoxUser = USUAL_USER
     network: NetworkTerms = field(default_factory=NetworkTerms)
     egress: Egress | None = None
     """Serves its connections, where they go through the server."""
@@ -69,6 +78,10 @@ class LiveSession:
     """Of the variables it was made with: their values may be secret."""
     made_for: SessionAgent | None = None
     """The agent it was made for, as that was declared then."""
+    made_by: str = ""
+    """The id of the API key whose call made it; empty for none."""
+    begun_by: dict[str, str] = field(default_factory=dict)
+    """The same for commands in the background, by their id, where the key has a limit of them."""
     policy: str | None = None
     """Of its agent or environment, if they have one."""
     cwd: str | None = None
@@ -78,8 +91,12 @@ class LiveSession:
     again before use."""
     may_run_until: float = -math.inf
     """Until when a command may run whose end this process will not see."""
+    taken_over: bool = False
+    """Whether it began on another worker, which has counted what it used there."""
     busy: int = 0
     ended: Status | None = None
+    moved: bool = False
+    """Whether another worker has taken it over: it goes on there, and has ended only here."""
     watches: set[asyncio.Task[None]] = field(default_factory=set)
     languages: dict[str, str] = field(default_factory=dict)
     """Languages of its contexts, as far as this process knows."""
@@ -166,11 +183,14 @@ class LiveSession:
         *,
         for_s: float | None,
         then: Callable[[CommandResult | None], None] = lambda _: None,
+        over: Callable[[], None] = lambda: None,
+        uses: bool = True,
     ) -> None:
         """Count a background command as use until it ends.
 
         for_s: its time limit, if it has one; a box that lies cannot extend it. then: called with
-        how it ended, if the box tells.
+        how it ended, if the box tells. over: called when it is no longer watched, unless the
+        session goes on without this process. uses: False for one that is watched, but is no use.
         """
 
         async def until_it_ends() -> None:
@@ -180,14 +200,18 @@ class LiveSession:
                         then(await self.agent.ended(command_id))
             except SandboxError:
                 # It may still run: the box is asked before the session is ended.
-                self.may_run_until = max(self.may_run_until, time.monotonic() + MAX_TIMEOUT_S)
+                if uses:
+                    self.may_run_until = max(self.may_run_until, time.monotonic() + MAX_TIMEOUT_S)
 
         def ended(task: asyncio.Task[None]) -> None:
             self.watches.discard(task)
-            self.busy -= 1
-            self.last_used = time.monotonic()
+            if uses:
+                self.busy -= 1
+                self.last_used = time.monotonic()
+            if self.ended is not None or not task.cancelled():
+                over()
 
-        self.busy += 1
+        self.busy += uses
         task = asyncio.create_task(until_it_ends())
         self.watches.add(task)
         task.add_done_callback(ended)
@@ -205,7 +229,56 @@ class LiveSession:
         return 0.0 if self.busy else max(now - self.last_used, 0.0)
 
     def is_idle(self, now: float) -> bool:
+        if self.paused_at is not None:
+            return time.time() - self.paused_at > PAUSED_S
         return self.idle_s(now) > self.idle_timeout_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its lifetime is."""
+        return self.end_at is not None and time.time() >= self.end_at
+
+    def expires_at(self, now: float) -> float:
+        """When it ends if nobody uses it from now on, on the clock of the world."""
+        idle_at = time.time() + max(self.idle_timeout_s - self.idle_s(now), 0.0)
+        if self.paused_at is not None:
+            idle_at = self.paused_at + PAUSED_S
+        return idle_at if self.end_at is None else min(idle_at, self.end_at)
+
+    @property
+    def pauses_at_end(self) -> bool:
+        return bool(self.record.asked.get("pause_at_end"))
+
+    @property
+    def lasts_after_pause_s(self) -> float | None:
+        """Its lifetime from when it goes on, if it has one; then it is paused again."""
+        lifetime_s = self.record.asked.get("lifetime_s")
+        if not self.pauses_at_end or lifetime_s is None:
+            return None
+        return max(float(lifetime_s), RESUMED_S)
+
+    @property
+    def ports(self) -> OpenPorts | None:
+        """How all of its ports are seen, if they are."""
+        asked = self.record.asked.get("ports")
+        return None if asked is None else OpenPorts(**asked)
+
+    @property
+    def egress_rules(self) -> EgressRules | None:
+        """What its caller does not let it reach, as that was last said."""
+        return egress_rules_of(self.record)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return dict(self.record.asked.get("metadata") or {})
+
+    def kept(self) -> dict[str, Any]:
+        """What the ledger keeps of it for a later process and its box is not told."""
+        times = {"end_at": self.end_at, "paused_at": self.paused_at}
+        keys = {"made_by": self.made_by or None, "begun_by": dict(self.begun_by) or None}
+        kept = kept_of(self.made_for, self.policy, self.began_with, **times, **keys)
+        # None, too: they may have been taken back since the session was made.
+        return {**kept, "egress_rules": self.record.asked.get("egress_rules")}
 
     def is_due(self, now: float) -> bool:
         """Whether an automatic checkpoint is to be taken."""
@@ -239,15 +312,28 @@ def state_of(
 
 
 def kept_of(
-    agent: SessionAgent | None, policy: str | None, checkpoint_id: str | None = None
+    agent: SessionAgent | None,
+    policy: str | None,
+    checkpoint_id: str | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
-    """What the ledger keeps for a later process and a box is not told."""
-    kept: dict[str, Any] = {} if policy is None else {"policy": policy}
-    if checkpoint_id is not None:
-        kept["checkpoint_id"] = checkpoint_id
+    """See LiveSession.kept(). Without what is None."""
+    named = {"policy": policy, "checkpoint_id": checkpoint_id, **more}
+    kept: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     if agent is not None:
         kept["agent"] = agent.model_dump(mode="json", exclude_defaults=True)
     return kept
+
+
+def egress_rules_of(record: Record) -> EgressRules | None:
+    asked = record.asked.get("egress_rules")
+    return None if asked is None else EgressRules(**asked)
+
+
+def asked_with(asked: Mapping[str, Any], egress_rules: Any) -> dict[str, Any]:
+    """What was asked for, with other rules; None: without any."""
+    kept = {name: value for name, value in asked.items() if name != "egress_rules"}
+    return kept if egress_rules is None else {**kept, "egress_rules": egress_rules}
 
 
 def agent_from_kept(kept: Mapping[str, Any]) -> SessionAgent | None:

@@ -7,12 +7,15 @@ import contextlib
 import shlex
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, cast
 
+import structlog
+
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
-from sandbox_sdk.protocol.models import WORKSPACE, LimitValues, VolumeMount
+from sandbox_sdk.protocol.models import WORKSPACE, EgressRules, LimitValues, VolumeMount
 from sandbox_server.checkpoints.checkpoints import PAUSE_S
 from sandbox_server.checkpoints.manifest import DiskCopy
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
@@ -26,8 +29,11 @@ from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.live import Key, LiveSession, digest, kept_of, state_of
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.rules import SessionRules, SessionTerms
+from sandbox_server.sessions.sharing import Sharing
 from sandbox_server.sessions.volumes import volumes_of
 from sandbox_server.volumes.volumes import Volumes
+
+log = structlog.get_logger()
 
 
 class BoxSource(Protocol):
@@ -57,9 +63,11 @@ class SessionOptions:
     environment: str | None = None
     env: Mapping[str, str] | None = None
     idle_timeout_s: float | None = None
+    lifetime_s: float | None = None
     provider: str | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
     network: Network | None = None
+    egress_rules: EgressRules | None = None
     session_id: str | None = None
     made_for: SessionAgent | None = None
     policy: str | None = None
@@ -82,8 +90,13 @@ class SessionOptions:
             "agent": self.made_for is not None and self.made_for.name != _name(session.made_for),
             "env": bool(self.env) and digest(self.env) != session.env_digest,
             "idle_timeout_s": self.idle_timeout_s not in (None, session.idle_timeout_s),
+            "lifetime_s": self.asked.get("lifetime_s")
+            not in (None, session.record.asked.get("lifetime_s")),
+            "ports": self.asked.get("ports") not in (None, session.record.asked.get("ports")),
+            "metadata": self.asked.get("metadata", {}) not in ({}, session.metadata),
             "provider": self.provider not in (None, session.provider),
             "network": self.network not in (None, session.network.mode),
+            "egress_rules": self.egress_rules not in (None, session.egress_rules),
             "checkpoint_id": self.origin is not None
             and self.origin.checkpoint_id != session.began_with,
             "persist": rules_from(self.asked).persist and not session.keep.persist,
@@ -110,8 +123,10 @@ class SessionMaker:
         rules: SessionRules,
         volumes: Volumes | None = None,
         metrics: Metrics = NO_METRICS,
+        sharing: Sharing | None = None,
     ) -> None:
-        """volumes: without, no session has any."""
+        """volumes: without, no session has any. sharing: where others can take boxes over."""
+        self.sharing = sharing or Sharing(ledger, lease.worker, on=False)
         self._metrics = metrics
         self._volumes = volumes
         self._source = source
@@ -127,13 +142,19 @@ class SessionMaker:
             limits=options.limits,
             idle_timeout_s=options.idle_timeout_s,
             network=options.network,
+            egress_rules=options.egress_rules,
         )
 
     async def make(
-        self, key: Key, options: SessionOptions, terms: SessionTerms, before: Record | None
+        self,
+        key: Key,
+        options: SessionOptions,
+        terms: SessionTerms,
+        before: Record | None,
+        made_by: str = "",
     ) -> LiveSession:
         """A session that follows `before`, in a box set up as the caller wants. It is not in the
-        registry yet. Raises Capacity, RuntimeUnavailable."""
+        registry yet. made_by: see LiveSession. Raises Capacity, RuntimeUnavailable."""
         record = Record(
             tenant=key[0],
             thread_id=key[1],
@@ -157,15 +178,19 @@ class SessionMaker:
         )
         origin = options.origin
         image = None if origin is None else origin.image_for(terms.provider, terms.limits["disk"])
+        checkpoint_id = None if origin is None else origin.checkpoint_id
+        end_at = None if options.lifetime_s is None else time.time() + options.lifetime_s
+        kept = kept_of(
+            options.made_for, options.policy, checkpoint_id, end_at=end_at, made_by=made_by or None
+        )
         async with self._attached(key, options, terms.provider) as volumes:
             network = terms.network.box()
-            box, agent = await self._source.claim(
-                terms.provider, options.environment, terms.limits, state, image, volumes, network
-            )
+            claim = partial(
+                self._source.claim,
+                terms.provider, options.environment, terms.limits, state, image, volumes, network,
+            )  # fmt: skip
+            box, agent = await self._claim(claim, kept)
         try:
-            checkpoint_id = None if origin is None else origin.checkpoint_id
-            if kept := kept_of(options.made_for, options.policy, checkpoint_id):
-                self._ledger.keep(box.id, kept)
             if origin is not None:
                 with self._restoring():
                     await self._restore(origin, agent, terms, copy=image is None)
@@ -178,17 +203,20 @@ class SessionMaker:
             await asyncio.shield(self.discard(box, agent))
             raise
         return LiveSession(
-            replace(record, box_id=box.id),
+            self.placed(record, box, terms.provider),
             box,
             agent,
             terms.idle_timeout_s,
             time.monotonic(),
+            end_at=end_at,
             environment=options.environment,
             provider=terms.provider,
             limits=terms.limits,
+            user=terms.user,
             network=terms.network,
             env_digest=env_digest,
             made_for=options.made_for,
+            made_by=made_by,
             policy=options.policy,
             cwd=options.cwd if origin is None else origin.cwd,
             keep=rules_from(options.asked),
@@ -197,6 +225,36 @@ class SessionMaker:
             changed=origin is None or origin.resumed is None,
             resumed=None if origin is None else origin.resumed,
         )
+
+    async def _claim(
+        self, claim: Callable[[], Awaitable[tuple[Box, BoxAgent]]], kept: Mapping[str, Any]
+    ) -> tuple[Box, BoxAgent]:
+        """An unused box, with this worker as its owner. One that another worker has claimed
+        meanwhile is left to that, and the next is tried."""
+        while True:
+            box, agent = await claim()
+            try:
+                if kept:
+                    self._ledger.keep(box.id, kept)
+                if await self.sharing.claim(box):
+                    return box, agent
+            except BaseException:
+                await asyncio.shield(self.discard(box, agent))
+                raise
+            log.warning("box.claimed_by_another", box=box.id)
+            await self.give_up(box, agent)
+
+    def placed(self, record: Record, box: Box, provider: str) -> Record:
+        """The record of a session that has this box."""
+        if (shared := self.sharing.of(box)) is None:
+            return replace(record, box_id=box.id)
+        return replace(record, box_id=box.id, movable=provider, claims=shared.holding.claims)
+
+    def keep(self, session: LiveSession) -> None:
+        """Remember what a later process needs of a session that was changed. Raises
+        RuntimeUnavailable."""
+        self._ledger.keep(session.box.id, session.kept())
+        self.sharing.keep(session.box)
 
     @contextlib.contextmanager
     def _restoring(self) -> Iterator[None]:
@@ -244,6 +302,12 @@ class SessionMaker:
                 await agent.unpack(aiter(tree))
         finally:
             await asyncio.shield(self.discard(other, source))
+
+    async def give_up(self, box: Box, agent: BoxAgent) -> None:
+        """Leave a box to the worker that has claimed it."""
+        await agent.close()
+        with contextlib.suppress(RuntimeUnavailable):
+            self._ledger.forget(box.id)
 
     async def discard(self, box: Box, agent: BoxAgent) -> None:
         """Destroy a box. An unreachable one ends by its dead-man's switch."""

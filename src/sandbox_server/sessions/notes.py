@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import structlog
+
 from sandbox_sdk.protocol.errors import SessionLost
 from sandbox_sdk.protocol.models import HappeningKind, SessionState, StoredState
 from sandbox_server.events.log import EventLog
@@ -15,6 +17,8 @@ from sandbox_server.runtime.agent import BoxState, CommandResult
 from sandbox_server.sessions.live import WATCHED, LiveSession
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.storage.history import TEXT, Began, Ended, Journal, Ran
+
+log = structlog.get_logger()
 
 _BEGUN: dict[SessionState, HappeningKind] = {
     "restored": "session.restored",
@@ -74,6 +78,23 @@ class SessionNotes:
             generation=record.generation,
             session_state=state,
             environment=session.environment,
+        )
+
+    def paused(self, session: LiveSession) -> None:
+        self._tell("session.paused", session)
+
+    def unpaused(self, session: LiveSession) -> None:
+        self._tell("session.unpaused", session)
+
+    def _tell(self, kind: HappeningKind, session: LiveSession) -> None:
+        record = session.record
+        log.info(kind, thread=record.thread_id, box=session.box.id)
+        self.events.publish(
+            kind,
+            record.tenant,
+            thread_id=record.thread_id,
+            session_id=record.session_id,
+            generation=record.generation,
         )
 
     def ended(self, record: Record) -> None:

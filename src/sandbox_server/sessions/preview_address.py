@@ -49,7 +49,12 @@ class PreviewAddress:
         return self.scheme == "https"
 
     def __str__(self) -> str:
-        return f"{self.scheme}://*.{self.domain}{self._shown_port}"
+        return f"{self.scheme}://*.{self.netloc}"
+
+    @property
+    def netloc(self) -> str:
+        """The host, with its port unless that is the one of the scheme."""
+        return f"{self.domain}{self._shown_port}"
 
     @property
     def _shown_port(self) -> str:
@@ -57,7 +62,7 @@ class PreviewAddress:
 
     def url(self, origin: Origin, token: str | None = None) -> str:
         """The URL of a preview, with the token if it is given."""
-        host = f"{origin.port}-{origin.session_id}.{self.domain}{self._shown_port}"
+        host = f"{origin.port}-{origin.session_id}.{self.netloc}"
         return f"{self.scheme}://{host}/{'' if token is None else f'?{TOKEN}={token}'}"
 
     def named(self, host: str) -> Origin | None:

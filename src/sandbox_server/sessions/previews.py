@@ -7,9 +7,11 @@ import json
 import re
 import secrets
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from typing import Any
 
 from sandbox_server.sessions.ledger import translated
 
@@ -45,19 +47,43 @@ class StoredPreview:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AllPorts:
+    """How every port of a session is seen, exposed or not."""
+
+    public: bool = True
+    unpause: bool = True
+    """Whether a request wakes the session."""
+    host: str | None = None
+    """The Host header that applications see, with `${PORT}` in it."""
+
+    def host_for(self, port: int) -> str | None:
+        return None if self.host is None else self.host.replace("${PORT}", str(port))
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionPreviews:
     """The previews of a session, by port."""
 
     tenant: str
     session_id: str
     ports: Mapping[int, StoredPreview] = field(default_factory=dict)
+    all_ports: AllPorts | None = None
+    """None: those of `ports` alone."""
+    ended_at: float | None = None
+    """Of a session that has ended with all of its ports: whoever asks is told."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.ports and self.all_ports is None
 
     def allows(self, port: int, tokens: Iterable[str]) -> bool:
         """Whether somebody with these tokens may see what is at the port."""
         stored = self.ports.get(port)
         # No early exit: the time must not depend on which one matches.
         right = [self.is_token(port, token) for token in tokens]
-        return stored is not None and (stored.public or any(right))
+        if stored is None:
+            return self.all_ports is not None and self.all_ports.public
+        return stored.public or any(right)
 
     def is_token(self, port: int, token: str) -> bool:
         """Whether it is a token of the preview."""
@@ -71,6 +97,12 @@ class SessionPreviews:
         others = {each: kept for each, kept in self.ports.items() if each != port}
         return replace(self, ports=others if stored is None else {**others, port: stored})
 
+    def ended(self) -> SessionPreviews | None:
+        """What is remembered of them after the session; None: nothing."""
+        if self.all_ports is None:
+            return None
+        return replace(self, ports={}, ended_at=time.time())
+
 
 def encode(previews: SessionPreviews) -> str:
     ports = {
@@ -81,7 +113,12 @@ def encode(previews: SessionPreviews) -> str:
         }
         for port, each in previews.ports.items()
     }
-    return json.dumps({"tenant": previews.tenant, "ports": ports})
+    kept: dict[str, Any] = {"tenant": previews.tenant, "ports": ports}
+    if previews.all_ports is not None:
+        kept["all"] = asdict(previews.all_ports)
+    if previews.ended_at is not None:
+        kept["ended_at"] = previews.ended_at
+    return json.dumps(kept)
 
 
 def decode(session_id: str, text: str) -> SessionPreviews:
@@ -94,7 +131,20 @@ def decode(session_id: str, text: str) -> SessionPreviews:
         )
         for port, each in found["ports"].items()
     }
-    return SessionPreviews(tenant=found["tenant"], session_id=session_id, ports=ports)
+    return SessionPreviews(
+        tenant=found["tenant"],
+        session_id=session_id,
+        ports=ports,
+        all_ports=_all_ports(found.get("all")),
+        ended_at=found.get("ended_at"),
+    )
+
+
+def _all_ports(found: Mapping[str, Any] | None) -> AllPorts | None:
+    """Without fields of a later version."""
+    if found is None:
+        return None
+    return AllPorts(public=found["public"], unpause=found["unpause"], host=found["host"])
 
 
 class PreviewTable:
@@ -116,7 +166,7 @@ class PreviewTable:
         return None if row is None else decode(session_id, row[0])
 
     def keep(self, previews: SessionPreviews) -> None:
-        if not previews.ports:
+        if previews.is_empty:
             self.drop(previews.session_id)
             return
         with translated():
@@ -128,3 +178,18 @@ class PreviewTable:
     def drop(self, session_id: str) -> None:
         with translated():
             self._db.execute("delete from previews where session_id = ?", (session_id,))
+
+    def end(self, session_id: str) -> None:
+        """Keep what is told of a session that has ended."""
+        found = self.of(session_id)
+        if found is not None and (ended := found.ended()) is not None:
+            self.keep(ended)
+        else:
+            self.drop(session_id)
+
+    def forget(self, before: float) -> None:
+        """Those of sessions that ended before then."""
+        with translated():
+            self._db.execute(
+                "delete from previews where json_extract(previews, '$.ended_at') < ?", (before,)
+            )

@@ -49,6 +49,11 @@ class Record:
     epoch: int = 0
     asked: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What its caller asked for, so that the next session of the thread can have the same."""
+    movable: str = ""
+    """The provider of a box that belongs to no machine: when its worker is gone, any other that has
+    this provider can take the session over."""
+    claims: int = 0
+    """How often such a box was claimed: of two workers that have it, the one with more."""
     more: dict[str, Any] = field(default_factory=dict, hash=False)
     """Unknown fields of a later version, kept unchanged."""
 
@@ -111,6 +116,23 @@ class Registry(ABC):
     @abstractmethod
     async def end(self, record: Record, status: Status) -> None:
         """Record the end of this worker's session. No-op if it was superseded."""
+
+    # Only in a fleet can others take a session over.
+
+    async def gone(self) -> dict[str, dict[str, Record]]:
+        """The workers that do not come back, each with its live sessions by box."""
+        return {}
+
+    async def is_gone(self, _worker: str) -> bool:
+        """Whether a worker does not come back, for all that this one can know."""
+        return False
+
+    async def is_elsewhere(self, _record: Record) -> bool:
+        """Whether another worker has taken over this worker's session."""
+        return False
+
+    async def took(self, record: Record) -> None:  # noqa: B027
+        """This worker has taken over a session, recorded so before."""
 
     @abstractmethod
     async def publish(self, previews: SessionPreviews) -> None:

@@ -7,16 +7,17 @@ both, up to the maximum of the operator.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, LimitValues, granted, merged
+from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, EgressRules, LimitValues, granted, merged
 from sandbox_sdk.protocol.providers import no_provider
 from sandbox_server.network.modes import NetworkTerms
+from sandbox_server.network.narrowing import narrowing_of
 from sandbox_server.network.networks import Networks
 from sandbox_server.registry.environments import BoxLimits, Environment
-from sandbox_server.runtime.base import Enforcement, Limits
+from sandbox_server.runtime.base import USUAL_USER, BoxUser, Enforcement, Limits
 from sandbox_server.runtime.box_network import BoxNetwork, Network
 from sandbox_server.runtime.registry import installed
 
@@ -29,6 +30,7 @@ class SessionTerms:
     limits: LimitValues
     idle_timeout_s: float
     network: NetworkTerms
+    user: BoxUser = USUAL_USER
 
 
 class SessionRules:
@@ -62,6 +64,7 @@ class SessionRules:
         limits: Mapping[str, float],
         idle_timeout_s: float | None,
         network: Network | None = None,
+        egress_rules: EgressRules | None = None,
     ) -> SessionTerms:
         """Raises InvalidRequest for an unknown provider, for limits that are above the maximum or
         that the provider does not enforce, and for a network that is not allowed."""
@@ -73,8 +76,16 @@ class SessionRules:
             provider=named,
             limits=granted(limits, default=self.granted(environment), most=self._maximum(usual)),
             idle_timeout_s=idle_timeout_s or self._idle_timeout(declared),
-            network=self._networks.granted(network, declared, named),
+            network=self._networks.granted(network, declared, named, egress_rules),
+            user=self.user(environment),
         )
+
+    def user(self, environment: str | None) -> BoxUser:
+        """Of the boxes of an environment."""
+        declared = self._environments.get(environment or "")
+        if declared is None:
+            return USUAL_USER
+        return BoxUser(name=declared.user, home=declared.home_folder)
 
     def pool_network(self, environment: str | None, provider: str) -> BoxNetwork:
         """That of the boxes that are made ahead."""
@@ -85,7 +96,11 @@ class SessionRules:
             return BoxNetwork(mode="none")
 
     def network_again(
-        self, environment: str | None, provider: str, recorded: Network | None
+        self,
+        environment: str | None,
+        provider: str,
+        recorded: Network | None,
+        egress_rules: EgressRules | None = None,
     ) -> NetworkTerms:
         """Of a session of an earlier process. recorded: None by a version that knew none and the
         bridge alone."""
@@ -95,7 +110,9 @@ class SessionRules:
             if recorded is None:
                 usual = modes.granted(None, declared, provider)
                 recorded = usual if usual == "bridge" else "none"
-            return self._networks.terms(modes.still(recorded, declared), declared)
+            terms = self._networks.terms(modes.still(recorded, declared), declared)
+            # The operator may allow less by now: what is left of the caller's rules still counts.
+            return replace(terms, rules=terms.rules.narrowed(narrowing_of(egress_rules)))
         except InvalidRequest:
             return NetworkTerms()
 

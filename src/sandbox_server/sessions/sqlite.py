@@ -124,7 +124,7 @@ class SqliteRegistry(Registry):
         return True
 
     async def end(self, record: Record, status: Status) -> None:
-        self.previews.drop(record.session_id)
+        self.previews.end(record.session_id)
         known = await self.by_session(record.tenant, record.session_id)
         if known is None or known.status in (Status.LIVE, Status.LOST):
             self._save(replace(record, status=status))
@@ -163,6 +163,7 @@ class SqliteRegistry(Registry):
             time.time() - REMEMBER_KEPT_S,
             time.time() - REMEMBER_S,
         )
+        self.previews.forget(time.time() - REMEMBER_S)
 
     def _one(self, where: str, *values: str) -> Record | None:
         return next(iter(self._all(f"{where} limit 1", *values)), None)

@@ -5,29 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
+from sandbox_sdk.protocol import calling_key
 from sandbox_sdk.protocol.errors import (
     Capacity,
+    Conflict,
+    InvalidRequest,
+    Misdirected,
     RuntimeUnavailable,
     SandboxError,
     SessionLost,
     size_text,
 )
-from sandbox_sdk.protocol.models import SessionState, Target
+from sandbox_sdk.protocol.models import EgressRules, OpenPorts, SessionState, Target
 from sandbox_server.network.egress import Subject
+from sandbox_server.network.modes import narrowed
 from sandbox_server.network.networks import Networks
+from sandbox_server.runtime.agent import BoxState
+from sandbox_server.sessions.background import Background
 from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.keeping import Keeper, source_of
 from sandbox_server.sessions.lease import Lease
-from sandbox_server.sessions.live import Key, LiveSession
+from sandbox_server.sessions.live import Key, LiveSession, asked_with
 from sandbox_server.sessions.making import SessionMaker, SessionOptions
 from sandbox_server.sessions.notes import SessionNotes
 from sandbox_server.sessions.occupancy import Occupancy
-from sandbox_server.sessions.previews import SessionPreviews
+from sandbox_server.sessions.previews import AllPorts, SessionPreviews
 from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.reporter import BATCH, Reporter
@@ -38,7 +46,12 @@ log = structlog.get_logger()
 
 AsBefore = Callable[[Record | None], SessionOptions]
 """The options of a session that nobody asked for, by the one that its thread had before."""
+TakeOver = Callable[[Record], Awaitable[None]]
+"""Enters a session in the table whose worker is gone, if its box is there. Raises Capacity,
+Misdirected, RuntimeUnavailable."""
 END_AT_ONCE = 16
+KEEP_BEFORE_S = 15.0
+"""Of the time that a box has which somebody else ends: for its last checkpoint."""
 FULL_S = 5.0
 """Retry-after of a caller that found no room."""
 
@@ -61,6 +74,7 @@ class SessionTable:
         """networks: without, connections of boxes are not served. usage: without, nobody counts
         what sessions use."""
         self._quota = quota or SessionQuota()
+        self.background = Background(self._quota, maker.keep)
         self.usage = usage
         self._networks = networks
         self.notes = notes or SessionNotes()
@@ -73,6 +87,8 @@ class SessionTable:
         self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._making_memory = 0
         self._reporter = Reporter(registry, lease)
+        self.take_over: TakeOver | None = None
+        """Where sessions of other workers can be taken over."""
 
     def __repr__(self) -> str:
         return f"<SessionTable {len(self._live)} live of {self._occupancy.capacity}>"
@@ -95,9 +111,9 @@ class SessionTable:
         """Whether the registry is missing an update from this table."""
         return self._reporter.is_behind(self._live.values())
 
-    def keys(self) -> list[Key]:
-        """Tenant and thread of each session."""
-        return list(self._live)
+    def made_by(self) -> dict[Key, str]:
+        """The id of the API key that made it, by the tenant and thread of each session."""
+        return {key: session.made_by for key, session in self._live.items()}
 
     def sessions(self) -> list[LiveSession]:
         return list(self._live.values())
@@ -113,6 +129,8 @@ class SessionTable:
         async with self._locked(key):
             self._lease.check()
             session = self._live.get(key)
+            if session is not None and session.is_over:
+                await self._expire(session)
             if session is not None and await self._is_there(session):
                 return session, "live"
             return await self._begin(key, options or SessionOptions())
@@ -130,7 +148,11 @@ class SessionTable:
         record = await self._record(tenant, target)
         session = None if record is None else self._live.get((tenant, record.thread_id))
         if record is None or session is None or session.record.session_id != record.session_id:
+            session = None if record is None else await self._taken_over(record)
+        if session is None:
             raise await self._registry.explain(record, target)
+        if session.is_over:
+            await self.expire(session)
         if not await self._is_ours(session):
             raise _error_of(session)
         return session
@@ -183,9 +205,13 @@ class SessionTable:
         """End a session unless it was used meanwhile. If a command may still run whose end this
         process did not see, the box is asked first."""
         async with self._locked(session.key):
-            if self._live.get(session.key) is not session or session.busy:
+            if self._live.get(session.key) is not session or not await self._may_end(session):
                 return
-            if not await self._may_end(session):
+            now = time.monotonic()
+            if session.is_over or (session.paused_at is not None and session.is_idle(now)):
+                await self._expire(session)
+                return
+            if session.busy or session.paused_at is not None:
                 return
             if time.monotonic() - session.may_run_until <= session.idle_timeout_s:
                 try:
@@ -196,16 +222,111 @@ class SessionTable:
                     await self._end(session, Status.LOST)
                     return
                 session.last_used = session.used_at(state.idle_s, now=time.monotonic())
-                self.notes.watch_running(session, state)
+                await self.watch_running(session, state)
             if not session.is_idle(time.monotonic()):
                 return
             if session.keep.persist and not await self._kept(session):
                 return
             if session.busy or not session.is_idle(time.monotonic()):
                 return  # Used while it was kept.
-            await self._end(session, Status.EXPIRED)
-            if not session.keep.persist:
-                await self.keeper.forget_points(session)
+            await self._forget(session)
+
+    async def leave_box(self, session: LiveSession) -> None:
+        """Keep a session whose box somebody else is ending, and end it, so that its thread goes on
+        in another box. Commands that run have until shortly before the box ends."""
+        async with self._locked(session.key):
+            if self._live.get(session.key) is not session or not await self._may_end(session):
+                return
+            if _can_wait(session) or not await self._kept(session):
+                return
+            if not _can_wait(session):  # Not used while it was kept.
+                await self._end(session, Status.EXPIRED, told_as="evicted")
+
+    async def _expire(self, session: LiveSession) -> None:
+        """End a session whose lifetime is over, whatever runs in it, or pause it if that was asked.
+        One that is to go on later and cannot be kept now lasts until it can."""
+        if session.pauses_at_end and session.paused_at is None:
+            with contextlib.suppress(Conflict, InvalidRequest):
+                session.end_at = None
+                await self._pause(session)
+                return
+        if not session.keep.persist or await self._kept(session):
+            await self._forget(session)
+
+    async def _forget(self, session: LiveSession) -> None:
+        await self._end(session, Status.EXPIRED)
+        if not session.keep.persist:
+            await self.keeper.forget_points(session)
+
+    async def pause(self, session: LiveSession) -> None:
+        """Stop what runs in a session until it is used again. That it is paused is written down
+        first, so that whoever finds it later knows. Raises Conflict, InvalidRequest."""
+        async with self._locked(session.key):
+            if session.ended is not None:
+                raise _error_of(session)
+            if session.paused_at is None:
+                await self._pause(session)
+
+    async def _pause(self, session: LiveSession) -> None:
+        await session.meet()
+        session.agent.require("pause", "pausing a sandbox")
+        await self._count(session)
+        session.paused_at = time.time()
+        self._maker.keep(session)
+        try:
+            await session.agent.pause()
+        except Conflict:
+            session.paused_at = None
+            self._maker.keep(session)
+            raise
+        self.notes.paused(session)
+        await session.box.reclaim()
+
+    async def unpause(self, session: LiveSession) -> None:
+        """Let what runs in a session go on."""
+        async with self._locked(session.key):
+            if session.paused_at is None or session.ended is not None:
+                return
+            await session.agent.unpause()
+            await self._count(session)
+            session.paused_at = None
+            session.last_used = time.monotonic()
+            if (lasts_s := session.lasts_after_pause_s) is not None and session.end_at is None:
+                session.end_at = time.time() + lasts_s
+                self.notes.due.set()
+            self._maker.keep(session)
+            self.notes.unpaused(session)
+
+    async def _count(self, session: LiveSession) -> None:
+        if self.usage is not None:
+            await self.usage.read([session])
+
+    async def set_end(
+        self, session: LiveSession, end_at: float | None, *, only_later: bool = False
+    ) -> None:
+        """Say when a session ends, used or not; None: when it is idle. only_later: not before it
+        would have. Raises RuntimeUnavailable."""
+        if only_later and end_at is not None:
+            end_at = None if session.end_at is None else max(session.end_at, end_at)
+        session.end_at = end_at
+        self._maker.keep(session)
+        self.notes.due.set()
+
+    async def set_egress(self, session: LiveSession, rules: EgressRules | None) -> None:
+        """What a session may not reach from now on; its thread's next one, too. Raises
+        InvalidRequest, RuntimeUnavailable."""
+        async with self._locked(session.key):
+            if session.ended is not None:
+                raise _error_of(session)
+            session.network = narrowed(session.network, rules)
+            if session.egress is not None:
+                session.egress.use(session.network.rules)
+            told = None if rules is None else rules.model_dump(exclude_defaults=True)
+            asked = asked_with(session.record.asked, told)
+            session.record = replace(session.record, asked=asked)
+            log.info("session.egress", thread=session.record.thread_id, **(told or {}))
+            self._maker.keep(session)
+            await self._registry.restore(session.record)
 
     async def _kept(self, session: LiveSession) -> bool:
         """Whether a session that is to go on later has a checkpoint of how it is now."""
@@ -219,15 +340,55 @@ class SessionTable:
 
     async def adopt(self, session: LiveSession) -> None:
         """Take over a session of an earlier process, or end it if its thread got a new session
-        elsewhere meanwhile. If the registry is unavailable, that is checked before first use."""
-        self._enter(session)
+        meanwhile, here or elsewhere. If the registry is unavailable, the latter is checked before
+        first use."""
+        other = self._live.get(session.key)
+        newer = other is None or other.record.generation < session.record.generation
+        if newer:
+            self._enter(session)
         self.notes.began(session)
         self.notes.metrics.session_began("adopted")
-        with contextlib.suppress(RuntimeUnavailable):
-            await self._is_ours(session)
+        if other is not None:  # The server was killed as one took the place of the other.
+            await self._end_superseded([other if newer else session])
+        if newer:
+            with contextlib.suppress(RuntimeUnavailable):
+                await self._is_ours(session)
+
+    async def watch_running(self, session: LiveSession, state: BoxState) -> None:
+        """Count what a box reports as running, which this process did not begin or no longer
+        watches: as use, and in the limits of its tenant."""
+        self.notes.watch_running(session, state)
+        await self.background.adopt(session, state)
+
+    async def _taken_over(self, record: Record) -> LiveSession | None:
+        """The session of a worker that is gone, if this one can have it."""
+        if record.status != Status.LIVE or not record.movable:
+            return None
+        key = (record.tenant, record.thread_id)
+        async with self._locked(key):
+            if key not in self._live:
+                await self._take_over(record)
+            return self._of(record)
+
+    async def _take_over(self, record: Record) -> None:
+        if self.take_over is not None and record.worker != self._lease.worker:
+            await self.take_over(record)
+
+    def _of(self, record: Record) -> LiveSession | None:
+        found = self._live.get((record.tenant, record.thread_id))
+        return found if found and found.record.session_id == record.session_id else None
+
+    @contextlib.asynccontextmanager
+    async def taking(self, tenant: str, thread_id: str) -> AsyncIterator[bool]:
+        """Have the lock of a thread whose session is taken over; whether it has none here."""
+        async with self._locked((tenant, thread_id)):
+            yield (tenant, thread_id) not in self._live
 
     async def abandon(self, record: Record) -> None:
-        """Record as lost a session of an earlier process that has no box any more."""
+        """Record as lost a session of an earlier process that has no box any more, unless another
+        worker has both."""
+        if await self._has_moved(record):
+            return
         self.notes.ended(replace(record, status=Status.LOST))
         self.notes.metrics.session_ended(Status.LOST.value)
         await self._reporter.end(replace(record, status=Status.LOST))
@@ -246,6 +407,21 @@ class SessionTable:
         finally:
             await self._end_superseded(superseded)
         await self._reporter.report_ends()
+
+    async def check_ours(self, session: LiveSession) -> None:
+        """Give a session up whose box is another worker's by now."""
+        if session.ended is None and await self._has_moved(session.record):
+            await self._give_up(session)
+
+    async def _has_moved(self, record: Record) -> bool:
+        """Whether another worker has taken a session over. If the registry does not tell, it counts
+        as ours: neither its record nor its box would be touched if it were not."""
+        if self.take_over is None:
+            return False
+        try:
+            return await self._registry.is_elsewhere(record)
+        except RuntimeUnavailable:
+            return False
 
     async def _is_ours(self, session: LiveSession) -> bool:
         """Whether no other worker took the session over. Raises RuntimeUnavailable if the registry
@@ -268,6 +444,9 @@ class SessionTable:
         async def end(session: LiveSession) -> None:
             async with slots:
                 record = session.record
+                if await self._has_moved(record):
+                    await self._give_up(session)
+                    return
                 log.warning("session.superseded", thread=record.thread_id, box=session.box.id)
                 await self._end(session, Status.LOST, told_as="superseded")
 
@@ -315,15 +494,22 @@ class SessionTable:
         # A thread named after its new session cannot have had an earlier one.
         named_here = isinstance(wanted, SessionOptions) and wanted.session_id == key[1]
         before = None if named_here else await self._registry.predecessor(*key)
+        if before is not None and before.status == Status.LIVE and before.movable:
+            await self._take_over(before)
+            if (session := self._of(before)) is not None and await self._is_there(session):
+                return session, "live"
+            before = await self._registry.predecessor(*key)
         options = wanted if isinstance(wanted, SessionOptions) else wanted(before)
         if before is not None and options.origin is None:
             options = replace(options, origin=await self.keeper.resume(before))
         await require_free(self.sessions(), key, options.volumes)
         terms = self._maker.terms(options)
-        one_more = contextlib.nullcontext() if replacing else self._quota.one_more(key)
-        async with one_more:
+        # One that takes the place of another counts for whoever that did.
+        made_by = calling_key.current() if replacing is None else replacing.made_by
+        one_more = self._quota.one_more(key, made_by)
+        async with contextlib.nullcontext() if replacing else one_more:
             with self._making(terms.limits["memory"]):
-                session = await self._made(key, options, terms, before)
+                session = await self._made(key, options, terms, before, made_by)
         if session.egress is not None:
             await session.egress.listening()
         again = before is not None and before.status != Status.CLEANED
@@ -336,9 +522,14 @@ class SessionTable:
         return session, state
 
     async def _made(
-        self, key: Key, options: SessionOptions, terms: SessionTerms, before: Record | None
+        self,
+        key: Key,
+        options: SessionOptions,
+        terms: SessionTerms,
+        before: Record | None,
+        made_by: str,
     ) -> LiveSession:
-        session = await self._maker.make(key, options, terms, before)
+        session = await self._maker.make(key, options, terms, before, made_by)
         try:
             if session.keep.history:
                 self.keeper.points.require(source_of(session))
@@ -348,7 +539,25 @@ class SessionTable:
             raise
         self._enter(session)
         self.notes.began(session)
+        if session.end_at is not None:
+            self.notes.due.set()
+        if session.ports is not None:
+            await self._open_ports(session, session.ports)
         return session
+
+    async def _open_ports(self, session: LiveSession, ports: OpenPorts) -> None:
+        """Show all ports of a new session. Raises RuntimeUnavailable, without the session then."""
+        record, shown = session.record, AllPorts(**ports.model_dump())
+        try:
+            await self.keep_previews(
+                session,
+                SessionPreviews(
+                    tenant=record.tenant, session_id=record.session_id, all_ports=shown
+                ),
+            )
+        except BaseException:
+            await asyncio.shield(self._end(session, Status.LOST))
+            raise
 
     async def _end(self, session: LiveSession, status: Status, *, told_as: str = "") -> None:
         """told_as: the reason for metrics, unless it is the status."""
@@ -364,6 +573,20 @@ class SessionTable:
             finally:
                 self._leave(session)
         await asyncio.shield(self._end_box(session))
+
+    async def _give_up(self, session: LiveSession) -> None:
+        """Leave a session to the worker that has taken it over, with its box."""
+        log.warning("session.moved", thread=session.record.thread_id, box=session.box.id)
+        session.ended, session.moved = Status.LOST, True
+        self._leave(session)
+        if self.usage is not None:
+            self.usage.forget(session)
+        self.notes.metrics.session_ended("moved")
+        await asyncio.shield(self._let_go(session))
+
+    async def _let_go(self, session: LiveSession) -> None:
+        await session.let_go()
+        await self._maker.give_up(session.box, session.agent)
 
     async def _end_box(self, session: LiveSession) -> None:
         if self.usage is not None:
@@ -404,6 +627,7 @@ class SessionTable:
                 subject,
                 meet=session.meet,
                 used_today=0 if self.usage is None else self.usage.egress_today(session),
+                spent=str if self.usage is None else partial(self.usage.spent, session),
             )
 
     def _leave(self, session: LiveSession) -> None:
@@ -452,7 +676,15 @@ class _Locked:
         return lock
 
 
+def _can_wait(session: LiveSession) -> bool:
+    """Whether commands run in it for which there is time before its box ends."""
+    ends_at = session.box.ends_at
+    return bool(session.busy) and ends_at is not None and time.time() < ends_at - KEEP_BEFORE_S
+
+
 def _error_of(session: LiveSession) -> SandboxError:
     """The error for callers of a session that has ended."""
+    if session.moved:
+        return Misdirected(f"another worker has thread {session.record.thread_id!r} now")
     record = replace(session.record, status=session.ended or Status.LOST)
     return error_for(record, Target(session_id=record.session_id))

@@ -12,6 +12,7 @@ from typing import Self
 import structlog
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
+from sandbox_server.runtime.agent import Fenced
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.table import SessionTable
@@ -36,8 +37,16 @@ class Watch:
     """
 
     def __init__(
-        self, table: SessionTable, registry: Registry, *, deadman_s: float, tick_s: float
+        self,
+        table: SessionTable,
+        registry: Registry,
+        *,
+        deadman_s: float,
+        tick_s: float,
+        sweep: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """sweep: takes over what workers that are gone have left."""
+        self._sweep = sweep
         self._table = table
         self._registry = registry
         self._ping_every_s = max(deadman_s / 4, tick_s)
@@ -55,7 +64,7 @@ class Watch:
 
     async def _watch(self) -> None:
         next_ping = time.monotonic() + self._ping_every_s
-        next_tidy = time.monotonic()
+        next_tidy = next_sweep = time.monotonic()
         while True:
             await self._next()
             now = time.monotonic()
@@ -63,13 +72,19 @@ class Watch:
             if pinging:
                 next_ping = now + self._ping_every_s
             for session in self._table.sessions():
-                if pinging or session.is_idle(now):
+                if session.box.ends_at is not None and session.keep.persist:
+                    leave = partial(self._table.leave_box, session)
+                    self._start_once(f"leaving of {session.record.session_id}", leave)
+                if pinging or session.is_idle(now) or session.is_over:
                     self._start_once(session.record.session_id, partial(self._check, session))
                 elif session.is_due(now):
                     name = f"checkpoint of {session.record.session_id}"
                     self._start_once(name, partial(self._keep, session))
             if self._table.behind:
                 self._start_once("registry", self._table.vouch)
+            if self._sweep is not None and now >= next_sweep:
+                next_sweep = now + self._tick_s
+                self._start_once("takeover", self._sweep)
             if now >= next_tidy:
                 next_tidy = now + TIDY_EVERY_S
                 self._start_once("tidy", self._tidy)
@@ -78,9 +93,14 @@ class Watch:
         """Wait until it is time to look again."""
         await asyncio.sleep(min(self._tick_s, LOOK_S))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._tick_s):
+            async with asyncio.timeout(self._pause_s()):
                 await self._table.notes.due.wait()
         self._table.notes.due.clear()
+
+    def _pause_s(self) -> float:
+        """Up to the next tick, or until a lifetime is over."""
+        ends = [s.end_at for s in self._table.sessions() if s.end_at is not None]
+        return min(self._tick_s, max(min(ends) - time.time(), 0.0)) if ends else self._tick_s
 
     def _start_once(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` in the background, unless work of this name is still running."""
@@ -102,10 +122,12 @@ class Watch:
 
     async def _check(self, session: LiveSession) -> None:
         try:
-            if session.is_idle(time.monotonic()):
+            if session.is_over or session.is_idle(time.monotonic()):
                 await self._table.expire(session)
             else:
                 await session.agent.ping()
+        except Fenced:
+            await self._table.check_ours(session)
         except SessionLost:
             await self._table.lose(session)
 

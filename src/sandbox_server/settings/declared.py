@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -28,6 +28,7 @@ from sandbox_server.settings.fields import (
 from sandbox_warden.requests import MAX_OUTPUT_LIMIT, MIN_OUTPUT_LIMIT
 
 _box = partial(setting, topic="Boxes", roles=MAKES_BOXES)
+_pod = partial(_box, runtimes=("kubernetes",))
 _network = partial(setting, topic="The network of boxes", roles=MAKES_BOXES)
 _session = partial(setting, topic="Sessions and commands", roles=MAKES_BOXES)
 _pool = partial(setting, topic="The pool", roles=MAKES_BOXES, ge=0)
@@ -46,8 +47,8 @@ class DeclaredSettings(BaseSettings):
 
     runtime: str = _box(
         AUTO,
-        "What makes boxes: docker, bubblewrap, or auto for docker where an engine answers and"
-        " bubblewrap elsewhere.",
+        "What makes boxes: docker, bubblewrap, kubernetes, e2b, or auto for docker where an engine"
+        " answers and bubblewrap elsewhere.",
     )
     providers: Listed = _box(
         (),
@@ -58,15 +59,15 @@ class DeclaredSettings(BaseSettings):
     )
     image: str = _box(
         "sandbox-secure:latest",
-        "The image of a box. It needs bash.",
-        runtimes=("docker",),
+        "The image of a box. It needs bash, and on kubernetes python3.",
+        runtimes=("docker", "kubernetes"),
         min_length=1,
     )
     environments: dict[str, str] = _box(
         dict,
         "Images that callers can choose by name. Where boxes have no image, a name stands for its"
         " policy alone.",
-        runtimes=("docker",),
+        runtimes=("docker", "kubernetes"),
         unit="JSON object",
         example='{"node": "node:20"}',
     )
@@ -76,6 +77,118 @@ class DeclaredSettings(BaseSettings):
         runtimes=("docker",),
         otherwise="the engine's own",
         example="runsc",
+    )
+    e2b_api_key: SecretStr | None = _box(
+        None,
+        "The key of the account at E2B in which the boxes of the e2b runtime are made.",
+        runtimes=("e2b",),
+        otherwise="E2B_API_KEY",
+        example="e2b_...",
+    )
+    e2b_api_url: str | None = _box(
+        None,
+        "Where E2B's API is, or that of a server that speaks it.",
+        runtimes=("e2b",),
+        otherwise="E2B_API_URL, or E2B's own",
+        example="https://api.e2b.example.com",
+    )
+    e2b_sandbox_url: str | None = _box(
+        None,
+        "One address for all sandboxes of that API.",
+        runtimes=("e2b",),
+        otherwise="E2B_SANDBOX_URL, or one for each sandbox",
+        example="https://sandbox.e2b.example.com",
+    )
+    e2b_domain: str | None = _box(
+        None,
+        "The domain of an E2B of your own.",
+        runtimes=("e2b",),
+        otherwise="E2B_DOMAIN, or E2B's own",
+        example="e2b.example.com",
+    )
+    e2b_template: str | None = _box(
+        None,
+        "The E2B template of boxes whose environment names none.",
+        runtimes=("e2b",),
+        otherwise="base",
+        example="base",
+    )
+    kubernetes_kubeconfig: str | None = _pod(
+        None,
+        "The kubeconfig of the cluster in which the boxes of the kubernetes runtime are pods.",
+        otherwise="KUBECONFIG, the service account of the server's own pod, or ~/.kube/config",
+        example="/etc/sandbox/kubeconfig",
+    )
+    kubernetes_namespace: str | None = _pod(
+        None,
+        "The namespace of these pods.",
+        otherwise="that of the kubeconfig's context, or of the server's own pod",
+        example="sandboxes",
+    )
+    kubernetes_runtime_class: str | None = _pod(
+        None,
+        "The RuntimeClass of these pods, such as gVisor's or Kata's.",
+        otherwise="the cluster's own runtime",
+        example="gvisor",
+    )
+    kubernetes_node_selector: dict[str, str] = _pod(
+        dict,
+        "Labels that a node has to have to get these pods.",
+        unit="JSON object",
+        otherwise="any node",
+        example='{"pool": "sandboxes"}',
+    )
+    kubernetes_tolerations: tuple[dict[str, Any], ...] = _pod(
+        (),
+        "Taints of nodes that these pods tolerate.",
+        unit="JSON list",
+        otherwise="none",
+        example='[{"key": "sandboxes", "operator": "Exists"}]',
+    )
+    kubernetes_priority_class: str | None = _pod(
+        None,
+        "The PriorityClass of these pods.",
+        otherwise="the cluster's own",
+        example="sandboxes",
+    )
+    kubernetes_pull_secret: str | None = _pod(
+        None,
+        "The secret with which nodes pull the image of these pods.",
+        otherwise="none",
+        example="registry",
+    )
+    kubernetes_requests: float = _pod(
+        0.25,
+        "The part of its limits that such a pod requests. Nodes are filled up by requests.",
+        unit="part",
+        gt=0,
+        le=1,
+    )
+    kubernetes_placement: Seconds = _pod(
+        15.0,
+        "How long such a pod may wait for a node, for one in which an autoscaler adds it. Then"
+        " its caller is told `capacity`, with the scheduler's reason.",
+        unit="duration",
+    )
+    kubernetes_eviction: Seconds = _pod(
+        30.0,
+        "How long a pod lives on that somebody evicts or deletes, as in a drain of its node: for"
+        " commands to end and for checkpoints of sessions that persist.",
+        unit="duration",
+    )
+    kubernetes_stream: Literal["auto", "exec", "tcp"] = _pod(
+        "auto",
+        "How the server reaches these pods: `exec` through the API server; `tcp` directly, with TLS"
+        " and with keys on both sides; `auto` is tcp where pods can be reached, else exec.",
+    )
+    kubernetes_warm_pool: int = _pod(
+        0,
+        "Where the cluster has kubernetes-sigs/agent-sandbox: how many pods its warm pools keep"
+        " ready. Boxes with the server's own limits are then claimed from these.",
+        unit="number",
+        ge=0,
+        otherwise="boxes are pods that the server makes",
+        example="10",
     )
     memory_limit: Size = _box(
         512 << 20, "Memory of a box.", unit="size", plain="MEMORY_LIMIT"
@@ -165,6 +278,9 @@ class DeclaredSettings(BaseSettings):
         unit="duration",
         gt=0,
         le=MAX_TIMEOUT_S,
+    )
+    endless_commands: bool = _session(
+        True, "Whether a call may ask for a command without a time limit, with the timeout 0."
     )
     max_sessions: int = _session(
         default_max_sessions,
@@ -325,11 +441,12 @@ class DeclaredSettings(BaseSettings):
     )
     budgets: str = _usage(
         "",
-        "What tenants may use in a day of UTC: commands, cpu_seconds, command_seconds,"
-        " session_seconds, bytes_in, bytes_out, egress_bytes. `*` is for those that are not named.",
+        "What tenants and keys may use in a day of UTC: commands, cpu_seconds, command_seconds,"
+        " session_seconds, bytes_in, bytes_out, egress_bytes, and of tenants storage_bytes. `*` is"
+        " for those that are not named; `key ID` or `key *` in the place of a tenant.",
         otherwise="not bounded",
         roles=MAKES_BOXES,
-        example="acme:cpu_seconds=3600,egress_bytes=10g;*:commands=10000",
+        example="acme:cpu_seconds=3600,egress_bytes=10g;*:commands=10000;key *:cpu_seconds=600",
     )
     history_retention: Seconds = _stored(
         7 * 86400.0, "How long an ended session is remembered.", unit="duration", roles=ALL, gt=0
@@ -468,6 +585,17 @@ class DeclaredSettings(BaseSettings):
         ge=0,
         le=65535,
     )
+    traces: str = _server(
+        "",
+        "Where to send traces: the URL of an OpenTelemetry collector (OTLP over HTTP), or env for"
+        " what the OTEL_… variables say. Needs the extra `traces` (docs/traces.md).",
+        otherwise="none are made",
+        example="http://127.0.0.1:4318",
+    )
+    trace_commands: bool = _server(
+        False,
+        "Whether traces contain the text of commands and code, in which there may be secrets.",
+    )
     insecure: bool = _server(False, "Listen on other addresses than loopback without keys.")
     drain_timeout: Seconds = _server(
         20.0, "How long open calls may take to end when the server stops.", unit="duration"
@@ -520,6 +648,12 @@ class DeclaredSettings(BaseSettings):
         "How long a worker may be away, beyond its lease, before its sessions are given up; the"
         " same everywhere.",
         unit="duration",
+    )
+    hand_over: bool = _fleet(
+        False,
+        "A worker that stops leaves its sessions to the others at once, instead of to its next"
+        " process. For workers whose name changes with every start, and whose boxes are pods.",
+        roles=("worker",),
     )
     advertise: str = _fleet(
         "",

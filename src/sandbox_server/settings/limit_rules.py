@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from sandbox_server.usage.accounts import OF_KEYS, key_account
 
 ANY = "*"
-OF_KEYS = "key "
-"""Before the id of a key, in the place of a tenant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,15 @@ class Allowance:
     @property
     def at_once(self) -> int:
         return self.burst or max(round(2 * (self.requests or 0)), 1)
+
+
+class Limited(NamedTuple):
+    """A tenant or a key, and what it may."""
+
+    tenant: str
+    name: str
+    kind: str
+    allowance: Allowance
 
 
 _NAMES = tuple(each.name for each in fields(Allowance))
@@ -63,11 +73,16 @@ class LimitRules:
         return self._by_name.get(tenant) or self._by_name.get(ANY) or _NONE
 
     def of_key(self, key_id: str) -> Allowance:
-        """Sessions belong to tenants, not to keys."""
         if not key_id:
             return _NONE
-        found = self._by_name.get(OF_KEYS + key_id) or self._by_name.get(OF_KEYS + ANY) or _NONE
-        return replace(found, sessions=None, sessions_per_hour=None)
+        return self._by_name.get(OF_KEYS + key_id) or self._by_name.get(OF_KEYS + ANY) or _NONE
+
+    def of(self, tenant: str, key_id: str) -> list[Limited]:
+        """Whoever has limits of a caller: its key first, so that one that asks for too much uses up
+        nothing of what its tenant may."""
+        of_key = Limited(tenant, key_account(tenant, key_id), "key", self.of_key(key_id))
+        of_tenant = Limited(tenant, tenant, "tenant", self.of_tenant(tenant))
+        return [each for each in (of_key, of_tenant) if each.allowance != _NONE]
 
 
 def _allowance(text: str) -> Allowance:

@@ -25,7 +25,7 @@ from sandbox_server.network.modes import ORDER
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import BoxSpec, Limits
-from sandbox_server.runtime.registry import AUTO, RuntimeOptions, unknown
+from sandbox_server.runtime.registry import AUTO, ClusterOptions, RuntimeOptions, unknown
 from sandbox_server.sessions.preview_address import PreviewAddress
 from sandbox_server.settings.declared import DeclaredSettings
 from sandbox_server.settings.fields import PREFIX
@@ -100,6 +100,16 @@ class Settings(DeclaredSettings):
     def _fleet_has_redis(self) -> Settings:
         if self.role != "standalone" and not self.redis():
             raise ValueError(f"a {self.role} needs SANDBOX_REDIS_URL=redis://…")
+        return self
+
+    @model_validator(mode="after")
+    def _hands_over_pods(self) -> Settings:
+        if self.hand_over and set(self.provider_names()) != {"kubernetes"}:
+            raise ValueError(
+                f"{variable_of('hand_over')}: boxes of {', '.join(self.provider_names())} stay on"
+                " their machine, and no other worker can take them over: unset it, or use the"
+                " runtime kubernetes alone"
+            )
         return self
 
     @model_validator(mode="after")
@@ -218,7 +228,32 @@ class Settings(DeclaredSettings):
         return variable_of(name)
 
     def runtime_options(self) -> RuntimeOptions:
-        return RuntimeOptions(state_dir=self.state_folder(), engine_runtime=self.docker_runtime)
+        key = self.e2b_api_key
+        return RuntimeOptions(
+            state_dir=self.state_folder(),
+            engine_runtime=self.docker_runtime,
+            e2b_api_key=None if key is None else key.get_secret_value(),
+            e2b_api_url=self.e2b_api_url,
+            e2b_sandbox_url=self.e2b_sandbox_url,
+            e2b_domain=self.e2b_domain,
+            e2b_template=self.e2b_template,
+            kubernetes=ClusterOptions(
+                kubeconfig=self.kubernetes_kubeconfig,
+                namespace=self.kubernetes_namespace,
+                runtime_class=self.kubernetes_runtime_class,
+                node_selector=self.kubernetes_node_selector,
+                tolerations=self.kubernetes_tolerations,
+                priority_class=self.kubernetes_priority_class,
+                pull_secret=self.kubernetes_pull_secret,
+                requests=self.kubernetes_requests,
+                placement_s=self.kubernetes_placement,
+                eviction_s=self.kubernetes_eviction,
+                shared=self.role == "worker",
+                stream=self.kubernetes_stream,
+                warm_pool=self.kubernetes_warm_pool,
+                warm_limits=self.limits(),
+            ),
+        )
 
     def limits(self) -> Limits:
         return Limits(

@@ -46,6 +46,13 @@ class Database:
                     raise
             time.sleep(_LOOK_AGAIN_S)
 
+    def add_column(self, table: str, column: str) -> None:
+        """Add one that files of earlier versions lack. column: as in `create table`."""
+        with self.transaction() as execute:  # Of several processes, one adds it.
+            known = {row[1] for row in execute(f"pragma table_info({table})")}
+            if column.split()[0] not in known:
+                execute(f"alter table {table} add column {column}")
+
     def close(self) -> None:
         with self._lock:
             self._db.close()

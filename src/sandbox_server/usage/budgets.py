@@ -1,4 +1,4 @@
-"""Budgets: what a tenant may use in a day."""
+"""Budgets: what a tenant or a key may use in a day."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from sandbox_sdk.protocol.errors import RateLimited
 from sandbox_sdk.units import size_bytes
+from sandbox_server.usage.accounts import OF_KEYS, key_in
 from sandbox_server.usage.figures import Figures, day_ends
 
 NEAR = 0.8
@@ -21,51 +22,73 @@ KINDS: Mapping[str, Callable[[Figures], float]] = {
     "bytes_in": lambda used: used.bytes_in,
     "bytes_out": lambda used: used.bytes_out,
     "egress_bytes": lambda used: used.egress_bytes,
+    "storage_bytes": lambda used: used.storage,
 }
+EGRESS = "egress_bytes"
+STORAGE = "storage_bytes"
+"""Of tenants alone: what is stored outlives sessions and keys, and belongs to none of them. It is
+what is stored now, not what a day adds."""
+STORED_S = 5
+"""When to try again after something stored was deleted."""
 
 
 @dataclass(frozen=True)
 class Budgets:
-    by_tenant: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """`*`: of those that are not named."""
+    by_name: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Names of tenants, and of keys with `key ` before them. `*`: of those that are not named."""
 
     @classmethod
     def parse(cls, text: str) -> Budgets:
-        """`acme:cpu_seconds=3600,egress_bytes=10g;*:commands=10000`. Raises ValueError."""
+        """`acme:cpu_seconds=3600,egress_bytes=10g;*:commands=10000;key *:cpu_seconds=600`. Raises
+        ValueError."""
         found: dict[str, dict[str, float]] = {}
         for part in filter(None, (each.strip() for each in text.split(";"))):
-            tenant, colon, budgets = part.partition(":")
-            if not (colon and tenant.strip()):
+            before, colon, budgets = part.partition(":")
+            name = " ".join(before.split())
+            if not (colon and name) or name == OF_KEYS.strip():
                 raise ValueError(f"{part!r}: write tenant:cpu_seconds=3600, or * for all others")
-            if tenant.strip() in found:
-                raise ValueError(f"{tenant.strip()!r} is there twice")
-            found[tenant.strip()] = dict(
-                _budget(each.strip()) for each in budgets.split(",") if each.strip()
-            )
+            if name in found:
+                raise ValueError(f"{name!r} is there twice")
+            found[name] = dict(_budget(each.strip()) for each in budgets.split(",") if each.strip())
+            if name.startswith(OF_KEYS) and STORAGE in found[name]:
+                raise ValueError(f"{part!r}: what is stored belongs to the tenant, not to a key")
         return cls(found)
 
-    def of(self, tenant: str) -> Mapping[str, float]:
-        return self.by_tenant.get(tenant) or self.by_tenant.get(_ANY) or {}
+    @property
+    def has_keys(self) -> bool:
+        """Whether any key has a budget."""
+        return any(name.startswith(OF_KEYS) for name in self.by_name)
 
-    def shares(self, tenant: str, used: Figures) -> Iterator[tuple[str, float]]:
+    def of(self, account: str) -> Mapping[str, float]:
+        """account: a tenant, or see key_account."""
+        kind, name = (OF_KEYS, key_in(account)) if key_in(account) else ("", account)
+        return self.by_name.get(kind + name) or self.by_name.get(kind + _ANY) or {}
+
+    def shares(self, account: str, used: Figures) -> Iterator[tuple[str, float]]:
         """How much of each budget is used."""
-        for name, most in self.of(tenant).items():
+        for name, most in self.of(account).items():
             yield name, KINDS[name](used) / most
 
-    def check(self, tenant: str, used: Figures, *, now: float) -> None:
+    def check(self, account: str, used: Figures, *, now: float) -> None:
         """Raises RateLimited if a budget is used up."""
-        for name, share in self.shares(tenant, used):
+        for name, share in self.shares(account, used):
             if share >= 1:
-                raise used_up(name, self.of(tenant)[name], now=now)
+                raise used_up(name, self.of(account)[name], key_id=key_in(account), now=now)
 
 
-def used_up(name: str, most: float, *, now: float) -> RateLimited:
+def used_up(name: str, most: float, *, key_id: str, now: float) -> RateLimited:
+    of, details = (f" of key {key_id}", {"key": key_id}) if key_id else ("", {})
+    if name == STORAGE:
+        again = f"is used up: {most:.15g}; delete checkpoints, volumes or artifacts."
+    else:
+        again = f"is used up: {most:.15g} a day; it begins anew at 0:00 UTC."
     return RateLimited(
-        f"the budget of {name} is used up: {most:.15g} a day; it begins anew at 0:00 UTC. What is"
-        " there can still be read, downloaded and cleaned up.",
+        f"the budget of {name}{of} {again} What is there can still be read, downloaded and cleaned"
+        " up.",
         budget=name,
         limit=most,
-        retry_after_s=math.ceil(day_ends(now) - now),
+        **details,
+        retry_after_s=STORED_S if name == STORAGE else math.ceil(day_ends(now) - now),
     )
 
 

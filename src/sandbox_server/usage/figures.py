@@ -18,7 +18,8 @@ class Figures:
     command_ms: int = 0
     """How long commands ran, added up."""
     session_ms: int = 0
-    """How long sessions lived, added up."""
+    """How long sessions lived, added up, but for when they were paused."""
+    paused_ms: int = 0
     memory_peak: int = 0
     """Bytes: the most that one session had."""
     memory_byte_s: float = 0.0

@@ -14,6 +14,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from sandbox_server.storage.database import Database, Statement
+from sandbox_server.usage.accounts import OF_KEYS, key_in
 from sandbox_server.usage.figures import NAMES, OF_SESSION, Figures, Row, day_of, spans
 
 _FIGURES = ", ".join(
@@ -75,10 +76,16 @@ class Reading:
     bytes_out: int | None = None
     memory: int = 0
     memory_peak: int = 0
+    paused: bool = False
+    """Whether it was since the last reading."""
+    account: str = ""
+    """Of the key that made the session, where what that uses is counted: see key_account."""
     moved_in: int = 0
     """Bytes that went through this process since the last reading."""
     moved_out: int = 0
     egress: int = 0
+    elsewhere: bool = False
+    """Whether the counters are in another ledger up to now: only what they grow by is added."""
 
 
 class UsageLedger:
@@ -86,6 +93,8 @@ class UsageLedger:
 
     def __init__(self, path: Path | None = None, retention: Retention | None = None) -> None:
         self._db = Database(path, SCHEMA)
+        for table in ("days", "session_days"):
+            self._db.add_column(table, "paused_ms integer not null default 0")
         self.retention = retention or Retention()
         self._db.execute("insert or ignore into ledger values (1, ?)", uuid.uuid4().hex[:12])
         ((self.id,),) = self._db.execute("select id from ledger")
@@ -104,6 +113,10 @@ class UsageLedger:
             f"select at, {', '.join(_SEEN)} from seen where session_id = ?", reading.session_id
         )
         before = dict(zip(("at", *_SEEN), found[0], strict=True)) if found else {}
+        if reading.elsewhere:
+            if reading.commands is None:  # The box did not answer: with the next reading.
+                return
+            before = {"at": reading.at, **{name: getattr(reading, name) or 0 for name in _SEEN}}
         since = min(before.get("at", reading.began), reading.at)
         now = {name: max(before.get(name, 0), getattr(reading, name) or 0) for name in _SEEN}
         grown = {name: now[name] - before.get(name, 0) for name in _SEEN}
@@ -115,9 +128,8 @@ class UsageLedger:
         counted = Figures(**grown, memory_peak=reading.memory_peak, egress_bytes=reading.egress)
         added = {day: counted}
         for each, seconds in spans(since, reading.at):
-            lived = Figures(
-                session_ms=round(seconds * 1000), memory_byte_s=reading.memory * seconds
-            )
+            passed_ms = {"paused_ms" if reading.paused else "session_ms": round(seconds * 1000)}
+            lived = Figures(**passed_ms, memory_byte_s=reading.memory * seconds)
             added[each] = added.get(each, Figures()) + lived
         for each, figures in added.items():
             self._add_day(execute, reading, each, figures)
@@ -131,7 +143,8 @@ class UsageLedger:
         )
 
     def _add_day(self, execute: Statement, reading: Reading, day: date, figures: Figures) -> None:
-        _upsert(execute, "days", {"tenant": reading.tenant, "day": str(day)}, figures)
+        for account in filter(None, (reading.tenant, reading.account)):
+            _upsert(execute, "days", {"tenant": account, "day": str(day)}, figures)
         names = {"thread_id": reading.thread_id, "session_id": reading.session_id}
         where = "where tenant = ? and day = ?"
         if not execute(
@@ -153,13 +166,13 @@ class UsageLedger:
             _upsert(execute, "days", {"tenant": tenant, "day": str(day)}, figures)
 
     def totals(self, day: date) -> dict[str, Figures]:
-        """Of all tenants."""
+        """Of all tenants, and of keys whose use is counted."""
         rows = self._db.execute(f"select tenant, {_COLUMNS} from days where day = ?", str(day))
         return {row[0]: _figures(row[1:]) for row in rows}
 
     def tenants(self, since: date) -> list[str]:
         rows = self._db.execute("select distinct tenant from days where day >= ?", str(since))
-        return [tenant for (tenant,) in rows]
+        return [tenant for (tenant,) in rows if not key_in(tenant)]
 
     def of_session(self, session_id: str, tenant: str, day: date) -> Figures:
         rows = self._db.execute(
@@ -233,6 +246,7 @@ class UsageLedger:
         with self._db.transaction() as execute:
             for table in ("session_days", "warned"):
                 execute(f"delete from {table} where day < ?", detail)
+            execute("delete from days where day < ? and tenant like ?", detail, f"{OF_KEYS}%")
             execute(
                 "delete from days where day < ?", str(today - timedelta(days=self.retention.days))
             )

@@ -93,6 +93,7 @@ def _row(key: Key, days: dict[date, Figures], prices: Prices, stored: bool) -> U
         cpu_seconds=used.cpu_us / 1e6,
         command_seconds=used.command_ms / 1000,
         session_seconds=used.session_ms / 1000,
+        paused_seconds=used.paused_ms / 1000,
         memory_peak_bytes=used.memory_peak,
         memory_gb_hours=round(used.memory_byte_s / GB / _HOUR_S, 9),
         bytes_in=used.bytes_in,

@@ -17,5 +17,7 @@ class SharedUsage(ABC):
         """Rows as they are now; the same again changes nothing."""
 
     @abstractmethod
-    async def others(self, ledger_id: str, tenants: Sequence[str], day: date) -> dict[str, Figures]:
-        """What all other ledgers have of tenants."""
+    async def others(
+        self, ledger_id: str, accounts: Sequence[str], day: date
+    ) -> dict[str, Figures]:
+        """What all other ledgers have of tenants and keys."""

@@ -16,8 +16,16 @@ def test_the_most_specific_rule_holds() -> None:
     assert other == Allowance(requests=0.5, sessions=3, sessions_per_hour=9)
     assert (other.at_once, rules.of_tenant("acme").at_once) == (1, 60)
     assert rules.of_key("0123") == Allowance(commands=2)
-    assert rules.of_key("4567") == Allowance(requests=5)
+    assert rules.of_key("4567") == Allowance(requests=5, sessions=1)
     assert rules.of_key("") == Allowance()
+
+
+def test_whose_limits_a_call_counts_in() -> None:
+    rules = LimitRules.parse("acme: requests=50; key *: commands=1")
+    found = rules.of("acme", "sub")
+    assert [each.name for each in found] == ["key acme/sub", "acme"]  # The key is asked first.
+    assert [each.name for each in rules.of("acme", "")] == ["acme"]
+    assert [each.name for each in rules.of("other", "sub")] == ["key other/sub"]
 
 
 def test_none() -> None:

@@ -3,8 +3,9 @@
 import pytest
 from starlette.datastructures import Headers
 
+from sandbox_sdk.protocol.calling_key import to_header
 from sandbox_sdk.protocol.errors import Unauthorized
-from sandbox_sdk.protocol.tenant_signature import tenant_signature
+from sandbox_sdk.protocol.tenant_signature import key_signature, tenant_signature
 from sandbox_server.api.auth import ApiKeys
 
 FLEET = "of the fleet"
@@ -32,6 +33,22 @@ def test_a_signed_tenant() -> None:
             WORKER.tenant(sent(tenant, signature))
     with pytest.raises(Unauthorized):
         WORKER.tenant(sent("acme", signed, key="another"))
+
+
+def test_a_signed_key() -> None:
+    """A subject of an identity provider may be any text."""
+    signed = tenant_signature(FLEET, "acme")
+    for key_id in ("0123456789ab", "Zoë/\n ", "a" * 128):
+        shown = to_header(key_id)
+        right = key_signature(FLEET, "acme", shown)
+        headers = sent("acme", signed)
+        found = {"x-sandbox-key": shown, "x-sandbox-key-signature": right}
+        asked = Headers({**headers, **found})
+        assert WORKER.caller(asked, "use").key_id == key_id
+        for wrong in (signed, key_signature(FLEET, "other", shown), ""):
+            with pytest.raises(Unauthorized, match="the key of this call"):
+                WORKER.caller(Headers({**asked, "x-sandbox-key-signature": wrong}), "use")
+    assert WORKER.caller(sent("acme", signed), "use").key_id == ""
 
 
 def test_a_coordinator_of_the_version_before() -> None:

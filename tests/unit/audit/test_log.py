@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.audit import AuditLog, AuditSettings
 from sandbox_server.audit.verifying import verify_log
+from sandbox_server.metrics.prometheus import PrometheusMetrics
 from sandbox_server.policy.policy import Policy
 from sandbox_server.service.gate import Gate
 from tests.unit.policy.test_gate import admit
@@ -106,6 +108,27 @@ def test_a_disk_that_is_full_and_then_is_not(tmp_path: Path, full: str) -> None:
     (told,) = [line for line in found if line["kind"] == "interruption"]
     assert (told["lost"], told["refused"]) == (5, int(full == "refuse"))
     assert verify_log(path).problems == []
+
+
+def test_a_log_that_cannot_be_opened_yet(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.write_text("in the way")
+    path = folder / "a.log"
+    with pytest.raises(RuntimeUnavailable, match=r"the audit log .*a\.log cannot be written"):
+        AuditLog(path, AuditSettings(full="refuse"))
+    metrics = PrometheusMetrics(role="standalone", version="1")
+    with AuditLog(path, AuditSettings(full="continue"), metrics) as audit:
+        audit.require()
+        audit.record("test", number=1)
+        audit.flush()
+        assert audit.check.startswith("cannot be written: File exists; 1 wait, 0 lost")
+        assert (audit.failures, audit.head.seq, f"{path} 0 lines" in repr(audit)) == (1, 0, True)
+        folder.unlink()
+        audit.flush()
+        assert audit.check == "ok"
+    assert [line["kind"] for line in lines(path)] == ["begin", "test", "interruption"]
+    assert verify_log(path).problems == []
+    assert metrics.registry.get_sample_value("sandbox_audit_failures_total") == 1
 
 
 def test_a_file_that_cannot_be_shortened_has_its_torn_line_told(tmp_path: Path) -> None:

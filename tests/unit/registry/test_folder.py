@@ -282,7 +282,7 @@ def test_everything_that_is_wrong_is_told(tmp_path: Path) -> None:
 def test_an_entry_of_the_operator_replaces_a_built_in_one(tmp_path: Path) -> None:
     before = read_registry()
     assert before.agents.keys() == {"code_executor", "shell"}
-    assert before.environments.keys() == {"Python3", "Node", "Data"}
+    assert before.environments.keys() == {"Python3", "Node", "Data", "base", "code-interpreter"}
     write(tmp_path, {"agents/shell.yaml": "name: shell\ntools: [bash, read_file]\n"})
     after = read_registry(tmp_path)
     assert after.agents["shell"].tools == ("bash", "read_file")

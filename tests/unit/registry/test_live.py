@@ -59,7 +59,7 @@ def test_nothing_is_read_again_without_a_change(
     (tmp_path / "agents").mkdir()
     clock = Clock()
     live = LiveRegistry(tmp_path, clock=clock)
-    monkeypatch.setattr("sandbox_server.registry.live.SETTLED_S", -1.0)
+    monkeypatch.setattr("sandbox_server.registry.stamps.SETTLED_S", -1.0)
     clock.now += LOOK_S
     live.current()  # The folder is new: read once more.
     before = live.current()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import ssl
 from collections import Counter
@@ -18,6 +19,7 @@ from sandbox_sdk.backends.remote.listing import read_listing
 from sandbox_sdk.backends.remote.multipart import UploadForm, download_info
 from sandbox_sdk.backends.remote.retry import FIRST_CONTACT_S
 from sandbox_sdk.backends.remote.server import Call, Server
+from sandbox_sdk.backends.remote.spans import begin_call, ending
 from sandbox_sdk.backends.remote.websocket_channel import WebSocketChannel
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.channels import ByteChannel
@@ -35,49 +37,77 @@ from sandbox_sdk.protocol.models import (
     DownloadRequest,
     ExecuteRequest,
     ExecuteResult,
+    FileChangesRequest,
     FollowCodeRequest,
+    FollowRequest,
     HappeningsRequest,
     Health,
     ListResult,
+    OutputEncoding,
+    RemoveRequest,
+    RenameRequest,
     Request,
     RunCodeRequest,
     Target,
     UploadRequest,
     UploadResult,
+    WatchFilesRequest,
     field_errors,
     told,
 )
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
+from sandbox_sdk.tracing import Span
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _AT_ONCE = 128 * 1024
+_ENDLESS_S = 30 * 86400.0
+"""How long a command without a time limit is waited for."""
+FOLDER_S = 600.0
+"""How long a server may take to move, remove or watch a folder, whatever is in it."""
 _TIMED = (ExecuteRequest, RunCodeRequest)
 _REPLAYED = (ExecuteResult, CodeResult)
+_STREAMS: dict[type[EventsRequest], str] = {
+    ExecuteRequest: "stream",
+    FollowRequest: "follow",
+    RunCodeRequest: "stream_code",
+    FollowCodeRequest: "follow_code",
+}
 
 
 class _Remote(Sandboxes):
     """The sandboxes of one tenant: that of the API key, or the one named in every call."""
 
-    def __init__(self, server: Server, *, tenant: str | None = None) -> None:
+    def __init__(
+        self, server: Server, *, tenant: str | None = None, begins_traces: bool = True
+    ) -> None:
+        """begins_traces: else a call has a span only where its caller has one."""
         self._server = server
         self._tenant = tenant
+        self._begins_traces = begins_traces
+
+    def _span(self, name: str, method: str, path: str, request: Request) -> Span:
+        return begin_call(name, self._server.place, method, path, request, root=self._begins_traces)
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
         if operation.prepare is not None:
             request = operation.prepare(request)
+        with self._span(operation.name, operation.method, operation.path, request) as span:
+            return await self._called(operation, request, span)
+
+    async def _called(self, operation: Operation[Req, Ans], request: Req, span: Span) -> Ans:
         try:
-            return await self._ask(operation, request)
+            return await self._ask(operation, request, span)
         except Unreachable as exc:
             # The server's default timeout may be longer than we assumed. With its idempotency
             # key the repeat joins the command that runs.
             default = isinstance(request, _TIMED) and request.timeout is None
             if not (exc.silent and default and await self._learn_timeout(request)):
                 raise
-            return await self._ask(operation, request, repeated=True)
+            return await self._ask(operation, request, span, repeated=True)
 
     async def _ask(
-        self, operation: Operation[Req, Ans], request: Req, *, repeated: bool = False
+        self, operation: Operation[Req, Ans], request: Req, span: Span, *, repeated: bool = False
     ) -> Ans:
         path, fields = _placed(operation.path, _body(request))
         call = Call(
@@ -89,6 +119,7 @@ class _Remote(Sandboxes):
             accepts=(503,) if operation.answer is Health else (),
             json=fields if operation.method == "POST" else None,
             params=fields if operation.method == "GET" else None,
+            span=span,
         )
         # Health is for finding out soon whether a server is there at all.
         retry_for_s = FIRST_CONTACT_S if operation.answer is Health else None
@@ -101,8 +132,10 @@ class _Remote(Sandboxes):
 
     def _work_s(self, request: Request) -> float:
         """How long the server may work on it before it answers."""
-        if isinstance(request, HappeningsRequest):
+        if isinstance(request, HappeningsRequest | FileChangesRequest):
             return request.wait
+        if isinstance(request, RenameRequest | RemoveRequest | WatchFilesRequest):
+            return FOLDER_S
         if isinstance(request, CallToolRequest):
             return MAX_TIMEOUT_S  # Only the server knows the timeout of a declared tool.
         if isinstance(request, CreateContextRequest | ContextTarget):
@@ -111,6 +144,8 @@ class _Remote(Sandboxes):
             return (request.timeout or self._server.command_timeout_s) + KERNEL_S
         if not isinstance(request, ExecuteRequest) or request.background or request.dry_run:
             return 0.0
+        if request.timeout == 0:
+            return _ENDLESS_S
         return request.timeout or self._server.command_timeout_s
 
     async def _learn_timeout(self, request: Any) -> bool:
@@ -121,12 +156,25 @@ class _Remote(Sandboxes):
         self._server.command_timeout_s = max(timeout_s, self._server.command_timeout_s)
         return longer
 
-    def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
+    async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         of_code = isinstance(request, RunCodeRequest | FollowCodeRequest)
         path = op.RUN_CODE.path if of_code else op.EXECUTE.path
+        span = self._span(_STREAMS[type(request)], "POST", path, request)
+        async with ending(span), contextlib.aclosing(self._events(path, request, span)) as events:
+            async for event in events:
+                yield event
+
+    def _events(self, path: str, request: EventsRequest, span: Span) -> AsyncGenerator[AnyEvent]:
         if isinstance(request, ExecuteRequest | RunCodeRequest):
             body = _body(op.keyed(request))
-            return events_of(self._server, path, body, tenant=self._tenant)
+            return events_of(
+                self._server,
+                path,
+                body,
+                tenant=self._tenant,
+                encoding=_encoding(request),
+                span=span,
+            )
         return events_of(
             self._server,
             path,
@@ -134,38 +182,51 @@ class _Remote(Sandboxes):
             tenant=self._tenant,
             command_id=request.command_id,
             offset=request.offset,
+            encoding=_encoding(request),
+            span=span,
         )
 
     async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
-        form = UploadForm(_body(request), chunks)
-        call = Call(
-            method="POST",
-            path="/upload_file",
-            headers={"content-type": form.content_type},
-            content=form.content,
-            tenant=self._tenant,
-        )
-        return await _understood(UploadResult, await self._server.ask(call), self._server.url)
+        form = UploadForm(_form(request), chunks)
+        with self._span("upload_file", "POST", "/upload_file", request) as span:
+            call = Call(
+                method="POST",
+                path="/upload_file",
+                headers={"content-type": form.content_type},
+                content=form.content,
+                tenant=self._tenant,
+                span=span,
+            )
+            return await _understood(UploadResult, await self._server.ask(call), self._server.url)
 
     @contextlib.asynccontextmanager
     async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
         is_file = isinstance(request, DownloadRequest)
+        path = "/download_file" if is_file else "/artifact"
+        name = "download_file" if is_file else "download_artifact"
         call = Call(
             method="GET",
-            path="/download_file" if is_file else "/artifact",
+            path=path,
             params=_body(request),
             repeatable=True,
             tenant=self._tenant,
+            span=self._span(name, "GET", path, request),
         )
-        async with self._server.open(call) as answer:
+        async with ending(call.span), self._server.open(call) as answer:
             chunks = self._server.chunks(call, answer)
             named = request.path if isinstance(request, DownloadRequest) else request.artifact_id
             yield Download(download_info(named, answer.headers), chunks)
 
     @contextlib.asynccontextmanager
     async def connect(self, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
-        call = Call(method="GET", path="/connect", params=_body(request), tenant=self._tenant)
-        async with self._server.websocket(call) as socket:
+        call = Call(
+            method="GET",
+            path="/connect",
+            params=_body(request),
+            tenant=self._tenant,
+            span=self._span("connect", "GET", "/connect", request),
+        )
+        async with ending(call.span), self._server.websocket(call) as socket:
             channel = WebSocketChannel(socket, self._server.url)
             await channel.opened()
             yield channel
@@ -243,10 +304,10 @@ class RemoteTenants(Tenants):
         return f"<RemoteTenants {self._server.url}>"
 
     def of(self, tenant: str) -> Sandboxes:
-        return _Remote(self._server, tenant=tenant)
+        return _Remote(self._server, tenant=tenant, begins_traces=False)
 
     async def health(self) -> Health:
-        return await _Remote(self._server).health()
+        return await _Remote(self._server, begins_traces=False).health()
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
@@ -259,6 +320,13 @@ def _placed(path: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         path = path.replace(f"{{{name}}}", quote(str(fields[name]), safe=""))
         fields = {each: value for each, value in fields.items() if each != name}
     return path, fields
+
+
+def _form(request: UploadRequest) -> dict[str, str]:
+    fields = _body(request)
+    if "metadata" in fields:
+        fields["metadata"] = json.dumps(fields["metadata"])
+    return fields
 
 
 def _body(request: Request) -> dict[str, Any]:
@@ -280,3 +348,7 @@ async def _understood(model: type[Ans], body: bytes, url: str) -> Ans:
             f"invalid answer from {url}, which is not a sandbox server, or one of another version:"
             f" {wrong[:500]}"
         ) from exc
+
+
+def _encoding(request: EventsRequest) -> OutputEncoding:
+    return request.encoding if isinstance(request, ExecuteRequest | FollowRequest) else "utf-8"

@@ -13,13 +13,14 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import h11
 import httpx
 
+_Protocol = TypeVar("_Protocol", bound=asyncio.Protocol)
 _READ_AHEAD = 256 * 1024
 """Bytes of an answer that are taken from the network before somebody wants them."""
 LONGEST_HEAD = 256 * 1024
@@ -46,11 +47,18 @@ class Place:
         host = url.raw_host.decode("ascii")
         return cls(host, url.port or (443 if secure else 80), unix_path, tls)
 
-    async def open(self) -> Connection:
-        """Raises OSError."""
+    @property
+    def authority(self) -> str:
+        """For the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = 443 if self.tls is not None else 80
+        return host if self.port == usual else f"{host}:{self.port}"
+
+    async def open(self, make: Callable[[], _Protocol]) -> _Protocol:
+        """A connection with a protocol that make() gives. Raises OSError."""
         loop = asyncio.get_running_loop()
         if self.unix_path is not None:
-            _, connection = await loop.create_unix_connection(Connection, self.unix_path)
+            _, connection = await loop.create_unix_connection(make, self.unix_path)
             return connection
         # Other loops than asyncio's own, such as uvloop, try one address after the other.
         # Python 3.11 may leave a socket open if it is cancelled while it does.
@@ -58,7 +66,7 @@ class Place:
         options: dict[str, Any] = {"happy_eyeballs_delay": _STAGGER_S} if several else {}
         try:
             _, connection = await loop.create_connection(
-                Connection, self.host, self.port, ssl=self.tls, **options
+                make, self.host, self.port, ssl=self.tls, **options
             )
         except UnicodeError as exc:  # A name with a part of more than 63 characters.
             raise socket.gaierror(socket.EAI_NONAME, str(exc)) from exc
@@ -96,23 +104,23 @@ class Connection(asyncio.Protocol):
         if self._unread > _READ_AHEAD and not self._is_full:
             self._is_full = True
             self._transport.pause_reading()
-        _wake(self._waiter)
+        wake(self._waiter)
 
     def eof_received(self) -> None:
         self._is_lost = True
-        _wake(self._waiter)
+        wake(self._waiter)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._error = exc
-        _wake(self._waiter)
-        _wake(self._writable)
+        wake(self._waiter)
+        wake(self._writable)
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        _wake(self._writable)
+        wake(self._writable)
         self._writable = None
 
     @property
@@ -213,7 +221,7 @@ class Connections:
         else:
             with _translated(httpx.ConnectError, httpx.ConnectTimeout):
                 async with asyncio.timeout(connect_s):
-                    connection = await self._place.open()
+                    connection = await self._place.open(Connection)
         self._used.add(connection)
         return connection
 
@@ -251,7 +259,7 @@ async def _wait(waiter: asyncio.Future[None], timeout_s: float | None) -> None:
         timer.cancel()
 
 
-def _wake(waiter: asyncio.Future[None] | None) -> None:
+def wake(waiter: asyncio.Future[None] | None) -> None:
     if waiter is not None and not waiter.done():
         waiter.set_result(None)
 

@@ -25,6 +25,8 @@ from sandbox_sdk.protocol.events import (
     StartEvent,
     event_id,
 )
+from sandbox_sdk.protocol.models import OutputEncoding
+from sandbox_sdk.tracing import NO_SPAN, Span
 
 _NAMES = ("start", "stdout", "stderr", "gap", "exit", "result", "end", "error")
 """The events known here; others, of a later version, are skipped."""
@@ -39,6 +41,8 @@ async def events_of(
     tenant: str | None,
     command_id: str | None = None,
     offset: int = 0,
+    encoding: OutputEncoding = "utf-8",
+    span: Span = NO_SPAN,
 ) -> AsyncGenerator[AnyEvent]:
     """Run or follow a command or code. If the connection is cut, a new one continues at the same
     place: no event is lost or repeated. To run something, body needs an idempotency key. Raises
@@ -49,7 +53,8 @@ async def events_of(
     while True:
         connected = time.monotonic()
         try:
-            connection = _connection(server, path, body, tenant, command_id, offset)
+            call = _call(path, body, tenant, command_id, offset, encoding, span)
+            connection = _connection(server, call)
             async with contextlib.aclosing(connection) as events:
                 async for event in events:
                     if isinstance(event, StartEvent):
@@ -77,21 +82,27 @@ async def events_of(
             await server.pause(retry, failed)
 
 
-async def _connection(
-    server: Server,
+def _call(
     path: str,
     body: dict[str, Any],
     tenant: str | None,
     command_id: str | None,
     offset: int,
-) -> AsyncGenerator[AnyEvent]:
+    encoding: OutputEncoding,
+    span: Span,
+) -> Call:
     headers = {"accept": "text/event-stream"}
+    params = None
     if command_id is not None:
         headers["last-event-id"] = event_id(command_id, offset)
-    call = Call(
-        method="POST", path=path, json=body, headers=headers, repeatable=True,
-        silence_s=SILENCE_S, tenant=tenant,
+        params = None if encoding == "utf-8" else {"encoding": encoding}
+    return Call(
+        method="POST", path=path, json=body, params=params, headers=headers, repeatable=True,
+        silence_s=SILENCE_S, tenant=tenant, span=span,
     )  # fmt: skip
+
+
+async def _connection(server: Server, call: Call) -> AsyncGenerator[AnyEvent]:
     async with server.open(call) as answer:
         async for name, data in _parsed(answer):
             if name in _NAMES:

@@ -23,6 +23,9 @@ from sandbox_sdk.backends.remote.diagnosis import (
 )
 from sandbox_sdk.backends.remote.direct_client import DirectClient
 from sandbox_sdk.backends.remote.retry import FailedAttempt, Retry
+from sandbox_sdk.backends.remote.websocket_opening import Refused, WebSockets, target
+from sandbox_sdk.protocol import calling_key
+from sandbox_sdk.protocol.calling_key import KEY_HEADER, KEY_SIGNATURE_HEADER, to_header
 from sandbox_sdk.protocol.errors import (
     Internal,
     InvalidRequest,
@@ -31,10 +34,17 @@ from sandbox_sdk.protocol.errors import (
     Unreachable,
 )
 from sandbox_sdk.protocol.models import COMMAND_TIMEOUT_S, TENANT_HEADER
-from sandbox_sdk.protocol.tenant_signature import SIGNATURE_HEADER, tenant_signature
+from sandbox_sdk.protocol.tenant_signature import (
+    SIGNATURE_HEADER,
+    key_signature,
+    tenant_signature,
+)
+from sandbox_sdk.tracing import NO_SPAN, Span
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
+
+    from sandbox_sdk.backends.remote.direct_websocket import DirectWebSocket
 
 log = logging.getLogger("sandbox.remote")
 
@@ -44,7 +54,6 @@ KEPT_ALIVE_S = 4.0
 """Below the 5 s after which many servers close a connection, so that no call meets that."""
 _GATEWAY = (502, 503, 504)
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-_LONGEST_MESSAGE = 2 << 20
 _FIRST_CONNECT_S = 4.0
 """Most of the time for a connection to a server that has never answered: its address may be wrong,
 and the caller is told within 5 s."""
@@ -72,6 +81,10 @@ class Call:
     tenant: str | None = None
     repeated: bool = False
     """Whether it was sent again after it may have arrived."""
+    span: Span = NO_SPAN
+    """Its own; the server goes on with the trace."""
+    sent: int = 0
+    """How often it was sent."""
 
 
 class Server:
@@ -107,6 +120,9 @@ class Server:
         self._known = False
         self.command_timeout_s = COMMAND_TIMEOUT_S
         """The server's default timeout of a command, as far as is known."""
+        self.place = _place(self._address)
+        """As attributes of spans."""
+        self._websockets = WebSockets(self._address, verify=verify, nearby=nearby)
         self._clients: dict[object, httpx.AsyncClient | DirectClient] = {}
         """By event loop: a connection belongs to the loop it was made in."""
 
@@ -197,7 +213,7 @@ class Server:
                 yield answer
 
     @contextlib.asynccontextmanager
-    async def websocket(self, call: Call) -> AsyncIterator[ClientConnection]:
+    async def websocket(self, call: Call) -> AsyncIterator[DirectWebSocket | ClientConnection]:
         """A WebSocket, retried until it is open. Raises SandboxError."""
         retry = self.retry()
         while True:
@@ -213,49 +229,19 @@ class Server:
             socket.transport.abort()
             await socket.wait_closed()
 
-    async def _open_websocket(self, call: Call) -> ClientConnection:
+    async def _open_websocket(self, call: Call) -> DirectWebSocket | ClientConnection:
         """Raises FailedAttempt, or the error in the server's answer."""
-        # Not at the top: importing it takes longer than most programs use the rest.
-        from websockets.asyncio.client import connect, unix_connect
-        from websockets.exceptions import InvalidHandshake, InvalidStatus
-
-        url = self._request(call).url
-        secure = url.scheme == "https"
-        address = str(url.copy_with(scheme="wss" if secure else "ws"))
-        options: dict[str, Any] = {
-            "additional_headers": self._websocket_headers(call),
-            "compression": None,
-            "open_timeout": self._connecting_s,
-            # A server that waits for a box reads nothing, an answer to a ping included.
-            "ping_timeout": None,
-            "max_size": _LONGEST_MESSAGE,
-            "user_agent_header": None,
-        }
-        if secure:
-            options["ssl"] = httpx.create_ssl_context(verify=self._verify)
-        if self._nearby or self._address.scheme == "unix":
-            options["proxy"] = None
+        try:
+            where = target(call.path, call.params)
+        except UnicodeError:
+            raise _not_unicode(call) from None
+        headers = self._websocket_headers(call)
         with self._translated(call):
             try:
-                if self._address.scheme == "unix":
-                    return await unix_connect(self._address.path, address, **options)
-                return await connect(address, **options)
-            except InvalidStatus as exc:
-                answer = exc.response
-                headers = list(answer.headers.raw_items())
+                return await self._websockets.open(where, headers, within_s=self._connecting_s)
+            except Refused as exc:
                 self._known = True
-                self._refused(
-                    call,
-                    httpx.Response(
-                        answer.status_code, headers=headers, content=bytes(answer.body or b"")
-                    ),
-                )
-            except TimeoutError as exc:
-                raise httpx.ConnectTimeout(str(exc)) from exc
-            except OSError as exc:
-                raise httpx.ConnectError(str(exc)) from exc
-            except InvalidHandshake as exc:
-                raise NotHttp(str(exc)) from exc
+                self._refused(call, exc.answer)
 
     def _websocket_headers(self, call: Call) -> list[tuple[str, str]]:
         headers = [(name.decode(), value.decode()) for name, value in self._headers.items()]
@@ -264,13 +250,17 @@ class Server:
             headers.append(("authorization", asked.headers["authorization"]))
         if call.tenant is not None:
             headers += self._on_behalf_of(call.tenant).items()
-        return headers
+        return [*headers, *call.span.headers.items()]
 
     def _on_behalf_of(self, tenant: str) -> dict[str, str]:
-        if not self._fleet_key:
-            return {TENANT_HEADER: tenant}
-        signed = tenant_signature(self._fleet_key, tenant)
-        return {TENANT_HEADER: tenant, SIGNATURE_HEADER: signed}
+        told = {TENANT_HEADER: tenant}
+        if key := to_header(calling_key.current()):
+            told[KEY_HEADER] = key
+        if self._fleet_key:
+            told[SIGNATURE_HEADER] = tenant_signature(self._fleet_key, tenant)
+            if key:
+                told[KEY_SIGNATURE_HEADER] = key_signature(self._fleet_key, tenant, key)
+        return told
 
     async def chunks(self, call: Call, answer: httpx.Response) -> AsyncIterator[bytes]:
         """The body of an answer as it comes. Raises SandboxError."""
@@ -298,6 +288,9 @@ class Server:
     async def _attempt(self, call: Call) -> AsyncIterator[httpx.Response]:
         """Raises FailedAttempt, or the error in the server's answer."""
         request = self._request(call)
+        if call.sent:
+            call.span.set("http.request.resend_count", call.sent)
+        call.sent += 1
         with self._translated(call):
             try:
                 answer = await self._client.send(request, stream=True)
@@ -307,6 +300,7 @@ class Server:
                 raise
         try:
             self._known = True
+            call.span.set("http.response.status_code", answer.status_code)
             if not answer.is_success and answer.status_code not in call.accepts:
                 with self._translated(call):
                     await answer.aread()
@@ -324,6 +318,8 @@ class Server:
         headers = call.headers
         if call.tenant is not None:
             headers = {**(headers or {}), **self._on_behalf_of(call.tenant)}
+        if call.span is not NO_SPAN:
+            headers = {**(headers or {}), **call.span.headers}
         try:
             return self._client.build_request(
                 call.method,
@@ -335,10 +331,13 @@ class Server:
                 timeout=httpx.Timeout(read_s, connect=self._connecting_s, pool=None),
             )
         except UnicodeError:
-            raise InvalidRequest(f"{call.path}: a value is not valid Unicode; replace it") from None
+            raise _not_unicode(call) from None
 
     def _refused(self, call: Call, answer: httpx.Response) -> NoReturn:
         error = _error_of(answer)
+        if error is not None and error.details.get("stopping") is True:
+            # It may have begun, as if the connection had been cut. The next server goes on with it.
+            raise FailedAttempt(error, repeatable=call.repeatable)
         given = answer.headers.get("retry-after", "")
         after_s = float(given) if given.isascii() and given.isdecimal() else None
         if error is not None and (after_s is None or isinstance(error, RuntimeUnavailable)):
@@ -403,6 +402,10 @@ def _error_of(answer: httpx.Response) -> SandboxError | None:
         return None
 
 
+def _not_unicode(call: Call) -> InvalidRequest:
+    return InvalidRequest(f"{call.path}: a value is not valid Unicode; replace it")
+
+
 def _checked_url(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
@@ -414,6 +417,13 @@ def _checked_url(url: str) -> httpx.URL:
         f"{_without_password(url)!r} is not the address of a server; use one like"
         " http://127.0.0.1:8000, https://host or unix:///path (SANDBOX_URL, server_url=)"
     )
+
+
+def _place(address: httpx.URL) -> dict[str, str | int]:
+    if address.scheme == "unix":
+        return {"server.address": address.path}
+    port = address.port or (443 if address.scheme == "https" else 80)
+    return {"server.address": address.host, "server.port": port}
 
 
 def _without_password(url: str) -> str:

@@ -11,13 +11,15 @@ from sandbox_sdk.protocol.errors import Internal, RuntimeUnavailable, SandboxErr
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
+    from sandbox_sdk.backends.remote.direct_websocket import DirectWebSocket
+
 _PIECE = 256 * 1024
 """Bytes in a message; a server takes up to 1 MiB."""
 _END = '{"type": "end"}'
 
 
 class WebSocketChannel(ByteChannel):
-    def __init__(self, socket: ClientConnection, url: str) -> None:
+    def __init__(self, socket: DirectWebSocket | ClientConnection, url: str) -> None:
         self._socket = socket
         self._url = url
         self._received_all = False

@@ -23,6 +23,10 @@ _ECHO = 200
 """Characters of a field's name, which the caller chose, and of what is said about it."""
 
 Env = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")], str]
+MAX_METADATA_BYTES = 8192
+Metadata = dict[Annotated[str, Field(max_length=200)], str]
+"""What a caller writes on something of its own; see check_metadata()."""
+MAX_LIFETIME_S = 30 * 86400.0
 SessionState = Literal["live", "created", "recreated", "restored", "resumed"]
 
 
@@ -47,6 +51,13 @@ def utf8_size(text: str) -> int:
         return len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
         raise ValueError("half a surrogate pair cannot be UTF-8; send valid Unicode") from None
+
+
+def check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raises ValueError."""
+    size = sum(utf8_size(name) + utf8_size(value) for name, value in metadata.items())
+    if size > MAX_METADATA_BYTES:
+        raise ValueError(f"metadata has {size} bytes, at most {MAX_METADATA_BYTES}")
 
 
 ThreadId = Annotated[

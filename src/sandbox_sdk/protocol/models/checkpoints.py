@@ -7,10 +7,16 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from sandbox_sdk.protocol.models.base import Model, Request, Target, ThreadId, utf8_size
+from sandbox_sdk.protocol.models.base import (
+    Metadata,
+    Model,
+    Request,
+    Target,
+    ThreadId,
+    check_metadata,
+)
 from sandbox_sdk.protocol.models.sessions import Session
 
-MAX_METADATA_BYTES = 8192
 MAX_FORKS = 100
 
 CheckpointId = Annotated[
@@ -60,7 +66,7 @@ class Checkpoint(Model):
 
 class CheckpointRequest(Target):
     name: CheckpointName | None = Field(None, description="For people; need not be unique.")
-    metadata: dict[Annotated[str, Field(max_length=200)], str] = Field(
+    metadata: Metadata = Field(
         default_factory=dict, description="Whatever the caller wants to find again in it."
     )
     tmp: bool = Field(True, description="Whether /tmp is in it.")
@@ -70,9 +76,7 @@ class CheckpointRequest(Target):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        size = sum(utf8_size(name) + utf8_size(value) for name, value in self.metadata.items())
-        if size > MAX_METADATA_BYTES:
-            raise ValueError(f"metadata has {size} bytes, at most {MAX_METADATA_BYTES}")
+        check_metadata(self.metadata)
         return self
 
 

@@ -45,6 +45,12 @@ ARTIFACTS = (
 )
 ARTIFACT_PROBLEMS = "Files that should have been kept and were not."
 
+OutputEncoding = Literal["utf-8", "bytes"]
+ENCODING = (
+    "How events have the output: as text, in which what is not UTF-8 is replaced, or with `bytes` "
+    "exactly as it was written, in base64."
+)
+
 SignalName = Literal["TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"]
 
 
@@ -79,10 +85,10 @@ class ExecuteRequest(Target):
     )
     timeout: float | None = Field(
         None,
-        gt=0,
+        ge=0,
         le=MAX_TIMEOUT_S,
         description="Seconds. Left out: the server's command_timeout_s, which is 30 by default; "
-        "for a command in the background, none.",
+        "for a command in the background, none. 0: none, if the operator allows it.",
     )
     cwd: str | None = Field(None, min_length=1, max_length=4096)
     env: Env = Field(default_factory=dict, description="Variables of this command alone.")
@@ -94,6 +100,7 @@ class ExecuteRequest(Target):
         description="Run it on a terminal of this size: it takes input while it runs, as with "
         "stdin_open, writes everything to stdout, and Ctrl-C is the input `\\u0003`.",
     )
+    encoding: OutputEncoding = Field("utf-8", description=ENCODING)
     background: bool = Field(
         False,
         description="Answer at once; ask for the result later. It runs until it ends, is killed or "
@@ -192,6 +199,7 @@ class FollowRequest(CommandTarget):
     """A command whose events are wanted, from an offset in its output on."""
 
     offset: int = Field(0, ge=0)
+    encoding: OutputEncoding = Field("utf-8", description=ENCODING)
 
 
 class SignalRequest(CommandTarget):
@@ -260,9 +268,22 @@ class CommandInfo(Model):
     command: str | None = Field(
         None,
         description="Its text, cut where it is long; null where the server does not know it any "
-        "more, as after its restart.",
+        "more, as after its restart once the command has ended.",
     )
     running: bool
+    pid: int | None = Field(
+        None,
+        description="Of its shell, in the box, while it runs; null for code, and where the box was "
+        "made by an earlier version.",
+    )
+    cwd: str | None = Field(
+        None, description="Where it was started, if the call said so; while it runs."
+    )
+    env: dict[str, str] | None = Field(
+        None,
+        description="The variables of this command alone, while it runs; null where they have more "
+        "than 500 bytes.",
+    )
     exit_code: int | None = Field(description="None while it runs.")
     age_s: float = Field(description="Since its start.")
     output_bytes: int

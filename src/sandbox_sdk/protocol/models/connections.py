@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Self
+from typing import Annotated, Self, TypedDict
 
 from pydantic import Field, model_validator
 
-from sandbox_sdk.protocol.models.base import Model, Target
+from sandbox_sdk.protocol.models.base import Model, Request, Target
 
 Port = Annotated[int, Field(ge=1, le=65535, examples=[8080])]
 
@@ -17,12 +17,41 @@ class ConnectRequest(Target):
 
     port: Port | None = None
     path: str | None = Field(None, min_length=1, max_length=107, examples=["/workspace/app.sock"])
+    unpause: bool = Field(
+        True, description="False: a paused session is not woken, and the answer is 409."
+    )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.port is None) == (self.path is None):
             raise ValueError("give either port or path")
         return self
+
+
+class OpenPorts(Request):
+    """Every port of a sandbox as a preview, without exposing it first."""
+
+    public: bool = Field(
+        True,
+        description="Whether anybody who knows the URL may open it. Otherwise only those with a "
+        "token: of `expose`, or in the header `e2b-traffic-access-token` the one that the routes "
+        "for e2b's SDK tell.",
+    )
+    unpause: bool = Field(True, description="Whether a request wakes a paused sandbox.")
+    host: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._:${}-]{1,255}$",
+        description="The Host header that applications see, in which `${PORT}` is the port. Left "
+        "out: the one of the preview.",
+    )
+
+
+class PortOptions(TypedDict, total=False):
+    """OpenPorts, as a caller writes it."""
+
+    public: bool
+    unpause: bool
+    host: str | None
 
 
 class PreviewTarget(Target):

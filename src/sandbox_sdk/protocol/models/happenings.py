@@ -13,6 +13,8 @@ HappeningKind = Literal[
     "session.created",
     "session.restored",
     "session.resumed",
+    "session.paused",
+    "session.unpaused",
     "session.ended",
     "session.lost",
     "command.finished",

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, TypedDict
 
 from pydantic import Field, model_validator
 
 from sandbox_sdk.protocol.models.base import (
+    MAX_LIFETIME_S,
     USER,
     WORKSPACE,
     Env,
+    Metadata,
     Model,
     Request,
+    Target,
     ThreadId,
+    check_metadata,
     utf8_size,
 )
+from sandbox_sdk.protocol.models.connections import OpenPorts
 from sandbox_sdk.protocol.models.limits import MAX_IDLE_TIMEOUT_S, LimitValues, SessionLimits
 from sandbox_sdk.protocol.models.registry import AgentInfo
+from sandbox_sdk.protocol.models.session_list import END_AT, SessionActivity
 from sandbox_sdk.protocol.models.volumes import (
     MAX_VOLUMES,
     MountedVolume,
@@ -34,6 +41,38 @@ NetworkMode = Literal["none", "allowlist", "open", "bridge"]
 the server's Docker engine."""
 MAX_ENV_BYTES = 128 * 1024
 """Names and values of the variables of a session."""
+
+
+_Entries = Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=200)]
+
+
+class EgressRules(Request):
+    """What a sandbox may not reach of what its network allows. Allowed counts before denied."""
+
+    allow: _Entries = Field(
+        default_factory=list,
+        description="Addresses, networks, and names such as `example.com` or `*.example.com`. "
+        "Names only where `deny` has `0.0.0.0/0`, which means everything.",
+    )
+    deny: _Entries = Field(default_factory=list, description="Addresses and networks.")
+
+
+class EgressRequest(Target):
+    allow: _Entries = Field(default_factory=list, description="As in `egress_rules`.")
+    deny: _Entries = Field(default_factory=list, description="As in `egress_rules`.")
+
+    def rules(self) -> EgressRules | None:
+        """None if nothing is taken away."""
+        if not (self.allow or self.deny):
+            return None
+        return EgressRules(allow=self.allow, deny=self.deny)
+
+
+class EgressOptions(TypedDict, total=False):
+    """EgressRules, as a caller writes it."""
+
+    allow: Sequence[str]
+    deny: Sequence[str]
 
 
 class CreateSessionRequest(Request):
@@ -54,6 +93,22 @@ class CreateSessionRequest(Request):
     idle_timeout_s: float | None = Field(
         None, gt=0, le=MAX_IDLE_TIMEOUT_S, description="Left out: the server's idle timeout."
     )
+    lifetime_s: float | None = Field(
+        None,
+        gt=0,
+        le=MAX_LIFETIME_S,
+        description="Seconds after which it ends, used or not, with what runs in it. Left out: it "
+        "lasts as long as it is used. `set_lifetime` changes it.",
+    )
+    pause_at_end: bool = Field(
+        False,
+        description="At the end of its lifetime it is paused, instead of ended. Then it has no "
+        "lifetime any more.",
+    )
+    metadata: Metadata = Field(
+        default_factory=dict, description="What `sessions` can be searched for.",
+        examples=[{"user": "42"}],
+    )  # fmt: skip
     provider: str | None = Field(
         None,
         max_length=64,
@@ -68,6 +123,18 @@ class CreateSessionRequest(Request):
         description="What the sandbox can reach, up to what the server allows: `none`, `allowlist` "
         "(the hosts that the operator has named), `open` (any public host), or `bridge` (the "
         "network of a Docker engine). Left out: that of the environment, or the server's.",
+    )
+    egress_rules: EgressRules | None = Field(
+        None,
+        description="What it takes away from that: connections to addresses of `deny`, unless "
+        "`allow` has them or the name that was asked for. `set_egress` changes it.",
+        examples=[{"allow": ["docs.example.com"], "deny": ["0.0.0.0/0"]}],
+    )
+    ports: OpenPorts | None = Field(
+        None,
+        description="Every port of the sandbox is a preview from the start, at its URL. Left out: "
+        "those alone that `expose` was asked for.",
+        examples=[{"public": True}],
     )
     checkpoint_id: str | None = Field(
         None,
@@ -105,6 +172,7 @@ class CreateSessionRequest(Request):
                 f"env has {size} bytes of names and values, at most {MAX_ENV_BYTES}; upload a file"
                 " with the rest"
             )
+        check_metadata(self.metadata)
         every_of(self.checkpoint_every)
         check_mounts(self.volumes)
         return self
@@ -169,18 +237,26 @@ class Session(Model):
     thread_id: str
     status: Literal["created", "existing"]
     generation: int
-    user: str = USER
+    user: str = Field(USER, description="Who commands run as.")
+    home: str = Field(f"/home/{USER}", description="Of the user.")
     workspace: str = WORKSPACE
     worker: str
     runtime: str
     sandbox_id: str = Field("", description="The name of its box.")
     environment: str | None = Field(None, description="Null: the server's default one.")
+    metadata: dict[str, str] = Field(default_factory=dict)
     created_at: datetime
-    expires_at: datetime
+    expires_at: datetime = Field(description="If nobody uses it from now on.")
+    end_at: datetime | None = Field(None, description=END_AT)
+    pause_at_end: bool = Field(False, description="Whether it is paused then, instead of ended.")
     limits: Limits
     agent: AgentInfo | None = Field(None, description="The agent that the session was made for.")
     volumes: list[MountedVolume] = Field(
         default_factory=list, description="Its folders that outlive it."
+    )
+    ports: OpenPorts | None = Field(None, description="If all of its ports are previews.")
+    egress_rules: EgressRules | None = Field(
+        None, description="What its caller has taken away from what its network allows."
     )
     not_applied: list[str] = Field(
         default_factory=list,
@@ -202,29 +278,6 @@ class SessionUsage(Model):
     pids: int
 
 
-class SessionSummary(Model):
-    """A session as its server knows it, without asking the box."""
-
-    session_id: str
-    thread_id: str
-    generation: int
-    worker: str
-    runtime: str
-    environment: str | None = None
-    created_at: datetime
-    idle_s: float
-    expires_at: datetime
-    state: Literal["idle", "busy"]
-
-
-class SessionList(Model):
-    sessions: list[SessionSummary]
-    unreachable: list[str] = Field(
-        default_factory=list,
-        description="Workers that did not answer: theirs are missing from the list.",
-    )
-
-
 class EgressUsage(Model):
     """What a session has used of its network since its server took it over."""
 
@@ -235,7 +288,7 @@ class EgressUsage(Model):
 
 
 class SessionInfo(Session):
-    state: Literal["idle", "busy"]
+    state: SessionActivity
     last_used_at: datetime
     idle_s: float
     commands: int
@@ -263,6 +316,12 @@ class CleanupResult(Model):
     network: NetworkMode | None = Field(
         None, description="Of the session that has ended, if it asked for one."
     )
+    metadata: dict[str, str] = Field(
+        default_factory=dict, description="Of the session that has ended."
+    )
+    lifetime_s: float | None = Field(None, description="Of the session that has ended.")
+    ports: OpenPorts | None = Field(None, description="Of the session that has ended.")
+    egress_rules: EgressRules | None = Field(None, description="Of the session that has ended.")
 
 
 class WorkerHealth(Model):

@@ -12,7 +12,7 @@ from sandbox_sdk.protocol.models.checkpoints import IdempotencyKey
 from sandbox_sdk.protocol.models.sessions import Session
 
 PathChange = Literal["made", "changed", "removed"]
-PointOf = Literal["command", "code", "upload", "rename", "restore", "undo"]
+PointOf = Literal["command", "code", "upload", "rename", "mkdir", "remove", "restore", "undo"]
 
 
 class ChangedPaths(Model):

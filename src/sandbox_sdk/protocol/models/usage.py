@@ -47,7 +47,10 @@ class UsageRow(Model):
     commands: int = Field(description="That were started, and runs of code.")
     cpu_seconds: float = Field(description="CPU time of the boxes.")
     command_seconds: float = Field(description="How long commands ran.")
-    session_seconds: float = Field(description="How long sessions lived.")
+    session_seconds: float = Field(
+        description="How long sessions lived, but for when they were paused."
+    )
+    paused_seconds: float = Field(0.0, description="How long sessions were paused.")
     memory_peak_bytes: int = Field(description="The most memory that one session had.")
     memory_gb_hours: float = Field(description="Memory in use, times how long it was.")
     bytes_in: int = Field(description="Uploads, input of commands, and connections to boxes.")

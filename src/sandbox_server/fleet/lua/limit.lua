@@ -27,7 +27,8 @@ elseif what == 'hold' then
   redis.call('PEXPIRE', key, ms(ARGV[4]))
   return {'1'}
 elseif what == 'renew' then
-  redis.call('ZADD', key, 'XX', now + ARGV[3], ARGV[2])
+  -- Also one that is missing: this Redis may have lost it.
+  redis.call('ZADD', key, now + ARGV[3], ARGV[2])
   redis.call('PEXPIRE', key, ms(ARGV[3]))
 elseif what == 'release' then
   redis.call('ZREM', key, ARGV[2])

@@ -18,14 +18,14 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.private import private_listener
 from sandbox_server.runtime import gpus, loop_disk
-from sandbox_server.runtime.base import BoxSpec
-from sandbox_server.runtime.bubblewrap import launcher
+from sandbox_server.runtime.base import USUAL_USER, BoxSpec, BoxUser
+from sandbox_server.runtime.bubblewrap import launcher, mounts
 from sandbox_server.runtime.bubblewrap.bare import BareBox, write_plan
 from sandbox_server.runtime.bubblewrap.plan import Plan
 from sandbox_server.runtime.bubblewrap.setup import BoxGpus, Setup
@@ -116,9 +116,22 @@ def prepare(
             owner = spec.disk.owner if spec.disk is not None else uid or 0
             loop_disk.make_folders(device, [each.name for each in spec.volumes], owner=owner)
     has = _box_gpus(use)
+    if spec.user != USUAL_USER:
+        spec = replace(spec, layers={**spec.layers, **_accounts(folder, spec.user)})
     plan = setup.plan(spec, box_id=folder.name, uid=uid, disk=device, gpus=has)
     plan = {**plan, "folder": str(folder), "claim": str(claim or "")}
     return PreparedBox(folder, plan, claim, handle)
+
+
+def _accounts(folder: Path, user: BoxUser) -> dict[str, str]:
+    """Files of a box with a user of its own, by path in the box."""
+    found = {}
+    for path, text in mounts.accounts(user).items():
+        file = folder / Path(path).name
+        file.write_text(text)
+        file.chmod(0o644)
+        found[path] = str(file)
+    return found
 
 
 def start(

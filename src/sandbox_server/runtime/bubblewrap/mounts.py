@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.models import USER, WORKSPACE
-from sandbox_server.runtime.base import ENVIRONMENT, HOME
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.base import ENVIRONMENT, HOME, USUAL_USER, BoxUser
 from sandbox_server.runtime.layers import OWN_PROGRAMS, PROGRAMS
 from sandbox_server.runtime.warden.zipapp import SAVE_ARTIFACT
 
@@ -29,12 +29,21 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FOLDERS = ("/etc", "/etc/ssl", "/home", "/run", OWN, f"{OWN}/bin", "/var")
 """Created explicitly: bubblewrap would make implicit parents accessible to their owner only."""
 
+
+def accounts(user: BoxUser) -> dict[str, str]:
+    """The files that name the user of a box, path: content."""
+    return {
+        "/etc/passwd": (
+            "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+            f"{user.name}:x:{UID}:{UID}::{user.home}:/bin/bash\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "/etc/group": f"root:x:0:\n{user.name}:x:{UID}:\nnogroup:x:65534:\n",
+    }
+
+
 SHARED = {
-    "/etc/passwd": (
-        f"root:x:0:0:root:/root:/usr/sbin/nologin\n{USER}:x:{UID}:{UID}::{HOME}:/bin/bash\n"
-        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
-    ),
-    "/etc/group": f"root:x:0:\n{USER}:x:{UID}:\nnogroup:x:65534:\n",
+    **accounts(USUAL_USER),
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n",
     "/etc/hostname": "sandbox\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
@@ -105,6 +114,8 @@ class Layout:
     """The folder with the warden and the files of SHARED, by base name."""
     places: Mapping[str, str | int]
     """For each of PLACES: a folder to bind, or the size of a tmpfs."""
+    home: str = HOME
+    """Where the home is; if not at HOME, there is a link to it."""
     python: Python
     python_source: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
@@ -228,7 +239,9 @@ def _hidden(layout: Layout) -> list[str]:
 
 def _places(layout: Layout) -> list[str]:
     words = []
-    for name, path in PLACES.items():
+    if layout.home != HOME:
+        words += ["--symlink", layout.home, HOME]
+    for name, path in {**PLACES, "home": layout.home}.items():
         source = layout.places[name]
         if isinstance(source, str):
             words += ["--bind", source, path]

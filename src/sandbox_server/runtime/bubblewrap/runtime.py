@@ -30,7 +30,7 @@ from sandbox_server.runtime.bubblewrap.setup import Setup
 from sandbox_server.runtime.bubblewrap.spare import Spare
 from sandbox_server.runtime.bubblewrap.state import DEAD, Record, StateFolder, clear, kill
 from sandbox_server.runtime.bubblewrap.zygote import Zygote
-from sandbox_server.runtime.control_groups import Measured, measure
+from sandbox_server.runtime.control_groups import Measured, measure, reclaim
 from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.layers import Interpreter
 from sandbox_server.runtime.streams import ByteStream, SocketStream
@@ -67,6 +67,9 @@ class BubblewrapBox(WardenBox):
 
     async def measure(self) -> Measured | None:
         return measure(self._record.groups)
+
+    async def reclaim(self) -> None:
+        await asyncio.to_thread(reclaim, self._record.groups)
 
     async def is_alive(self) -> bool:
         return self._record.alive()

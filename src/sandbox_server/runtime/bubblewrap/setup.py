@@ -135,7 +135,10 @@ class Setup:
             "volumes": [*map(_staged_volume, spec.volumes)] if self._stages_volumes else [],
             "volume_options": VOLUME_OPTIONS,
             "bwrap": f"{self.stage}/{self.bwrap.inside}" if self._binds() else self.bwrap.path,
-            "options": mounts.options(layout, {**spec.network_variables(), **gpus.env, **spec.env}),
+            "options": mounts.options(
+                layout,
+                {**spec.user.variables, **spec.network_variables(), **gpus.env, **spec.env},
+            ),
             "command": mounts.command(layout, arguments, pids=self._nproc(spec)),
             "arguments": arguments,
             "warden_folder": mounts.WARDEN,
@@ -151,6 +154,7 @@ class Setup:
                 name: f"{self.stage}/{name}" if self.namespace else size
                 for name, size in _sizes(limits).items()
             },
+            home=spec.user.home,
             python=self.python,
             python_source=self._staged("python", self.python.prefix),
             links=self.links,

@@ -11,7 +11,6 @@ from typing import Any
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime.base import (
     ENVIRONMENT,
-    HOME,
     VOLUME_OPTIONS,
     BoxSpec,
     BoxVolume,
@@ -126,14 +125,14 @@ def _gpus(use: GpuUse | None) -> dict[str, Any]:
 
 
 def _environment(spec: BoxSpec) -> dict[str, str]:
-    return {**ENVIRONMENT, **spec.network_variables(), **spec.env}
+    return {**ENVIRONMENT, **spec.user.variables, **spec.network_variables(), **spec.env}
 
 
 def _host_config(spec: BoxSpec, image: BoxImage, device: str | None) -> dict[str, Any]:
     return {
         **_isolation(spec),
         **_limits(spec),
-        "Tmpfs": {**_sealed(image.volumes), **_tmpfs(spec.limits)},
+        "Tmpfs": {**_sealed(image.volumes), **_tmpfs(spec.limits, spec.user.home)},
         "Mounts": _mounts(spec, image, device),
         "AutoRemove": True,
         "LogConfig": {"Type": "none"},
@@ -196,14 +195,14 @@ def _limits(spec: BoxSpec) -> dict[str, Any]:
     }
 
 
-def _tmpfs(limits: Limits) -> dict[str, str]:
+def _tmpfs(limits: Limits, home: str) -> dict[str, str]:
     common = f"nosuid,nodev,nr_inodes={limits.inodes}"
     owner = "uid=1000,gid=1000"
     return {
         "/dev/mqueue": "ro,nosuid,nodev,noexec,size=4k",
         "/tmp": f"rw,exec,{common},size={limits.tmp_bytes},mode=1777",
         "/dev/shm": f"rw,noexec,{common},size={limits.shm_bytes},mode=1777",
-        HOME: f"rw,exec,{common},size={limits.home_bytes},mode=0755,{owner}",
+        home: f"rw,exec,{common},size={limits.home_bytes},mode=0755,{owner}",
     }
 
 

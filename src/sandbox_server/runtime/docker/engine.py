@@ -172,6 +172,14 @@ class Engine:
             " at a running one, or choose another runtime with SANDBOX_RUNTIME"
         )
 
+    def silent(self, call: str, *, for_s: float) -> RuntimeUnavailable:
+        """The error of a call that the engine took and does not answer."""
+        self._metrics.engine_failed()
+        return RuntimeUnavailable(
+            f"the Docker engine at {self.endpoint.url} did not {call} within {for_s:g} s; try"
+            " again, and restart the engine if that does not help"
+        )
+
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:

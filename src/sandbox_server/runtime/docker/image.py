@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiodocker
 import aiohttp
@@ -22,7 +22,7 @@ from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.models import WORKSPACE
-from sandbox_server.runtime.base import HOME
+from sandbox_server.runtime.base import HOME, USUAL_USER, BoxUser
 from sandbox_server.runtime.docker.build import packed
 from sandbox_server.runtime.docker.config import FOLDER, PYTHON, BoxImage
 from sandbox_server.runtime.docker.engine import Engine
@@ -75,39 +75,66 @@ class _NoPython(Exception):
     """An image has no python3."""
 
 
+class _Wanted(NamedTuple):
+    """An image that is to be derived."""
+
+    base: str
+    base_id: str
+    user: BoxUser
+
+    @property
+    def name(self) -> str:
+        recipe = [
+            self.base_id,
+            warden_version(),
+            _prepare_source(),
+            json.dumps([_CONFIG, _CHANGES]),
+            *([repr(self.user)] if self.user != USUAL_USER else []),
+        ]
+        digest = hashlib.sha256("\n".join(recipe).encode()).hexdigest()
+        return f"{REPOSITORY}:{digest[:12]}"
+
+    @property
+    def label(self) -> str:
+        """What it is derived from, and for whom."""
+        if self.user == USUAL_USER:
+            return self.base
+        return f"{self.base} for {self.user.name} in {self.user.home}"
+
+
 class BoxImages:
     """Derives images for boxes. Derived images are reused across processes."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._deriving = asyncio.Lock()
-        self._looked: dict[str, tuple[float, BoxImage]] = {}
+        self._looked: dict[tuple[str, BoxUser], tuple[float, BoxImage]] = {}
 
-    async def derived(self, base: str) -> BoxImage:
-        """The derived image for base, looked up at most FRESH_S ago.
+    async def derived(self, base: str, user: BoxUser = USUAL_USER) -> BoxImage:
+        """The derived image for base and its user, looked up at most FRESH_S ago.
 
         Raises RuntimeUnavailable if base cannot be found or pulled, InvalidRequest if it lacks
         something that a box needs.
         """
-        looked_at, image = self._looked.get(base, (-FRESH_S, None))
+        looked_at, image = self._looked.get((base, user), (-FRESH_S, None))
         if image is None or time.monotonic() - looked_at > FRESH_S:
-            image = await self._derived(base)
-            self._looked[base] = time.monotonic(), image
+            image = await self._derived(base, user)
+            self._looked[base, user] = time.monotonic(), image
         return image
 
-    async def _derived(self, base: str) -> BoxImage:
+    async def _derived(self, base: str, user: BoxUser) -> BoxImage:
         about = await self.base(base)
         _refuse_volumes(base, about)
-        base_id = str(about["Id"])
-        name = f"{REPOSITORY}:{_tag(base_id)}"
-        found = await self._find(name)
+        wanted = _Wanted(base, str(about["Id"]), user)
+        found = await self._find(wanted.name)
         if found is not None:
             return found
         async with self._deriving:
-            found = await self._find(name)
+            found = await self._find(wanted.name)
             if found is None:
-                await self._derive(base, base_id, name)
-                found = await self._find(name)
+                await self._derive(wanted)
+                found = await self._find(wanted.name)
+        name = wanted.name
         if found is None:
             raise RuntimeUnavailable(f"image {name} was removed right after its build; try again")
         return found
@@ -146,41 +173,38 @@ class BoxImages:
             return None
         return BoxImage(name=name, volumes=_volumes(about), hosts_file=_hosts_file(about))
 
-    async def _derive(self, base: str, base_id: str, name: str) -> None:
+    async def _derive(self, wanted: _Wanted) -> None:
         try:
-            await self._derive_with(base, base_id, name)
+            await self._derive_with(wanted)
         except _NoPython:
             carried = await asyncio.to_thread(carried_python)
-            log.info("image.python_brought", image=base, bytes=len(carried))
-            await self._derive_with(base, base_id, name, carried=carried)
+            log.info("image.python_brought", image=wanted.base, bytes=len(carried))
+            await self._derive_with(wanted, carried=carried)
 
-    async def _derive_with(
-        self, base: str, base_id: str, name: str, *, carried: bytes | None = None
-    ) -> None:
+    async def _derive_with(self, wanted: _Wanted, *, carried: bytes | None = None) -> None:
         """carried: an interpreter for an image without one."""
         with self._engine.errors():
             await self._remove_leftovers()
             python = "python3" if carried is None else PYTHON
-            async with self._container(base, base_id, python) as container:
+            async with self._container(wanted, python) as container:
                 await container.put_archive("/", _archive())  # type: ignore[no-untyped-call]
                 if carried is not None:
                     await container.put_archive("/", io.BytesIO(carried))  # type: ignore[no-untyped-call]
-                await self._prepare(container, base, carried=carried is not None)
-                repository, tag = name.split(":")
+                await self._prepare(container, wanted.base, carried=carried is not None)
+                repository, tag = wanted.name.split(":")
                 await container.commit(
                     repository=repository, tag=tag, changes=_CHANGES, pause=False
                 )
-            await self._remove_older(base, name)
+            await self._remove_older(wanted)
 
     @contextlib.asynccontextmanager
-    async def _container(
-        self, base: str, base_id: str, python: str
-    ) -> AsyncIterator[DockerContainer]:
+    async def _container(self, wanted: _Wanted, python: str) -> AsyncIterator[DockerContainer]:
+        user = wanted.user
         config = {
             **_CONFIG,
-            "Image": base_id,
-            "Labels": {_LABEL_BASE: base},
-            "Entrypoint": [python, *_CONFIG["Entrypoint"][1:]],
+            "Image": wanted.base_id,
+            "Labels": {_LABEL_BASE: wanted.label},
+            "Entrypoint": [python, *_CONFIG["Entrypoint"][1:], user.name, user.home],
         }
         name = _NAME_PREFIX + uuid.uuid4().hex[:12]
         creating = asyncio.create_task(self._engine.client.containers.create(config, name=name))
@@ -225,19 +249,15 @@ class BoxImages:
                 with contextlib.suppress(aiodocker.DockerError):
                     await container.delete(force=True, v=True)
 
-    async def _remove_older(self, base: str, name: str) -> None:
-        """Remove images derived earlier from the same base, except those in use."""
-        filters = {"label": [f"{_LABEL_BASE}={base}"]}
+    async def _remove_older(self, wanted: _Wanted) -> None:
+        """Remove images derived earlier from the same base for the same user, except those in
+        use."""
+        filters = {"label": [f"{_LABEL_BASE}={wanted.label}"]}
         for image in await self._engine.client.images.list(filters=filters):
             for tag in image.get("RepoTags") or ():
-                if tag.startswith(f"{REPOSITORY}:") and tag != name:
+                if tag.startswith(f"{REPOSITORY}:") and tag != wanted.name:
                     with contextlib.suppress(aiodocker.DockerError):
                         await self._engine.client.images.delete(tag)
-
-
-def _tag(base_id: str) -> str:
-    recipe = [base_id, warden_version(), _prepare_source(), json.dumps([_CONFIG, _CHANGES])]
-    return hashlib.sha256("\n".join(recipe).encode()).hexdigest()[:12]
 
 
 def _volumes(about: dict[str, Any]) -> tuple[str, ...]:

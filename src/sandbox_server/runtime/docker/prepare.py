@@ -13,8 +13,8 @@ import sys
 import zipfile
 
 FOLDER = "/usr/lib/sandbox"
-USER, UID = "sandboxuser", "1000"
-HOME = "/home/" + USER
+UID = "1000"
+USUAL_HOME = "/home/sandboxuser"
 HOSTS = "hosts"
 SAVE_ARTIFACT = "save_artifact"
 NO_BASH, OLD_PYTHON = 70, 71
@@ -27,10 +27,13 @@ def main() -> int:
         return OLD_PYTHON
     if shutil.which("bash") is None:
         return NO_BASH
-    replace_user("/etc/passwd", ":".join([USER, "x", UID, UID, "", HOME, "/bin/bash"]))
-    replace_user("/etc/group", ":".join([USER, "x", UID, ""]))
-    for folder in ("/workspace", HOME):
+    user, home = sys.argv[1:3]
+    replace_user("/etc/passwd", ":".join([user, "x", UID, UID, "", home, "/bin/bash"]))
+    replace_user("/etc/group", ":".join([user, "x", UID, ""]))
+    for folder in ("/workspace", home):
         give(folder)
+    if home != USUAL_HOME:
+        link_home(home)
     with open(os.path.join(FOLDER, HOSTS), "w", encoding="ascii") as file:
         file.write("127.0.0.1 localhost sandbox\n::1 localhost sandbox\n")
     add_command(SAVE_ARTIFACT)
@@ -66,6 +69,14 @@ def give(folder: str) -> None:
     for parent, folders, names in os.walk(folder):
         for name in folders + names:
             os.chown(os.path.join(parent, name), int(UID), int(UID), follow_symlinks=False)
+
+
+def link_home(home: str) -> None:
+    """Have a link where the home of other boxes is."""
+    if os.path.isdir(USUAL_HOME) and not os.path.islink(USUAL_HOME):
+        shutil.rmtree(USUAL_HOME)
+    if not os.path.lexists(USUAL_HOME):
+        os.symlink(home, USUAL_HOME)
 
 
 def add_command(name: str) -> None:

@@ -28,7 +28,7 @@ from sandbox_server.private import state_folder
 from sandbox_server.runtime import cpu_burst, disk_copies, gpus, loop_disk
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Runtime, Tell
 from sandbox_server.runtime.box_network import NO_BRIDGE, Network
-from sandbox_server.runtime.control_groups import Measured, folders_of, measure
+from sandbox_server.runtime.control_groups import Measured, folders_of, measure, reclaim
 from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.docker import config
 from sandbox_server.runtime.docker.config import BoxImage
@@ -48,6 +48,9 @@ from sandbox_server.tasks import uninterrupted
 log = structlog.get_logger(__name__)
 
 DISK_FOLDER = Path("/var/tmp")
+START_S = 45.0
+"""How long the start of a container may take. An engine under load takes seconds; one that hangs
+would keep the caller, and a place of the pool, for as long as any call may take."""
 _REMOVED_S = 60.0
 _BUILD_S = 3600.0
 """How long a call may take that moves the packages of an environment."""
@@ -140,10 +143,16 @@ class DockerBox(WardenBox):
             return dict(await self._engine.client.containers.container(self._name).show())
 
     async def measure(self) -> Measured | None:
+        return measure(await self._control_groups())
+
+    async def reclaim(self) -> None:
+        await asyncio.to_thread(reclaim, await self._control_groups())
+
+    async def _control_groups(self) -> Sequence[str]:
         if self._groups is None:
             with contextlib.suppress(SandboxError, OSError):
                 self._groups = folders_of(*await self._process())
-        return measure(self._groups or ())
+        return self._groups or ()
 
     async def is_alive(self) -> bool:
         try:
@@ -174,11 +183,16 @@ async def remove_container(engine: Engine, name: str) -> None:
                 raise
 
 
+class _NotStarted(RuntimeUnavailable):
+    """The engine took the start of a container and did not answer."""
+
+
 class DockerRuntime(Runtime):
     """Makes boxes on a Docker engine, local or remote.
 
     engine_runtime: an OCI runtime registered with the engine, such as "runsc" for gVisor.
     disk_folder: holds the unlinked files behind the boxes' disks.
+    start_s: after which a start that the engine does not answer is given up.
     """
 
     name = "docker"
@@ -191,7 +205,9 @@ class DockerRuntime(Runtime):
         disk_folder: Path = DISK_FOLDER,
         state_dir: Path | None = None,
         metrics: Metrics = NO_METRICS,
+        start_s: float = START_S,
     ) -> None:
+        self._start_s = start_s
         self._engine = Engine(Endpoint.of(url), metrics=metrics)
         self._engine_runtime = engine_runtime or None
         self._disk_folder = disk_folder
@@ -236,7 +252,7 @@ class DockerRuntime(Runtime):
                     f"docker boxes cannot write to {volume.source}: it belongs to uid"
                     f" {volume.owner[0]}, not to theirs, {config.UID}; use bubblewrap, or ro"
                 )
-        image = await self._images.derived(spec.image)
+        image = await self._images.derived(spec.image, spec.user)
         # Cancelling our call does not stop the engine, so let it finish and then remove the box.
         making = self._spawn(self._make(spec, image))
         try:
@@ -288,13 +304,32 @@ class DockerRuntime(Runtime):
         try:
             with self._engine.errors():
                 container = await self._engine.client.containers.create(made, name=name)
-                await container.start()
+                await self._started(container)
+        except _NotStarted:
+            # Its caller does not wait for this: the engine may hang here too. What stays is found
+            # by its label when a server of this name starts.
+            self._spawn(self._removed(name))
+            raise
         except SandboxError:
-            with contextlib.suppress(SandboxError):
-                await remove_container(self._engine, name)
+            await self._removed(name)
             raise
         finally:
             self._making.discard(box_id)
+
+    async def _started(self, container: DockerContainer) -> None:
+        """Raises _NotStarted."""
+        try:
+            async with asyncio.timeout(self._start_s):
+                await container.start()
+        except TimeoutError:
+            silent = self._engine.silent("start a container", for_s=self._start_s)
+            raise _NotStarted(silent.message) from None
+
+    async def _removed(self, name: str) -> None:
+        try:
+            await remove_container(self._engine, name)
+        except SandboxError as exc:
+            log.warning("box.not_removed", container=name, why=exc.message)
 
     async def _new_disk(self, spec: BoxSpec, box_id: str) -> LoopDisk | None:
         limits, image = spec.limits, None if spec.disk is None else spec.disk.path

@@ -36,6 +36,7 @@ _ERRORS: dict[str, type[errors.SandboxError]] = {
     "not_listening": errors.NotListening,
     "invalid_request": errors.InvalidRequest,
     "command_not_found": errors.NotFound,
+    "watch_not_found": errors.NotFound,
     "exhausted": errors.Capacity,
     "fenced": Fenced,
     "version": errors.RuntimeUnavailable,

@@ -24,7 +24,7 @@ class WardenClient(CommandCalls, FileCalls, TreeCalls, TunnelCalls, BoxAgent):
     def require(self, ability: Ability, purpose: str) -> None:
         super().require(ability, purpose)
         if (
-            ability in ("pty", "tree", "tunnel")
+            ability in ("pty", "tree", "tunnel", "files", "watch", "pause", "metadata")
             and self.about is not None
             and ability not in self.about.abilities
         ):
@@ -45,6 +45,12 @@ class WardenClient(CommandCalls, FileCalls, TreeCalls, TunnelCalls, BoxAgent):
 
     async def set_state(self, state: Mapping[str, Any]) -> BoxState:
         return await self._ask(BoxState, frames.STATE, {"set": dict(state)})
+
+    async def pause(self) -> None:
+        await self._ask(AgentAnswer, frames.PAUSE, {"paused": True})
+
+    async def unpause(self) -> None:
+        await self._ask(AgentAnswer, frames.PAUSE, {"paused": False})
 
     async def ping(self) -> None:
         await self._ask(AgentAnswer, frames.PING, {})

@@ -6,18 +6,25 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import (
+    Ability,
+    AgentAnswer,
     Batch,
     Download,
     DownloadAbout,
+    FileChanges,
     FileEntry,
+    FolderMade,
     ListEnd,
     Listing,
     Uploaded,
+    WatchEnded,
+    WatchStarted,
+    whole,
 )
 from sandbox_warden import frames
 
@@ -27,8 +34,9 @@ from .reconnecting_link import ANSWER_S, ReconnectingLink
 
 MAX_PATH = 4096
 MAX_BATCH_BYTES = 1 << 20
-MAX_LIST_BYTES = 48 << 20
-"""More than a warden sends: 8 MiB of names and paths, up to six times as long when escaped."""
+MAX_LIST_BYTES = 64 << 20
+"""More than a warden sends: 8 MiB of names and paths, up to six times as long when escaped, and 150
+bytes for each of 100,000 entries."""
 LIST_S = 60.0
 """How long a whole listing may take."""
 _MAX_EMPTY = 1_000_000
@@ -81,9 +89,18 @@ class FileCalls(ReconnectingLink):
     """The file methods of BoxAgent."""
 
     async def put(
-        self, path: str, chunks: AsyncIterable[bytes], *, mode: int = 0o644, limit: int = 1 << 62
+        self,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        mode: int = 0o644,
+        limit: int = 1 << 62,
+        metadata: Mapping[str, str] | None = None,
     ) -> Uploaded:
-        body = {"path": _bounded(path), "mode": mode, "limit": limit}
+        body: dict[str, Any] = {"path": _bounded(path), "mode": mode, "limit": limit}
+        if metadata:
+            await self._require("metadata", "metadata")
+            body["metadata"] = dict(metadata)
         return await self._send(Uploaded, frames.PUT, body, chunks)
 
     @contextlib.asynccontextmanager
@@ -99,14 +116,18 @@ class FileCalls(ReconnectingLink):
         except (LinkLost, TimeoutError) as exc:
             raise self._unanswered(exc) from exc
 
-    async def list(self, path: str, *, recursive: bool = False, limit: int = 1000) -> Listing:
-        """The entries of a folder, sorted by name, each folder before its contents."""
-        return await _whole(self.batches(path, recursive=recursive, limit=limit))
-
     async def batches(
-        self, path: str, *, recursive: bool = False, limit: int = 1000
+        self,
+        path: str,
+        *,
+        recursive: bool = False,
+        depth: int | None = None,
+        limit: int = 1000,
     ) -> AsyncGenerator[Batch | ListEnd]:
         body = {"path": _bounded(path), "recursive": recursive, "limit": limit}
+        if depth is not None:
+            await self._require("files", "depth")
+            body["depth"] = depth
         async with contextlib.aclosing(self._batches(frames.LIST, body)) as batches:
             async for batch in batches:
                 yield batch
@@ -120,7 +141,7 @@ class FileCalls(ReconnectingLink):
             "age_s": age_s,
             "limit": limit,
         }
-        return await _whole(self._batches(frames.CHANGES, body))
+        return await whole(self._batches(frames.CHANGES, body))
 
     async def _batches(self, kind: int, body: dict[str, Any]) -> AsyncGenerator[Batch | ListEnd]:
         link = await self.get_link()
@@ -135,20 +156,47 @@ class FileCalls(ReconnectingLink):
 
     async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
         body = {"path": _bounded(path), "to": _bounded(to), "replace": replace}
-        return await self._ask(FileEntry, frames.RENAME, body, repeatable=False)
+        return await self._ask_for_long(FileEntry, frames.RENAME, body, repeatable=False)
 
-    async def stat(self, path: str) -> FileEntry:
-        return await self._ask(FileEntry, frames.STAT, {"path": _bounded(path)})
+    async def stat(self, path: str, *, follow: bool = False) -> FileEntry:
+        body: dict[str, Any] = {"path": _bounded(path)}
+        if follow:
+            await self._require("files", "follow")
+            body["follow"] = True
+        return await self._ask(FileEntry, frames.STAT, body)
 
+    async def mkdir(self, path: str) -> FolderMade:
+        await self._require("files", "mkdir")
+        return await self._ask(FolderMade, frames.MKDIR, {"path": _bounded(path)}, repeatable=False)
 
-async def _whole(batches: AsyncGenerator[Batch | ListEnd]) -> Listing:
-    entries: list[FileEntry] = []
-    async with contextlib.aclosing(batches):
-        async for batch in batches:
-            if isinstance(batch, ListEnd):
-                return Listing(entries, batch.truncated)
-            entries += batch
-    raise AssertionError("a listing ends or raises")
+    async def remove(self, path: str, *, recursive: bool = True) -> None:
+        await self._require("files", "remove")
+        body = {"path": _bounded(path), "recursive": recursive}
+        await self._ask_for_long(AgentAnswer, frames.REMOVE, body, repeatable=False)
+
+    async def watch(self, path: str, *, recursive: bool = False) -> WatchStarted:
+        await self._require("watch", "watch")
+        body = {"op": "start", "path": _bounded(path), "recursive": recursive}
+        return await self._ask_for_long(WatchStarted, frames.WATCH, body, repeatable=True)
+
+    async def watched(self, watch_id: str, *, after: int, wait_s: float) -> FileChanges:
+        await self._require("watch", "watch")
+        body = {"op": "read", "watch_id": watch_id, "after": after, "wait": wait_s}
+        return await self._ask_for_long(FileChanges, frames.WATCH, body, repeatable=True)
+
+    async def unwatch(self, watch_id: str) -> bool:
+        await self._require("watch", "watch")
+        body = {"op": "end", "watch_id": watch_id}
+        return (await self._ask(WatchEnded, frames.WATCH, body)).ended
+
+    async def _require(self, ability: Ability, purpose: str) -> None:
+        """Raises InvalidRequest if the warden is of an earlier version."""
+        await self.get_link()
+        self.require(ability, purpose)
+
+    if TYPE_CHECKING:  # Of WardenClient.
+
+        def require(self, ability: Ability, purpose: str) -> None: ...
 
 
 class _BatchReader:

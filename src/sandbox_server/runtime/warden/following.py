@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
+from sandbox_sdk.tracing import NO_SPAN, Span
 from sandbox_server.runtime.agent import CommandResult, Event, Started
 
 from .answers import EventOrder, event_of
 from .link import Channel, Link, LinkLost
 from .reconnecting_link import Breaks, ReconnectingLink
+from .spans import begin_following, set_result
 
 
 class Following:
@@ -40,11 +42,14 @@ class Following:
         self._deadline = None if within_s is None else time.monotonic() + within_s
         self._started = False
         self._open: tuple[Link, Channel] | None = None
+        self._span: Span = NO_SPAN
 
     async def __aenter__(self) -> Self:
+        self._span = begin_following(self._kind, self._box.box_id)
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._span.end(error)
         if self._open is not None:
             (_, channel), self._open = self._open, None
             await channel.leave()
@@ -65,6 +70,7 @@ class Following:
                 if self._started:
                     continue
                 self._started = True
+                self._span.set("sandbox.command_id", event.command_id)
                 self._on_start(event)
             if event is not None:
                 return event
@@ -85,4 +91,5 @@ class Following:
         if isinstance(event, CommandResult):
             self._open = None
             link.forget(channel)
+            set_result(self._span, event, self._body)
         return event

@@ -115,6 +115,21 @@ class ReconnectingLink:
 
         return await self._attempt(kind, body, answer, attempts=2 if repeatable else 1)
 
+    async def _ask_for_long(
+        self, expected: type[_T], kind: int, body: dict[str, Any], *, repeatable: bool
+    ) -> _T:
+        """The same, with no timeout as long as the warden answers others."""
+        attempts = 2 if repeatable else 1
+        while True:
+            link = await self.get_link()
+            attempts -= 1
+            try:
+                async with link.request(kind, body) as channel:
+                    return checked(expected, await self._next(link, channel))
+            except LinkLost as exc:
+                if attempts == 0:
+                    raise self._unanswered(exc) from exc
+
     async def _send(
         self, expected: type[_T], kind: int, body: dict[str, Any], chunks: AsyncIterable[bytes]
     ) -> _T:

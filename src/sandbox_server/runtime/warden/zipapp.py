@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
+import marshal
 import zipfile
 from functools import cache
 from importlib.resources import files
 
-from sandbox_server.runtime.base import BoxSpec
+from sandbox_server.runtime.base import USUAL_USER, BoxSpec
 from sandbox_warden.cells import SOURCES, bridge_sources
 
 _MAIN = b"import sandbox_warden.__main__\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+_UNCHECKED_HASH = 1
+"""Flag in a .pyc header: do not check the source."""
 
 
 @cache
@@ -29,6 +33,26 @@ def warden_zipapp() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in sorted({"__main__.py": _MAIN, **sources}.items()):
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+@cache
+def compiled_zipapp() -> bytes:
+    """The same, with what this server's Python compiles its sources to. A Python of the same
+    version starts it in half the time, any other one uses the sources."""
+    head = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH.to_bytes(4, "little") + bytes(8)
+    buffer = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(warden_zipapp())) as sources,
+        zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name in sources.namelist():
+            data = sources.read(name)
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+            if name.endswith(".py"):
+                code = marshal.dumps(compile(data, name, "exec", dont_inherit=True))
+                info = zipfile.ZipInfo(f"{name}c", _EPOCH)
+                archive.writestr(info, head + code, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
@@ -58,4 +82,5 @@ def warden_arguments(spec: BoxSpec, box_id: str) -> list[str]:
         f"pids={spec.limits.pids}",
         f"open_files={spec.limits.open_files}",
         *([f"volumes={volumes}"] if volumes else []),
+        *([f"home={spec.user.home}"] if spec.user != USUAL_USER else []),
     ]

@@ -1,0 +1,295 @@
+"""The command methods of the agent.
+
+Output is kept by this process: what a command wrote while no server listened is lost, which its
+followers are told. That a call runs once is a matter of the sandbox: its launcher makes a file for
+every id and every idempotency key, before anything is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator
+from typing import Any, Unpack
+
+from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.agent import (
+    OUTPUT_LIMIT,
+    CommandResult,
+    CommandSummary,
+    Event,
+    RunOptions,
+)
+from sandbox_server.runtime.e2b import scripts
+from sandbox_server.runtime.e2b.calls import (
+    MOST_ARGUMENT,
+    arguments,
+    backstop_s,
+    call_of,
+    encoded,
+)
+from sandbox_server.runtime.e2b.command import KILLED, Call, E2bCommand
+from sandbox_server.runtime.e2b.connection import BoxConnection, CommandRecord
+from sandbox_server.runtime.e2b.input import Input
+from sandbox_server.runtime.e2b.running import EARLIER, Refused, Runner
+from sandbox_server.tasks import TaskSet
+from sandbox_warden.output import STDERR
+
+_KEPT = 200
+"""Commands that are remembered after their end."""
+_OUTPUT_BYTES = 8 << 20
+"""Of the output of all commands of a box that is kept."""
+
+
+class CommandCalls(BoxConnection):
+    """Of BoxAgent."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._commands: dict[str, E2bCommand] = {}
+        self._by_key: dict[str, E2bCommand] = {}
+        self._tasks: TaskSet[None] = TaskSet()
+        self.command_ms = self.bytes_in = self.bytes_out = 0
+        self.cpu_s = 0.0
+
+    async def close(self) -> None:
+        await self._tasks.stop()
+
+    async def run(self, command: str, **options: Unpack[RunOptions]) -> CommandResult:
+        begun = await self._begun(command, options)
+        await begun.over.wait()
+        return begun.standing(self.cwd)
+
+    async def start(self, command: str, **options: Unpack[RunOptions]) -> str:
+        return (await self._begun(command, options)).id
+
+    async def stream(self, command: str, **options: Unpack[RunOptions]) -> AsyncGenerator[Event]:
+        begun = await self._begun(command, options)
+        async with contextlib.aclosing(begun.follow(0)) as events:
+            async for event in events:
+                yield event
+
+    async def attach(self, command_id: str, *, offset: int = 0) -> AsyncGenerator[Event]:
+        found = await self._find(command_id)
+        async with contextlib.aclosing(found.follow(offset)) as events:
+            async for event in events:
+                yield event
+
+    async def result(self, command_id: str, *, output_limit: int = OUTPUT_LIMIT) -> CommandResult:  # noqa: ARG002
+        found = await self._find(command_id)
+        if not found.over.is_set():
+            await self.check_alive()  # That the stream of its output has ended may not show yet.
+        return found.standing(self.cwd)
+
+    async def ended(self, command_id: str) -> CommandResult | None:
+        found = await self._find(command_id)
+        await found.over.wait()
+        return found.standing(self.cwd)
+
+    async def signal(self, command_id: str, number: int) -> CommandSummary:
+        found = await self._find(command_id)
+        if not found.over.is_set():
+            await self._send_signal(found, number)
+        return found.summary()
+
+    async def send_stdin(
+        self, command_id: str, data: bytes, *, end: bool = False, offset: int | None = None
+    ) -> int:
+        found = await self._find(command_id)
+        return await Input(await self.opened(), found).send(data, offset=offset, end=end)
+
+    # How a command begins
+
+    async def _begun(self, text: str, options: RunOptions) -> E2bCommand:
+        """A command that has begun, by this call or by an earlier one with its key. Raises
+        InvalidPath, FileMissing, IdempotencyMismatch, and what BoxAgent does."""
+        call = call_of(text, options)
+        known = self._by_key.get(call.key) if call.key is not None else None
+        if known is None:
+            known = self._add(E2bCommand(call, _new_mark()))
+            self._tasks.start(lambda: self._carry_out(known))
+            if call.timeout_s is not None:
+                self._tasks.start(lambda: self._expire(known))
+        elif known.call.digest != call.digest:
+            raise _mismatch(call)
+        await known.began.wait()
+        if known.failure is not None and not known.pid:
+            self._forget(known)
+            if isinstance(known.failure, _Joined):
+                return await self._joined(call, known.failure)
+            raise known.failure
+        return known
+
+    def _add(self, command: E2bCommand) -> E2bCommand:
+        self._commands[command.id] = command
+        if command.call.key is not None:
+            self._by_key[command.call.key] = command
+        ended = [each for each in self._commands.values() if each.over.is_set()]
+        for each in ended[: max(len(self._commands) - _KEPT, 0)]:
+            self._forget(each)
+        return command
+
+    def _trim(self) -> None:
+        """Drop the output of the oldest commands, if that of all takes too much memory."""
+        room = _OUTPUT_BYTES
+        for each in reversed(list(self._commands.values())):
+            room -= each.log.retained
+            if room < 0 and each.over.is_set():
+                each.log.forget()
+
+    def _forget(self, command: E2bCommand) -> None:
+        self._commands.pop(command.id, None)
+        if self._by_key.get(command.call.key or "") is command:
+            del self._by_key[command.call.key or ""]
+
+    async def _carry_out(self, command: E2bCommand) -> None:
+        """From the start to the end; whatever happens, the command is over then."""
+        try:
+            processes, call = await self.opened(), command.call
+            uploaded = await self._upload(call)
+            args = ["-c", scripts.LAUNCH, "sandbox", *arguments(command, uploaded=uploaded)]
+            events = processes.start(args, stdin=call.has_input, within_s=backstop_s(call))
+            if call.stdin is not None:
+                self._tasks.start(lambda: self._feed(command))
+            refused = await self._runner().run(command, events)
+            if refused is not None:
+                command.fail(_error_of(refused, call))
+        except errors.SandboxError as exc:
+            command.fail(exc)
+        except BaseException:
+            command.fail(errors.RuntimeUnavailable("the server closed its connection to the box"))
+            raise
+
+    async def _upload(self, call: Call) -> bool:
+        """Whether the call is too long for arguments, and was uploaded."""
+        data = encoded(call)
+        if max(map(len, data.split(b"\0"))) <= MOST_ARGUMENT:
+            return False
+        sandbox = await self.sandbox()
+        path = f"{self._home}/.sandbox/run/{call.command_id}.call"
+        async with self._account.failures.translated(f"box {self.box_id}", path=path):
+            await sandbox.files.write(path, data)
+        return True
+
+    async def _feed(self, command: E2bCommand) -> None:
+        with contextlib.suppress(errors.SandboxError):
+            await Input(await self.opened(), command).begin()
+
+    async def _expire(self, command: E2bCommand) -> None:
+        with contextlib.suppress(errors.SandboxError):
+            await self._runner().expire(command)
+
+    def _runner(self) -> Runner:
+        assert self._processes is not None
+        return Runner(
+            self._processes,
+            recorded=self._recorded_exit,
+            signal=self._send_signal,
+            ended=self._ended,
+        )
+
+    def _ended(self, command: E2bCommand, told: list[str] | None) -> None:
+        """told: see CommandStream."""
+        if command.over.is_set():
+            return
+        code, saved, killed, *more = told or [str(KILLED), "no", "yes"]
+        if saved == "yes" and len(more) == 3 and not command.timed_out:
+            self.cwd = more[2]
+        exit_code = int(code) if code.isdecimal() else KILLED
+        command.end(exit_code=exit_code, cwd=self.cwd, saved=saved == "yes", killed=killed == "yes")
+        self._trim()
+        if not command.call.own:
+            self._ran += 1
+            self.cpu_s += sum(map(_seconds, more[:2]))
+            self.command_ms += int(command.age_s * 1000)
+            self.bytes_in += command.received
+            self.bytes_out += command.log.size
+
+    async def _send_signal(self, command: E2bCommand, number: int) -> None:
+        processes = await self.opened()
+        await processes.output(scripts.SIGNAL, command.id, str(number))
+
+    # Commands of an earlier process
+
+    async def _find(self, command_id: str) -> E2bCommand:
+        """Raises NotFound."""
+        if command_id not in self._commands:
+            record = (await self.report()).commands.get(command_id)
+            if record is None:
+                raise self.unknown_command(command_id)
+            return self.adopt(record)
+        return self._commands[command_id]
+
+    def adopt(self, record: CommandRecord) -> E2bCommand:
+        """Go on with a command that an earlier process started. Its output so far is lost."""
+        if record.command_id in self._commands:
+            return self._commands[record.command_id]
+        call = Call(
+            text="", command_id=record.command_id, digest=record.digest, output_limit=OUTPUT_LIMIT
+        )
+        command = self._add(E2bCommand(call, record.mark))
+        command.add(STDERR, EARLIER)
+        command.begin(record.pid, record.pid)
+        if record.running:
+            self._tasks.start(lambda: self._follow(command))
+        else:
+            code = KILLED if record.exit_code is None else record.exit_code
+            command.end(exit_code=code, cwd=self.cwd, saved=record.exit_code is not None)
+        return command
+
+    async def _follow(self, command: E2bCommand) -> None:
+        try:
+            processes = await self.opened()
+            await self._runner().run(command, processes.follow(command.pid))
+        except errors.SandboxError as exc:
+            command.fail(exc)
+
+    async def _recorded_exit(self, command_id: str) -> int | None:
+        record = (await self.report()).commands.get(command_id)
+        return None if record is None else record.exit_code
+
+    async def _joined(self, call: Call, told: _Joined) -> E2bCommand:
+        """The command of an earlier process with the same key. Raises IdempotencyMismatch."""
+        command_id, _, digest = told.message.partition(" ")
+        if digest != call.digest:
+            raise _mismatch(call)
+        return await self._find(command_id)
+
+
+class _Joined(errors.SandboxError):
+    """The key was used before. The message has the id and the digest of that call."""
+
+
+def _new_mark() -> str:
+    return uuid.uuid4().hex
+
+
+def _error_of(refused: Refused, call: Call) -> errors.SandboxError:
+    where = f"cannot start in folder {call.cwd}"
+    match refused.why:
+        case "joined":
+            return _Joined(" ".join(refused.details))
+        case "missing":
+            return errors.FileMissing(f"{where}: No such file or directory")
+        case "not_a_folder":
+            return errors.InvalidPath(f"{where}: Not a directory")
+        case "denied":
+            return errors.InvalidPath(f"{where}: Permission denied")
+        case "again":
+            return errors.Conflict(f"command {call.command_id} has been started before")
+    return errors.RuntimeUnavailable(f"the launcher of the box says {refused.why[:100]!r}")
+
+
+def _mismatch(call: Call) -> errors.IdempotencyMismatch:
+    return errors.IdempotencyMismatch(
+        f"idempotency_key {(call.key or '')[:64]} was used for another command; use a new key"
+    )
+
+
+def _seconds(text: str) -> float:
+    """Of `0m1.234s`."""
+    minutes, _, seconds = text.rstrip("s").partition("m")
+    try:
+        return 60 * float(minutes) + float(seconds)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,126 @@
+"""Handlers of a server's requests about files."""
+
+from typing import TYPE_CHECKING, Any, Dict, Optional
+
+from . import files, metadata
+from .commands import Commands
+from .connection import Connection
+from .errors import Refused
+from .file_channels import MAX_LISTED, Listing, Receiving, Sending
+from .jobs import Jobs
+from .loop import Loop
+from .marks import file_clock, marked
+from .uploads import Upload
+from .walk import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from .watching import Watches
+
+Body = Dict[str, Any]
+
+
+class FileRequests:
+    def __init__(self, loop: Loop, commands: Commands, jobs: Jobs) -> None:
+        self._loop = loop
+        self._commands = commands
+        self._jobs = jobs
+        self._watches: Optional[Watches] = None
+
+    def put(self, connection: Connection, channel: int, body: Body) -> None:
+        upload = Upload(
+            text_of(body, "path"),
+            mode=int(body.get("mode", 0o644)) & 0o777,
+            limit=int(body["limit"]),
+            about=metadata.checked(body.get("metadata") or {}),
+        )
+        connection.add(channel, Receiving(channel, upload))
+
+    def get(self, connection: Connection, channel: int, body: Body) -> None:
+        path, digest = text_of(body, "path"), bool(body.get("digest"))
+        connection.add(channel, Sending(channel, path, digest=digest, again=connection.pump_soon))
+
+    def list(self, connection: Connection, channel: int, body: Body) -> None:
+        listing = Listing(
+            channel,
+            text_of(body, "path"),
+            depth=_depth(body),
+            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
+            again=connection.pump_soon,
+        )
+        connection.add(channel, listing)
+
+    def changes(self, connection: Connection, channel: int, body: Body) -> None:
+        """The files that a command marked; without `marked_only` also those changed since its
+        start, or in the last `age_s` seconds."""
+        from .changes import Changes  # Imported late to save memory.
+
+        ident = body.get("command_id")
+        since: Optional[float] = None
+        if body.get("age_s") is not None:
+            since = file_clock() - float(body["age_s"])
+        elif not body.get("marked_only"):
+            since = self._commands.records.get(text_of(body, "command_id")).started_at
+        changes = Changes(
+            channel,
+            [] if ident is None else marked(text_of(body, "command_id")),
+            since,
+            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
+            again=connection.pump_soon,
+        )
+        connection.add(channel, changes)
+
+    def stat(self, connection: Connection, channel: int, body: Body) -> None:
+        follow = body.get("follow") is True
+        connection.reply(channel, files.describe(text_of(body, "path"), follow=follow))
+
+    def mkdir(self, connection: Connection, channel: int, body: Body) -> None:
+        connection.reply(channel, files.make_folder(text_of(body, "path")))
+
+    def rename(self, connection: Connection, channel: int, body: Body) -> None:
+        from .moving import rename  # Imported late to save memory.
+
+        replace = body.get("replace") is True
+        moving = rename(text_of(body, "path"), text_of(body, "to"), replace=replace)
+        self._jobs.run(connection, channel, moving)
+
+    def remove(self, connection: Connection, channel: int, body: Body) -> None:
+        from .removing import remove  # Imported late to save memory.
+
+        removing = remove(text_of(body, "path"), recursive=body.get("recursive") is not False)
+        self._jobs.run(connection, channel, removing)
+
+    def watch(self, connection: Connection, channel: int, body: Body) -> None:
+        """`start` a watch, `read` what came after a position, or `end` it."""
+        from .watch_channels import WatchReading  # Imported late to save memory.
+        from .watching import Watches
+
+        if self._watches is None:
+            self._watches = Watches(self._loop)
+        if body["op"] == "start":
+            recursive = body.get("recursive") is True
+            starting = self._watches.start(text_of(body, "path"), recursive=recursive)
+            self._jobs.run(connection, channel, starting)
+        elif body["op"] == "read":
+            watch = self._watches.get(text_of(body, "watch_id"))
+            after, wait_s = int(body["after"]), float(body.get("wait") or 0)
+            reading = WatchReading(connection, channel, watch, after=after, wait_s=wait_s)
+            connection.add(channel, reading)
+        elif body["op"] == "end":
+            ended = self._watches.end(text_of(body, "watch_id"))
+            connection.reply(channel, {"ended": ended})
+        else:
+            raise Refused("invalid_request", "op must be start, read or end")
+
+
+def text_of(body: Body, name: str) -> str:
+    value = body[name]
+    if not isinstance(value, str):
+        raise Refused("invalid_request", "%s must be a string" % name)
+    return value
+
+
+def _depth(body: Body) -> int:
+    """Of a listing: how many folders in folders, the one that is listed included."""
+    if body.get("depth") is None:
+        return MAX_DEPTH if body.get("recursive") else 1
+    return min(max(int(body["depth"]), 1), MAX_DEPTH)

@@ -1,0 +1,47 @@
+"""The cluster of the tests, and which tests of the contract are not run on its pods, and why. All
+others are, where there is a cluster (scripts/cluster.sh)."""
+
+import os
+
+import pytest
+
+from sandbox_server.runtime.base import Runtime
+
+KUBECONFIG = os.environ.get("SANDBOX_TEST_CLUSTER", "")
+PODS = os.environ.get("SANDBOX_TEST_PODS", "kubernetes").split(",") if KUBECONFIG else []
+"""The runtimes that there are besides those of the machine; `kubernetes_gvisor` are pods of the
+cluster's RuntimeClass gvisor."""
+
+_DISK = "the kubelet watches the size of /workspace: nothing is refused at the limit"
+_PIDS = "pods have no limit of processes, and a session that asks for one is refused"
+WHY = {
+    "test_volumes": "volumes are on disks of the server's machine",
+    "test_agents::test_a_session_that_begins_by_itself_is_as_the_lost_one_was": _PIDS,
+    "test_file_bounds::test_a_tar_of_many_sparse_files_has_an_end": _DISK,
+    "test_file_entries::test_a_move_that_fails_leaves_the_source_and_no_rest": _DISK,
+    "test_files::test_a_full_disk_is_told": _DISK,
+    "test_poison::test_a_workspace_that_is_closed": "/workspace is root's there: nobody closes it",
+    "test_sandboxes::test_a_session_has_the_limits_it_asks_for": _PIDS,
+    "test_sandboxes::test_limits_of_a_session_hold_in_its_box": _PIDS,
+    "test_sandboxes::test_more_than_the_maximum_is_refused_and_the_maximum_named": _PIDS,
+}
+"""By module, or module and test."""
+
+
+def cluster_runtime(runtime_class: str | None = None) -> Runtime:
+    from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodOptions
+
+    return KubernetesRuntime(Access.find(KUBECONFIG), PodOptions(runtime_class=runtime_class))
+
+
+def on_kubernetes(metafunc: pytest.Metafunc) -> bool:
+    """Whether a test is run on pods, too."""
+    module = metafunc.module.__name__.rpartition(".")[2]
+    applies = module not in WHY and f"{module}::{metafunc.function.__name__}" not in WHY
+    return bool(KUBECONFIG) and applies and not _chooses(metafunc)
+
+
+def _chooses(metafunc: pytest.Metafunc) -> bool:
+    """Whether the test says itself on which runtimes it is run."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    return any("runtime_name" in mark.args[0] for mark in marks)
