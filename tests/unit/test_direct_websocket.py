@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -21,8 +23,11 @@ PATIENCE_S = 30.0
 
 
 @contextlib.asynccontextmanager
-async def opener(serve: Serve) -> AsyncIterator[Callable[..., Awaitable[DirectWebSocket]]]:
-    """Opens WebSockets of a server of which serve() answers the request."""
+async def opener(
+    serve: Serve, where: str = "127.0.0.1", *, longest: int = 1 << 16
+) -> AsyncIterator[Callable[..., Awaitable[DirectWebSocket]]]:
+    """Opens WebSockets of a server of which serve() answers the request. where: it listens; a path
+    is a unix socket. longest: bytes of a request."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -30,9 +35,13 @@ async def opener(serve: Serve) -> AsyncIterator[Callable[..., Awaitable[DirectWe
         finally:
             writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    sockets = WebSockets(httpx.URL(f"http://127.0.0.1:{port}/below/"), nearby=True)
+    if where.startswith("/"):
+        server = await asyncio.start_unix_server(connected, where, limit=longest)
+        url = f"unix://{where}"
+    else:
+        server = await asyncio.start_server(connected, where.strip("[]"), 0, limit=longest)
+        url = f"http://{where}:{server.sockets[0].getsockname()[1]}/below/"
+    sockets = WebSockets(httpx.URL(url), nearby=True)
     made: list[DirectWebSocket] = []
 
     async def open_one(*headers: tuple[str, str], within_s: float = PATIENCE_S) -> DirectWebSocket:
@@ -227,3 +236,29 @@ async def test_a_header_cannot_begin_another() -> None:
     async with opener(await answering(b"")) as open_one:
         with pytest.raises(httpx.LocalProtocolError):
             await open_one(("x-one", "a\r\nx-two: b"))
+
+
+PLACES = pytest.mark.parametrize("where", ["127.0.0.1", "[::1]", "localhost", "/unix"])
+
+
+@PLACES
+@pytest.mark.parametrize("size", [1, 8 << 20], ids=["short", "longer than is taken at once"])
+async def test_wherever_it_is_the_request_comes_whole(
+    tmp_path: Path, where: str, size: int
+) -> None:
+    async def serve(_: object, writer: asyncio.StreamWriter, request: bytes) -> None:
+        assert b"\r\nx-long: %s\r\n" % (b"x" * size) in request
+        writer.write(switching(request) + frame(Opcode.TEXT, b"hi"))
+
+    place = f"{tmp_path}/unix" if where == "/unix" else where
+    async with opener(serve, place, longest=size + 1000) as open_one:
+        assert await (await open_one(("x-long", "x" * size))).recv() == "hi"
+
+
+@PLACES
+async def test_nobody_is_there(tmp_path: Path, where: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    url = f"unix://{tmp_path}/none" if where == "/unix" else f"http://{where}:{port}"
+    with pytest.raises(httpx.ConnectError):
+        await WebSockets(httpx.URL(url), nearby=True).open("/", [], within_s=PATIENCE_S)
