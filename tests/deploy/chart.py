@@ -68,7 +68,7 @@ SETS: Mapping[str, Values] = {
     "defaults": {},
     "everything": EVERYTHING,
     "little": LITTLE,
-    "deployment": {"workers": {"kind": "Deployment"}},
+    "stateful": {"workers": {"kind": "StatefulSet"}},
     "without a disk": {"redis": {"persistence": {"enabled": False}}},
 }
 
