@@ -51,8 +51,8 @@ pictures: $(STAMP) ## take the pictures of the console in docs/images
 	@SANDBOX_TEST_PICTURES=$(CURDIR)/docs/images scripts/engine.sh run \
 		$(BIN)/python -m pytest tests/console/test_pictures.py $(PYTEST_ARGS)
 
-test: $(STAMP) ## run all tests, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
-	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+test: $(STAMP) ## run all tests, with a real engine and cluster where they can be had; PYTEST_ARGS="-k name -x"
+	@scripts/engine.sh run scripts/cluster.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 docs: $(STAMP) ## write the pages that are made from the code
 	@$(BIN)/python scripts/signatures.py
@@ -74,8 +74,8 @@ cluster: ## start a Kubernetes cluster of two nodes for tests; built once, as ro
 	@scripts/cluster.sh up
 	@scripts/cluster.sh smoke
 
-test-cluster: $(STAMP) cluster ## run the tests of pods on that cluster
-	@eval "$$(scripts/engine.sh env | grep DOCKER_HOST)"; eval "$$(scripts/cluster.sh env)"; SANDBOX_TEST_RUNTIMES= \
+test-cluster: $(STAMP) ## run the tests of pods alone
+	@scripts/engine.sh run scripts/cluster.sh run env SANDBOX_TEST_RUNTIMES= \
 		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/kubernetes tests/contract -k kubernetes $(PYTEST_ARGS)
 
 chaos: $(STAMP) ## kill servers and their Redis in the middle of their work; N=100 rounds instead of 20

@@ -3,7 +3,10 @@
 #
 #   cluster.sh up [NODES]    build it (once, some minutes), start it with NODES nodes (2)
 #   cluster.sh down          stop it, and leave nothing running
+#   cluster.sh build         what `up` does before it starts anything
 #   cluster.sh env           print `export` lines that tell a test run where it is
+#   cluster.sh run CMD…      up, run CMD with that environment, and down again when its last user leaves; where
+#                            it cannot be had, SANDBOX_TEST_MISSING says so
 #   cluster.sh smoke         a pod, an exec, both nodes, a pod on gVisor
 #   cluster.sh power-cut N   cut node N off the network, and kill it and every pod on it at once
 #   cluster.sh stop PART     kill a part, whose work stays as it is: apiserver, kubelet-N
@@ -26,6 +29,7 @@ unpacked=$cache/root
 box_image=sandbox-secure:latest
 export PATH=$bin:$unpacked/usr/bin:$PATH:/usr/sbin:/sbin
 . "$root/scripts/progress.sh"
+. "$root/scripts/users.sh"
 . "$root/scripts/cluster_build.sh"
 
 say() { echo "cluster: $*" >&2; }
@@ -233,36 +237,51 @@ END
     write_runsc
 }
 
-# Debian has no containerd shim of gVisor's, so runc's drives it, with three matters mended. Newer
-# kernels show net.core.rmem_default in every network namespace, which runsc takes for the sign of
-# the machine's own: `start` gets a /proc/sys/net without it. And the gofer that `start` leaves
-# behind keeps its output open, on which the shim waits. And the shim knows a container that has ended
-# by runc's words for it; otherwise it and its sandbox are never removed.
+# Debian has no containerd shim of gVisor's, so runc's drives it, with four matters mended. That shim
+# learns that a container has ended by the end of a process, which the containers of one gVisor share:
+# each has a gVisor of its own here, and what holds the network of a pod is runc's. Newer kernels show
+# net.core.rmem_default in every network namespace, which runsc takes for the sign of the machine's
+# own: `start` gets a /proc/sys/net without it. The gofer that `start` leaves behind keeps its output
+# open, on which the shim waits. And the shim knows a container that has ended by runc's words for it;
+# otherwise it and its sandbox are never removed.
 write_runsc() {
     cat >"$bin/runsc-in-pods" <<'END'
 #!/bin/bash
+given=("$@") root=/run/runc verb=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --root) root=$2 ;;
+    create | start | kill) verb=$1 ;;
+    --bundle) config=$2/config.json ;;
+    *) [ ! -e "$root/$1/state.json" ] || exec runc "${given[@]}" ;;
+    esac
+    shift
+done
+kind='"io.kubernetes.cri.container-type"'
+if [ "$verb" = create ]; then
+    ! grep -q "$kind: *\"sandbox\"" "$config" || exec runc "${given[@]}"
+    sed -i "s/$kind/\"was-container-type\"/" "$config"
+fi
 platform=systrap
 runsc --version | grep -q 0.0~2022 && platform=ptrace
-set -- runsc --platform=$platform "$@"
-for word; do
-    case $word in
-    start)
-        out=$(mktemp)
-        unshare -m --propagation slave sh -c 'mount -t tmpfs tmpfs /proc/sys/net && exec "$@"' sh "$@" >"$out" 2>&1 </dev/null
-        code=$?
-        cat "$out"
-        rm -f "$out"
-        exit $code
-        ;;
-    kill)
-        out=$("$@" 2>&1)
-        code=$?
-        [[ $out == *"is not running"* ]] && out="container not running"
-        [ $code = 0 ] || echo "$out" >&2
-        exit $code
-        ;;
-    esac
-done
+set -- runsc --platform=$platform "${given[@]}"
+case $verb in
+start)
+    out=$(mktemp)
+    unshare -m --propagation slave sh -c 'mount -t tmpfs tmpfs /proc/sys/net && exec "$@"' sh "$@" >"$out" 2>&1 </dev/null
+    code=$?
+    cat "$out"
+    rm -f "$out"
+    exit $code
+    ;;
+kill)
+    out=$("$@" 2>&1)
+    code=$?
+    [[ $out == *"is not running"* ]] && out="container not running"
+    [ $code = 0 ] || echo "$out" >&2
+    exit $code
+    ;;
+esac
 exec "$@"
 END
     chmod +x "$bin/runsc-in-pods"
@@ -359,7 +378,7 @@ remove_group() {
     ! [ -d "$1" ]
 }
 
-down() {
+stop_all() {
     [ -d "$run" ] || return 0
     local dir name
     for dir in "$run"/n[0-9]; do
@@ -426,32 +445,46 @@ start_all() {
         kube apply -f - >/dev/null
 }
 
-up() {
-    local nodes=${1:-2} began=$SECONDS
+all_built() {
     [ "$(id -u)" = 0 ] && have apt-get || die "it takes root on Debian"
+    build || die "cannot be built here"
+    make_images
+    save_box_image
+}
+
+up() {
+    local nodes=${1:-2} began
     if [ -s "$run/kubeconfig" ] && all_ready "$nodes"; then
         say "is up already"
         return
     fi
-    build || die "cannot be built here"
-    make_images
-    save_box_image
-    down
+    all_built
+    stop_all
     began=$SECONDS
     if ! start_all "$nodes"; then
-        down
+        stop_all
         die "did not start"
     fi
     say "up with $nodes nodes after $((SECONDS - began)) s; eval \"\$(scripts/cluster.sh env)\""
 }
 
 print_env() {
+    local missing=${SANDBOX_TEST_MISSING:-}
     if [ -s "$run/kubeconfig" ] && [ "$(ready_nodes)" -gt 0 ]; then
         echo "export SANDBOX_TEST_CLUSTER=$run/kubeconfig"
         echo "export PATH=$unpacked/usr/bin:\$PATH"
+        return
+    fi
+    echo "unset SANDBOX_TEST_CLUSTER"
+    echo "export SANDBOX_TEST_MISSING=$(printf %q "${missing:+$missing; }kubernetes: no cluster ($(why_not))")"
+    say "is not up: $(why_not)"
+}
+
+why_not() {
+    if [ "$(id -u)" = 0 ] && have apt-get; then
+        echo "scripts/cluster.sh up starts one and says what fails"
     else
-        echo "unset SANDBOX_TEST_CLUSTER"
-        say "is not up: scripts/cluster.sh up"
+        echo "starting one takes root on Debian"
     fi
 }
 
@@ -478,13 +511,27 @@ smoke() {
 
 main() {
     mkdir -p "$cache"
+    exec 8>"$cache/lock"
     case ${1:-} in
-        up | down | load)
-            exec 8>"$cache/lock"
-            flock -x 8
+        up)
+            shift
+            up_to_keep "$@"
+            ;;
+        down) down ;;
+        build)
+            lock -x 8
+            all_built
+            ;;
+        load)
+            lock -x 8
             "$@"
             ;;
         env) print_env ;;
+        run)
+            shift
+            [ -s "${SANDBOX_TEST_CLUSTER:-}" ] && exec "$@" 8>&- # The caller has one.
+            run_with "$@"
+            ;;
         smoke) smoke ;;
         power-cut) power_cut "${2:?a number}" ;;
         stop) stop_part "${2:?a part}" ;;
@@ -492,7 +539,7 @@ main() {
         node-main) node_main "$2" "$3" ;;
         kubelet-main) run_kubelet "$2" "$3" ;;
         *)
-            echo "usage: $0 up [NODES] | down | env | smoke | power-cut N | stop PART | start PART | load IMAGE…" >&2
+            echo "usage: $0 up [NODES] | down | build | env | run COMMAND… | smoke | power-cut N | stop PART | start PART | load IMAGE…" >&2
             return 2
             ;;
     esac

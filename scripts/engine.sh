@@ -20,6 +20,7 @@ image=sandbox-secure:latest
 image_label=agent-sandbox.dockerfile.sha256
 export PATH=$PATH:/usr/sbin:/sbin
 . "$root/scripts/progress.sh"
+. "$root/scripts/users.sh"
 
 say() { echo "engine: $*" >&2; }
 
@@ -121,8 +122,6 @@ is_ours() { [ "$1" ] && tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -qF "
 
 pid_in() { if [ -s "$1" ]; then cat "$1"; fi; }
 
-children() { cat "/proc/$1/task/$1/children" 2>/dev/null || true; }
-
 shims() {
     local cmdline
     for cmdline in /proc/[0-9]*/cmdline; do
@@ -133,7 +132,7 @@ shims() {
 }
 
 start_engine() {
-    stop_engine # a half-dead one: stale socket, pid files, a containerd without its dockerd
+    stop_all # a half-dead one: stale socket, pid files, a containerd without its dockerd
     mkdir -p "$run" "$cache/data"
     local runtimes=
     if have runsc; then
@@ -160,7 +159,7 @@ start_engine() {
     if ! answers "$socket"; then
         say "dockerd did not start; the end of $cache/dockerd.log:"
         tail -n 20 "$cache/dockerd.log" >&2
-        stop_engine
+        stop_all
         return 1
     fi
     { pid_in "$run/docker.pid"; echo; pid_in "$run/exec/containerd/containerd.pid"; } >"$run/started"
@@ -181,7 +180,7 @@ end() {
     done
 }
 
-stop_engine() {
+stop_all() {
     [ -d "$run" ] || return 0
     local pid mount
     # live-restore keeps containers alive without their engine, so they go first.
@@ -236,8 +235,6 @@ make_image() {
 }
 
 # --- commands ---------------------------------------------------------------------------------
-
-lock() { if have flock; then flock "$@"; fi; }
 
 up() {
     local host pair
@@ -305,8 +302,6 @@ print_env() {
     have_compose || missing+=("deploy/: no docker-compose (apt-get install docker-compose)")
     have chromium || have chromium-browser ||
         missing+=("the reference and the console in a browser: no chromium (apt-get install chromium)")
-    [ "${SANDBOX_TEST_CLUSTER:-}" ] ||
-        missing+=("kubernetes: no cluster (make cluster, as root on Debian; then eval \"\$(scripts/cluster.sh env)\")")
     have vi && have less || missing+=("programs for terminals: no vi or no less (apt-get install vim-tiny less)")
     local list text
     list=$(IFS=,; echo "${runtimes[*]-}")
@@ -314,29 +309,6 @@ print_env() {
     [ ${#missing[@]} = 0 ] && text=
     echo "export SANDBOX_TEST_RUNTIMES=$list"
     echo "export SANDBOX_TEST_MISSING=$(printf %q "${text%; }")"
-}
-
-# Each `run` holds a shared lock on $run/users; whoever can take it alone was the last one.
-leave() {
-    local pid
-    for pid in $(children $$); do # our command, where a signal ended this script before it
-        if ! is_ours "$pid" && kill "$pid" 2>/dev/null; then wait "$pid" || true; fi
-    done
-    lock -x 8
-    if [ -d "$run" ] && ! [ -e "$run/keep" ] && lock -n -x 9; then stop_engine; fi
-}
-
-run_with() {
-    lock -x 8
-    up || say "going on with what there is"
-    if [ -d "$run" ]; then
-        exec 9>"$run/users"
-        trap leave EXIT
-        lock -s 9
-    fi
-    lock -u 8
-    eval "$(print_env)"
-    "$@" 8>&- 9>&-
 }
 
 main() {
@@ -348,16 +320,8 @@ main() {
     mkdir -p "$cache"
     exec 8>"$cache/lock"
     case ${1:-} in
-        up)
-            lock -x 8
-            up
-            # An explicit `up` lasts until an explicit `down`, whoever runs tests in between.
-            [ ! -d "$run" ] || : >"$run/keep"
-            ;;
-        down)
-            lock -x 8
-            stop_engine
-            ;;
+        up) up_to_keep ;;
+        down) down ;;
         env) print_env ;;
         run)
             shift
