@@ -64,8 +64,10 @@ print(json.dumps(allowed + ["setns"] * succeeds(setns)))
 """
 OF_GVISOR = {
     "unshare user", "unshare mount", "unshare cgroup", "clone user", "io_uring_setup", "syslog",
+    "clone3", "keyctl",
 }  # fmt: skip
-"""A user namespace of gVisor's kernel, its own (restricted) rings and its own joke of a log."""
+"""A user namespace of gVisor's kernel, its own (restricted) rings and its own joke of a log; in
+newer releases also threads by clone3, and key rings of its own."""
 
 
 async def test_calls_that_reach_into_the_kernel_are_denied(warden: WardenClient) -> None:
