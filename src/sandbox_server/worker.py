@@ -127,7 +127,7 @@ class Worker:
             providers=dict.fromkeys(self._boxes.sources, Enforcement()),
             networks=networks,
         )
-        maker = SessionMaker(
+        maker = self._maker = SessionMaker(
             self._boxes, lease, registry.ledger, rules, volumes, metrics, self._sharing
         )
         events = EventLog(spec.owner)
@@ -165,6 +165,7 @@ class Worker:
     async def __aenter__(self) -> Worker:
         try:
             self._stack.push_async_callback(self._sharing.close)
+            self._stack.push_async_callback(self._maker.close)
             self._stack.push_async_callback(self._let_go)
             await self._adoption.run()
             self.table.recount()

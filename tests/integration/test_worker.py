@@ -16,6 +16,7 @@ from sandbox_server.pool import PooledEnvironment, PoolSettings
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.processes import Process
+from sandbox_server.runtime.bubblewrap.runtime import BubblewrapBox
 from sandbox_server.runtime.bubblewrap.state import Record, StateFolder
 from sandbox_server.sessions import adoption
 from sandbox_server.sessions.lease import LoneLease
@@ -282,3 +283,25 @@ async def test_a_box_that_another_process_has_is_not_destroyed(state_dir: Path) 
             pass
     assert await session.box.is_alive()
     await session.box.destroy()
+
+
+async def test_a_box_that_cannot_be_destroyed_now_is_later(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine may be away just then."""
+    tried: list[str] = []
+    destroy = BubblewrapBox.destroy
+
+    async def refused(box: BubblewrapBox) -> None:
+        tried.append(box.id)
+        if len(tried) <= 2:
+            raise RuntimeUnavailable("not now")
+        await destroy(box)
+
+    monkeypatch.setattr(BubblewrapBox, "destroy", refused)
+    runtime = BubblewrapRuntime(state_dir=state_dir)
+    async with make_worker(state_dir, "late", runtime=runtime) as worker:
+        session, _ = await worker.table.open(SOLE_TENANT, "t")
+        await worker.table.cleanup(session)
+        await eventually(lambda: len(tried) == 3)
+    assert not await runtime.boxes("late")

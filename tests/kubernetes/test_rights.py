@@ -1,5 +1,6 @@
 """A server with the role of docs/kubernetes.md, and with less."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,13 @@ import pytest
 import yaml
 
 from sandbox_sdk.protocol import errors
+from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime
-from tests.kubernetes.conftest import SPEC, Kubectl, as_server
+from tests.contract.conftest import state_dir
+from tests.integration.test_worker import make_worker
+from tests.kubernetes.conftest import SPEC, Kubectl, as_server, until
+
+__all__ = ["state_dir"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "kubernetes.md"
 
@@ -72,6 +78,24 @@ async def test_no_exec(kubectl: Kubectl, tmp_path: Path) -> None:
         box = await runtime.create(SPEC)
         with pytest.raises(errors.RuntimeUnavailable, match="may not create pods/exec"):
             await box.open_stream()
+
+
+async def test_what_it_may_not_delete_goes_when_it_may(
+    kubectl: Kubectl, tmp_path: Path, state_dir: Path
+) -> None:
+    """Pods of sessions that have ended, and of some that could not be made."""
+    grant(kubectl, role()["rules"])
+    runtime = server(kubectl, tmp_path)
+    async with make_worker(state_dir, "rights", runtime=runtime) as worker:
+        session, _ = await worker.table.open(SOLE_TENANT, "t")
+        less = [{**rule, "verbs": [*{*rule["verbs"]} - {"delete"}]} for rule in role()["rules"]]
+        grant(kubectl, less)
+        await worker.table.cleanup(session)
+        with pytest.raises(errors.SandboxError):
+            await runtime.create(replace(SPEC, image="127.0.0.1:1/nobody/has-it:1"))
+        assert len(kubectl.pods()) == 2
+        grant(kubectl, role()["rules"])
+        await until(lambda: not kubectl.pods())
 
 
 async def test_no_policies(kubectl: Kubectl, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,10 @@ from sandbox_sdk.protocol.errors import (
     SandboxError,
     Unavailable,
 )
-from sandbox_server.pool.backoff import backoff
 from sandbox_server.pool.preparing import prepare
 from sandbox_server.runtime.agent import BoxAgent, Fenced
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
-
-DESTROY_ATTEMPTS = 10
-"""About two minutes in total, enough for an engine to restart."""
+from sandbox_server.runtime.ending import end_patiently
 
 Ready = Callable[[BoxSpec], Awaitable[BoxSpec]]
 """Makes the spec of boxes of an environment out of the usual one."""
@@ -69,20 +65,12 @@ class WarmBox:
             pause_s = every_s
 
     async def destroy(self) -> None:
-        """Destroy the box, unless fenced. Retries when the engine fails; a box that is still left
-        ends by its dead-man's switch."""
+        """Destroy the box, unless fenced."""
         await let_go(self.agent)
         if self.fenced:
             log.warning("box.fenced", box=self.box.id)
             return
-        for attempt in range(1, DESTROY_ATTEMPTS + 1):
-            try:
-                await self.box.destroy()
-                return
-            except SandboxError as exc:
-                log.warning("box.not_destroyed", box=self.box.id, attempt=attempt, error=str(exc))
-            if attempt < DESTROY_ATTEMPTS:
-                await asyncio.sleep(backoff(attempt, jitter=random.random()))
+        await end_patiently(self.box.id, self.box.destroy)
 
 
 async def make(

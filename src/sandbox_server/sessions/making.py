@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 import structlog
 
-from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.models import WORKSPACE, EgressRules, LimitValues, VolumeMount
 from sandbox_server.checkpoints.checkpoints import PAUSE_S
 from sandbox_server.checkpoints.manifest import DiskCopy
@@ -23,6 +23,7 @@ from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, put_files
 from sandbox_server.runtime.base import Box, BoxVolume, DiskImage
 from sandbox_server.runtime.box_network import BoxNetwork, Network
+from sandbox_server.runtime.ending import Endings
 from sandbox_server.sessions.keeping import Origin, rules_from
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger
@@ -133,6 +134,7 @@ class SessionMaker:
         self._lease = lease
         self._ledger = ledger
         self._rules = rules
+        self._endings = Endings()
 
     def terms(self, options: SessionOptions) -> SessionTerms:
         """What a session with these options gets. Raises InvalidRequest."""
@@ -309,11 +311,14 @@ class SessionMaker:
         with contextlib.suppress(RuntimeUnavailable):
             self._ledger.forget(box.id)
 
+    async def close(self) -> None:
+        """No more sessions are made or ended."""
+        await self._endings.close()
+
     async def discard(self, box: Box, agent: BoxAgent) -> None:
-        """Destroy a box. An unreachable one ends by its dead-man's switch."""
+        """Destroy a box, after this has returned if it fails now."""
         await agent.close()
-        with contextlib.suppress(SandboxError):
-            await box.destroy()
+        await self._endings.end(box.id, box.destroy)
         with contextlib.suppress(RuntimeUnavailable):
             self._ledger.forget(box.id)
 

@@ -9,6 +9,7 @@ import os
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,7 @@ from sandbox_server.runtime.docker.environments import EnvironmentImages
 from sandbox_server.runtime.docker.image import BoxImages
 from sandbox_server.runtime.docker.netns_stream import NoNetnsStream, open_netns_stream
 from sandbox_server.runtime.docker.stream import open_exec
+from sandbox_server.runtime.ending import Endings
 from sandbox_server.runtime.layers import Interpreter
 from sandbox_server.runtime.loop_disk import LoopDisk
 from sandbox_server.runtime.streams import ByteStream
@@ -217,6 +219,7 @@ class DockerRuntime(Runtime):
         self._environments = EnvironmentImages(self._building, self._images)
         self._obstacle: str | None = None
         self._making: set[str] = set()
+        self._endings = Endings()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
@@ -258,8 +261,13 @@ class DockerRuntime(Runtime):
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            await asyncio.shield(self._spawn(_undo(making)))
+            await asyncio.shield(self._spawn(self._undo(making)))
             raise
+
+    async def _undo(self, making: asyncio.Task[DockerBox]) -> None:
+        with contextlib.suppress(SandboxError):
+            box = await making
+            await self._endings.end(box.id, box.destroy)
 
     async def _make(self, spec: BoxSpec, image: BoxImage) -> DockerBox:
         if spec.gpus is None:
@@ -308,10 +316,10 @@ class DockerRuntime(Runtime):
         except _NotStarted:
             # Its caller does not wait for this: the engine may hang here too. What stays is found
             # by its label when a server of this name starts.
-            self._spawn(self._removed(name))
+            self._spawn(self._endings.end(box_id, partial(remove_container, self._engine, name)))
             raise
         except SandboxError:
-            await self._removed(name)
+            await self._endings.end(box_id, partial(remove_container, self._engine, name))
             raise
         finally:
             self._making.discard(box_id)
@@ -324,12 +332,6 @@ class DockerRuntime(Runtime):
         except TimeoutError:
             silent = self._engine.silent("start a container", for_s=self._start_s)
             raise _NotStarted(silent.message) from None
-
-    async def _removed(self, name: str) -> None:
-        try:
-            await remove_container(self._engine, name)
-        except SandboxError as exc:
-            log.warning("box.not_removed", container=name, why=exc.message)
 
     async def _new_disk(self, spec: BoxSpec, box_id: str) -> LoopDisk | None:
         limits, image = spec.limits, None if spec.disk is None else spec.disk.path
@@ -429,6 +431,7 @@ class DockerRuntime(Runtime):
     async def close(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self._endings.close()
         await self._engine.close()
         await self._building.close()
 
@@ -437,11 +440,6 @@ class DockerRuntime(Runtime):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-async def _undo(making: asyncio.Task[DockerBox]) -> None:
-    with contextlib.suppress(SandboxError):
-        await (await making).destroy()
 
 
 def _is_stale(state: str, created_at: float) -> bool:

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 import structlog
 
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError
 from sandbox_server.runtime.base import BoxSpec, Limits
+from sandbox_server.runtime.ending import Endings
 from sandbox_server.runtime.kubernetes import agent_sandbox, config, failures
 from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.box import Spawn, delete_claim
@@ -31,7 +33,10 @@ class ClaimedPods:
     """Claims boxes with the limits of the server; others are pods of their own, as a pool for each
     size that somebody asks for once would be many."""
 
-    def __init__(self, api: Api, options: PodOptions, spawn: Spawn, *, start_s: float) -> None:
+    def __init__(
+        self, api: Api, options: PodOptions, spawn: Spawn, endings: Endings, *, start_s: float
+    ) -> None:
+        self._endings = endings
         self._api = api
         self._options = options
         self._spawn = spawn
@@ -150,10 +155,7 @@ class ClaimedPods:
     async def _give_back(self, box_id: str, posting: asyncio.Task[None]) -> None:
         """A request on its way cannot be called back: wait for its answer first."""
         await asyncio.wait([posting])
-        try:
-            await delete_claim(self._api, config.pod_name(box_id))
-        except SandboxError as exc:
-            log.warning("box.not_removed", claim=config.pod_name(box_id), why=exc.message)
+        await self._endings.end(box_id, partial(delete_claim, self._api, config.pod_name(box_id)))
 
     async def tidy(self, owner: str) -> None:
         """Remove claims of this owner that no box came of, as he was killed meanwhile."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -18,6 +19,7 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.box_network import NO_BRIDGE, Network
+from sandbox_server.runtime.ending import Endings
 from sandbox_server.runtime.kubernetes import config, failures
 from sandbox_server.runtime.kubernetes.access import Access
 from sandbox_server.runtime.kubernetes.api import Api
@@ -61,8 +63,11 @@ class KubernetesRuntime(Runtime):
         self._objects = SharedObjects(self._api, streams=self._options.stream != "exec")
         self._watches: dict[str, Watch] = {}
         self._making: set[str] = set()
+        self._endings = Endings()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._claimed = ClaimedPods(self._api, self._options, self._spawn, start_s=start_s)
+        self._claimed = ClaimedPods(
+            self._api, self._options, self._spawn, self._endings, start_s=start_s
+        )
 
     def __repr__(self) -> str:
         where = f"{self._api.access.url} {self._api.namespace}"
@@ -168,10 +173,7 @@ class KubernetesRuntime(Runtime):
     async def _remove(self, box_id: str, *, after: asyncio.Task[Pod] | None = None) -> None:
         if after is not None:
             await asyncio.wait([after])
-        try:
-            await delete_pod(self._api, config.pod_name(box_id))
-        except SandboxError as exc:
-            log.warning("box.not_removed", pod=config.pod_name(box_id), why=exc.message)
+        await self._endings.end(box_id, partial(delete_pod, self._api, config.pod_name(box_id)))
 
     async def boxes(self, owner: str) -> list[Box]:
         await self._claimed.tidy(owner)
@@ -225,6 +227,7 @@ class KubernetesRuntime(Runtime):
     async def close(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self._endings.close()
         for watch in self._watches.values():
             await watch.stop()
         await self._claimed.close()
