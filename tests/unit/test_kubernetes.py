@@ -1,5 +1,6 @@
 """The pure parts of the kubernetes runtime: manifests, kubeconfigs, what errors mean."""
 
+import asyncio
 import io
 import json
 import subprocess
@@ -17,6 +18,7 @@ from sandbox_sdk.protocol import errors
 from sandbox_server.registry.environments import Pods
 from sandbox_server.runtime.base import BoxSpec, BoxUser, Limits
 from sandbox_server.runtime.kubernetes import Access, PodOptions
+from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.config import (
     deny_all,
     label_of,
@@ -33,6 +35,7 @@ from sandbox_server.runtime.kubernetes.failures import (
     why_ended,
     why_not_started,
 )
+from sandbox_server.runtime.kubernetes.stream import open_exec
 from sandbox_server.runtime.warden.zipapp import compiled_zipapp
 
 SPEC = BoxSpec(owner="worker-1", limits=Limits(cpus=0.5, memory_bytes=512 << 20))
@@ -327,3 +330,37 @@ def test_inside_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(errors.RuntimeUnavailable, match="KUBERNETES_SERVICE_HOST"):
         Access.in_cluster(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        ('{"kind": "Status", "reason": "NotFound", "message": "pods \\"box\\" not found"}',
+         errors.SessionLost),
+        ("pod does not exist", errors.RuntimeUnavailable),
+    ],
+    ids=["the API server", "a kubelet that has just started"],
+)  # fmt: skip
+async def test_who_says_that_there_is_no_such_pod(
+    tmp_path: Path, says: str, kind: type[errors.SandboxError]
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 404 Not Found\r\ncontent-length: {len(says)}\r\n\r\n"
+        writer.write(f"{head}{says}".encode())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": address}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    api = Api(Access.find(str(tmp_path / "config")))
+    with pytest.raises(kind):
+        await open_exec(api, "box", ["true"], gone="it is gone")
+    await api.close()
+    server.close()

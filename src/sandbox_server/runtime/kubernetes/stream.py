@@ -182,7 +182,8 @@ def _refused(exc: Exception, api: Api, gone: str) -> Exception:
         return exc
     answer: Response = exc.response
     error = ApiError.of(answer.status_code, bytes(answer.body or b""))
-    missing = error.status == 404 and "namespaces" not in error.message
+    # A kubelet that has just started says that there is no such pod too, without that reason.
+    missing = error.reason == "NotFound" and "namespaces" not in error.message
     if missing or any(mark in error.message for mark in _NO_CONTAINER):
         return SessionLost(gone)
     if error.status in (401, 403):
