@@ -140,8 +140,7 @@ start_apiserver() {
         --token-auth-file "$pki/tokens.csv" --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction \
         --kubelet-preferred-address-types InternalIP --service-cluster-ip-range "$(network).200.0/24" \
         --service-account-issuer https://cluster.local --service-account-key-file "$pki/sa.key" \
-        --service-account-signing-key-file "$pki/sa.key" --default-not-ready-toleration-seconds 3 \
-        --default-unreachable-toleration-seconds 3 --cert-dir "$run/apiserver"
+        --service-account-signing-key-file "$pki/sa.key" --cert-dir "$run/apiserver"
     until_true 60 "API server" kube get --raw /readyz
 }
 
@@ -156,7 +155,7 @@ start_control_plane() {
     start_apiserver || return
     start controllers "$bin/kube-controller-manager" --kubeconfig "$run/kubeconfig" --leader-elect=false --port 0 \
         --bind-address "$at" --service-account-private-key-file "$pki/sa.key" --root-ca-file "$pki/ca.crt" \
-        --cert-dir "$run/controllers" --node-monitor-period 1s --node-monitor-grace-period 8s
+        --cert-dir "$run/controllers" --node-monitor-period 1s --node-monitor-grace-period 20s
     start scheduler "$bin/kube-scheduler" --kubeconfig "$run/kubeconfig" --leader-elect=false --port 0 \
         --bind-address "$at" --cert-dir "$run/scheduler"
 }
