@@ -51,8 +51,8 @@ pictures: $(STAMP) ## take the pictures of the console in docs/images
 	@SANDBOX_TEST_PICTURES=$(CURDIR)/docs/images scripts/engine.sh run \
 		$(BIN)/python -m pytest tests/console/test_pictures.py $(PYTEST_ARGS)
 
-test: $(STAMP) ## run all tests, with a real engine and cluster where they can be had; PYTEST_ARGS="-k name -x"
-	@scripts/engine.sh run scripts/cluster.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+test: $(STAMP) ## run all tests but those of pods, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
+	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 docs: $(STAMP) ## write the pages that are made from the code
 	@$(BIN)/python scripts/signatures.py
@@ -74,7 +74,7 @@ cluster: ## start a Kubernetes cluster of two nodes for tests; built once, as ro
 	@scripts/cluster.sh up
 	@scripts/cluster.sh smoke
 
-test-cluster: $(STAMP) ## run the tests of pods alone
+test-cluster: $(STAMP) ## run the tests of pods, with a real cluster, built the first time
 	@scripts/engine.sh run scripts/cluster.sh run env SANDBOX_TEST_RUNTIMES= \
 		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/kubernetes tests/contract -k kubernetes $(PYTEST_ARGS)
 
