@@ -123,7 +123,19 @@ async def runtime(
         yield made
 
 
-@pytest.fixture(params=[*(name for name in RUNTIMES if name != "gvisor"), *PODS])
+_SERVED = [name for name in RUNTIMES if name != "gvisor"]
+
+
+@pytest.fixture(params=_SERVED)
+async def building_runtime(
+    request: pytest.FixtureRequest, state_dir: Path
+) -> AsyncIterator[Runtime]:
+    """Of those one that can put packages into a box: pods have what is in their image."""
+    async with make_runtime(str(request.param), state_dir) as made:
+        yield made
+
+
+@pytest.fixture(params=[*_SERVED, *PODS])
 async def server_runtime(request: pytest.FixtureRequest, state_dir: Path) -> AsyncIterator[Runtime]:
     """For what does not depend on what happens inside a box: gVisor is docker to a server."""
     async with make_runtime(str(request.param), state_dir) as made:

@@ -28,12 +28,12 @@ from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.worker import Worker
-from tests.contract.conftest import RUNTIMES, server_runtime, state_dir
+from tests.contract.conftest import RUNTIMES, building_runtime, state_dir
 from tests.contract.stand import LIMITS
 from tests.kernels import BUILD_S, built_in, layer_cache
 from tests.run import run_owner
 
-__all__ = ["server_runtime", "state_dir"]
+__all__ = ["building_runtime", "state_dir"]
 
 OLD, NEWER = "0.8.9", "0.9.0"
 """Versions of tabulate: a small package that needs no other."""
@@ -95,7 +95,7 @@ async def open_stand(
 
 @pytest.mark.timeout(BUILD_S)
 async def test_a_box_has_what_its_environment_says(
-    server_runtime: Runtime, state_dir: Path, subtests: pytest.Subtests
+    building_runtime: Runtime, state_dir: Path, subtests: pytest.Subtests
 ) -> None:
     """One box for all of it: what does not hold is told one by one."""
     cases = {
@@ -107,7 +107,7 @@ async def test_a_box_has_what_its_environment_says(
         "cat ready notes/a.txt /etc/app/conf.txt": "ready\nof the box\nof the layer\n",
         "echo x > /etc/app/conf.txt; touch /opt/sandbox/python/x; touch /node_modules/x": None,
     }
-    async with open_stand(server_runtime, state_dir, FULL) as stand:
+    async with open_stand(building_runtime, state_dir, FULL) as stand:
         assert await stand.create("full") == "Full", "in another case too"
         with subtests.test("it starts where every box does"):
             assert await stand.run("pwd") == "/workspace\n"
@@ -122,14 +122,14 @@ async def test_a_box_has_what_its_environment_says(
             await own_packages_win(stand)
     # Built: another server has boxes of it at once.
     began = asyncio.get_running_loop().time()
-    async with open_stand(server_runtime, state_dir, FULL) as stand:
+    async with open_stand(building_runtime, state_dir, FULL) as stand:
         await stand.create("Full")
         took_s = asyncio.get_running_loop().time() - began
         assert took_s < 10, "it was built again"
 
 
 async def test_a_user_and_a_home_of_its_own(
-    server_runtime: Runtime, state_dir: Path, subtests: pytest.Subtests
+    building_runtime: Runtime, state_dir: Path, subtests: pytest.Subtests
 ) -> None:
     home = "/home/lovelace"
     named = Environment(name="Named", user="ada", home=home, files={f"{home}/hello": "hi\n"})
@@ -141,7 +141,7 @@ async def test_a_user_and_a_home_of_its_own(
         "echo x > /etc/passwd || echo refused": None,
         "ls -d /home/sandboxuser/x; readlink /home/sandboxuser": f"/home/sandboxuser/x\n{home}\n",
     }
-    async with open_stand(server_runtime, state_dir, named) as stand:
+    async with open_stand(building_runtime, state_dir, named) as stand:
         await stand.create("Named")
         for command, expected in cases.items():
             with subtests.test(command):
@@ -190,35 +190,35 @@ async def own_packages_win(stand: Stand) -> None:
 
 
 async def test_warm_boxes_are_set_up_and_those_of_a_killed_server_are_not_mixed_up(
-    server_runtime: Runtime, state_dir: Path
+    building_runtime: Runtime, state_dir: Path
 ) -> None:
     ready = Environment(name="Ready", setup=("date +%s%N > /workspace/made",), warm=1)
     owner = run_owner(f"environments-{uuid.uuid4().hex[:8]}")
     registry = SqliteRegistry(worker=owner)
-    async with open_stand(server_runtime, state_dir, ready, owner=owner) as stand:
+    async with open_stand(building_runtime, state_dir, ready, owner=owner) as stand:
         while stand.worker.health().pool_size < 1:
             await asyncio.sleep(0.02)
-        (box,) = await server_runtime.boxes(owner)
+        (box,) = await building_runtime.boxes(owner)
         await stand.create("ready")
         assert await stand.run("cat made") != ""
         (session,) = stand.worker.table.sessions()
         assert session.box.id == box.id, "the warm one"
     # As a killed server leaves it: a warm box of an environment, in the ledger.
-    box = await server_runtime.create(replace(SIMPLE, owner=owner))
-    registry.ledger.keep_warm(box.id, build=f"{server_runtime.build} and an environment")
-    async with open_stand(server_runtime, state_dir, owner=owner, registry=registry) as stand:
+    box = await building_runtime.create(replace(SIMPLE, owner=owner))
+    registry.ledger.keep_warm(box.id, build=f"{building_runtime.build} and an environment")
+    async with open_stand(building_runtime, state_dir, owner=owner, registry=registry) as stand:
         assert not await box.is_alive()
         assert stand.worker.health().pool_size == 0
 
 
 async def test_what_fails_says_why(
-    server_runtime: Runtime, state_dir: Path, subtests: pytest.Subtests
+    building_runtime: Runtime, state_dir: Path, subtests: pytest.Subtests
 ) -> None:
     failing = (
         Environment(name="NoPackage", packages=Packages(pip=("surely-no-such-package-1234",))),
         Environment(name="NoSetup", setup=("true", "echo the reason; exit 7")),
     )
-    async with open_stand(server_runtime, state_dir, *failing) as stand:
+    async with open_stand(building_runtime, state_dir, *failing) as stand:
         with subtests.test("a package that is not there"):
             with pytest.raises(EnvironmentFailed, match="surely-no-such-package-1234") as failed:
                 await stand.create("NoPackage")
@@ -236,15 +236,15 @@ async def test_what_fails_says_why(
         ):
             await stand.create("Other")
         with subtests.test("and a box is left by none of them"):
-            while await server_runtime.boxes(stand.worker.health().worker_id):
+            while await building_runtime.boxes(stand.worker.health().worker_id):
                 await asyncio.sleep(0.05)
 
 
 @pytest.mark.timeout(BUILD_S)
-async def test_debian_packages(server_runtime: Runtime, state_dir: Path) -> None:
+async def test_debian_packages(building_runtime: Runtime, state_dir: Path) -> None:
     tree = Environment(name="Tree", packages=Packages(apt=("tree",)))
-    async with open_stand(server_runtime, state_dir, tree) as stand:
-        if not server_runtime.has_images:
+    async with open_stand(building_runtime, state_dir, tree) as stand:
+        if not building_runtime.has_images:
             with pytest.raises(InvalidRequest, match=r"\(tree\) need an image: use the docker"):
                 await stand.create("Tree")
             return
@@ -323,10 +323,10 @@ BUILT_IN = {
 @pytest.mark.timeout(BUILD_S)
 @pytest.mark.parametrize("name", BUILT_IN)
 async def test_the_built_in_ones(
-    server_runtime: Runtime, state_dir: Path, name: str, subtests: pytest.Subtests
+    building_runtime: Runtime, state_dir: Path, name: str, subtests: pytest.Subtests
 ) -> None:
     """They are large, so they are kept beyond this run."""
-    async with open_stand(server_runtime, layer_cache(), built_in(name)) as stand:
+    async with open_stand(building_runtime, layer_cache(), built_in(name)) as stand:
         await stand.create(name.lower())
         for command, expected in BUILT_IN[name].items():
             with subtests.test(command):

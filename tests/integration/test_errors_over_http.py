@@ -29,12 +29,12 @@ from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.storage.objects import FolderObjects
 from sandbox_server.volumes.volumes import Volumes
 from sandbox_server.worker import Worker
-from tests.contract.conftest import server_runtime, state_dir
+from tests.contract.conftest import building_runtime, state_dir
 from tests.contract.stand import LIMITS
 from tests.run import run_owner
 from tests.server_process import served
 
-__all__ = ["server_runtime", "state_dir"]
+__all__ = ["building_runtime", "state_dir"]
 
 MIB = 1 << 20
 CAPACITY = 2
@@ -91,13 +91,13 @@ async def without_image(spec: BoxSpec) -> BoxSpec:
 
 
 @pytest.fixture
-async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place]:
+async def place(building_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place]:
     owner = run_owner(f"errors-{uuid.uuid4().hex[:8]}")
     folder = state_dir / f"{owner}.checkpoints"
-    builds = Builds(server_runtime, LayerStore(state_dir, "any"), wait_s=0.1)
+    builds = Builds(building_runtime, LayerStore(state_dir, "any"), wait_s=0.1)
     volumes = Volumes.open(state_dir / f"{owner}.volumes", size=16 * MIB, quota=32 * MIB)
     worker = Worker(
-        server_runtime,
+        building_runtime,
         BoxSpec(owner=owner, deadman_s=300, limits=Limits(disk_bytes=16 * MIB)),
         SqliteRegistry(worker=owner),
         LoneLease(owner, 1),
@@ -113,7 +113,7 @@ async def place(server_runtime: Runtime, state_dir: Path) -> AsyncIterator[Place
         volumes=volumes,
     )
     limits = LIMITS.model_copy(update={"upload_limit_bytes": 32 * MIB, "disk_bytes": 16 * MIB})
-    facts = ServiceFacts(worker_id=owner, runtime=server_runtime.name, limits=limits)
+    facts = ServiceFacts(worker_id=owner, runtime=building_runtime.name, limits=limits)
     async with builds, worker:
         service = SandboxService(worker.table, facts, health=worker.health, volumes=volumes)
         app = create_app(
