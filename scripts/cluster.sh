@@ -39,17 +39,6 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# step LOG TEXT CMD…: run, showing that it goes on; when it fails, show the end of what it said.
-step() {
-    local log=$cache/$1 text=$2
-    shift 2
-    say "$text"
-    with_progress "$log" "$@" && return
-    say "failed: $text; the end of $log:"
-    tail -n 20 "$log" >&2
-    return 1
-}
-
 # until_true SECONDS WHAT CMD…
 until_true() {
     local end=$((SECONDS + $1)) what=$2
@@ -343,9 +332,6 @@ load() {
 
 # --- stopping ---------------------------------------------------------------------------------
 
-# Pid files outlive their processes; one is believed only if that process works in our run folder.
-is_ours() { [ "$1" ] && tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -qF "$run/"; }
-
 # stop NAME [SIGNAL]
 stop() {
     local pid _
@@ -451,7 +437,8 @@ all_built() {
     save_box_image
 }
 
-up() {
+# In a process of its own, so that it can die without its caller.
+up() (
     local nodes=${1:-2} began
     if [ -s "$run/kubeconfig" ] && all_ready "$nodes"; then
         say "is up already"
@@ -465,7 +452,7 @@ up() {
         die "did not start"
     fi
     say "up with $nodes nodes after $((SECONDS - began)) s; eval \"\$(scripts/cluster.sh env)\""
-}
+)
 
 print_env() {
     local missing

@@ -24,17 +24,6 @@ export PATH=$PATH:/usr/sbin:/sbin
 
 say() { echo "engine: $*" >&2; }
 
-# step LOG TEXT CMD…: run, showing that it goes on; when it fails, show the end of what it said.
-step() {
-    local log=$cache/$1 text=$2
-    shift 2
-    say "$text"
-    with_progress "$log" "$@" && return
-    say "failed: $text; the end of $log:"
-    tail -n 20 "$log" >&2
-    return 1
-}
-
 have() { command -v "$1" >/dev/null 2>&1; }
 
 can_install() { [ "$(id -u)" = 0 ] && have apt-get; }
@@ -116,9 +105,6 @@ find_engine() {
 }
 
 # --- our own engine ---------------------------------------------------------------------------
-
-# Pid files outlive their processes; one is believed only if that process works in our run folder.
-is_ours() { [ "$1" ] && tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -qF "$run/"; }
 
 pid_in() { if [ -s "$1" ]; then cat "$1"; fi; }
 

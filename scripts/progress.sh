@@ -30,3 +30,15 @@ show_progress() {
         fi
     done <> <(:)
 }
+
+# step LOG TEXT CMD…: run, showing that it goes on; when it fails, show the end of what it said. For
+# scripts that have $cache, where logs are, and say.
+step() {
+    local log=$cache/$1 text=$2
+    shift 2
+    say "$text"
+    with_progress "$log" "$@" && return
+    say "failed: $text; the end of $log:"
+    tail -n 20 "$log" >&2
+    return 1
+}

@@ -1,7 +1,10 @@
 # Sourced by engine.sh and cluster.sh: what they start is used by several runs at once, and the last one stops it.
-# They have $run, $cache and the functions up, stop_all, print_env, is_ours and say.
+# They have $run, $cache and the functions up, stop_all, print_env, have and say.
 
 lock() { if have flock; then flock "$@"; fi; }
+
+# Pid files outlive their processes; one is believed only if that process works in our run folder.
+is_ours() { [ "$1" ] && tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -qF "$run/"; }
 
 children() { cat "/proc/$1/task/$1/children" 2>/dev/null || true; }
 
@@ -18,7 +21,7 @@ leave() {
 # run_with CMD…
 run_with() {
     lock -x 8
-    (up) || say "going on with what there is"
+    up || say "going on with what there is"
     if [ -d "$run" ]; then
         exec 9>"$run/users"
         trap leave EXIT
