@@ -1,8 +1,9 @@
-"""Servers for tests, forked by a process that has imported everything already.
+"""Servers and commands for tests, forked by a process that has imported everything already.
 
-An import of the server takes more than a second of CPU time, and a run of the tests starts hundreds
-of them. What is forked is `python -m sandbox_server` in all else: its own environment, folder,
-output and exit code. Tests that are about the program as users start it do so themselves.
+An import of the server takes more than a second of CPU time, of the command line more than half of
+that, and a run of the tests starts hundreds of them. What is forked is `python -m sandbox_server`
+or `sandbox` in all else: its own environment, folder, input, output and exit code. Tests that are
+about the program as users start it do so themselves.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -44,15 +46,15 @@ _MODULES = (
     "uvloop",
 )
 """What a server imports by the time it answers."""
-_OF_THE_INTERPRETER = ("PYTHON", "LD_", "PATH")
+_OF_THE_INTERPRETER = ("PYTHON", "LD_")
 """Variables that begin so have had their effect when a server is forked."""
 _PR_SET_PDEATHSIG = 1
 _MOST_BYTES = 1 << 20
-_FDS = 3
+_FDS = 4
 
 
 class PreloadedProcess:
-    """A forked server, as far as tests use an asyncio.subprocess.Process."""
+    """A forked program, as far as tests use an asyncio.subprocess.Process."""
 
     def __init__(self, told: socket.socket) -> None:
         """told: says the pid, and the exit code when it has ended."""
@@ -111,12 +113,13 @@ class _Forking:
         self.variables = _of_the_interpreter(dict(os.environ))
 
     def fork(
-        self, args: list[str], env: dict[str, str], *, stdout: IO[bytes], stderr: IO[bytes]
+        self, command: list[str], env: dict[str, str], cwd: str, files: list[IO[bytes]]
     ) -> PreloadedProcess:
-        request = {"args": args, "env": env, "cwd": os.getcwd()}
+        """command: of `sandbox`. files: its stdin, stdout and stderr."""
+        request = {"command": command, "env": env, "cwd": cwd}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            fds = [stdout.fileno(), stderr.fileno(), theirs.fileno()]
+            fds = [*(file.fileno() for file in files), theirs.fileno()]
             socket.send_fds(self._requests, [json.dumps(request).encode()], fds)
         return PreloadedProcess(ours)
 
@@ -133,11 +136,47 @@ def start_server(
 ) -> PreloadedProcess:
     """As `python -m sandbox_server ARGS` with this environment would. Only from the main thread."""
     assert is_possible(env), "needs an interpreter of its own"
-    return _started().fork(args, env, stdout=stdout, stderr=stderr)
+    with open(os.devnull, "rb") as nothing:
+        return _started().fork(["serve", *args], env, os.getcwd(), [nothing, stdout, stderr])
+
+
+def run_command(
+    command: list[str], env: dict[str, str], cwd: Path, *, stdin: str, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """As `sandbox COMMAND` with this environment would. Only from the main thread."""
+    assert is_possible(env), "needs an interpreter of its own"
+    with contextlib.ExitStack() as stack:
+        pairs = [_pipe(stack) for _ in range(3)]
+        (given, giving), *results = pairs
+        theirs = [given, *(writing for _, writing in results)]
+        process = _started().fork(command, env, str(cwd), theirs)
+        for file in theirs:
+            file.close()
+        reading = stack.enter_context(ThreadPoolExecutor(len(pairs)))
+        reading.submit(_give, giving, stdin.encode())
+        found = [reading.submit(ours.read) for ours, _ in results]
+        try:
+            code = process.join(timeout_s)
+        except TimeoutError:
+            process.send_signal(signal.SIGKILL)
+            raise
+        out, err = (each.result(timeout_s).decode() for each in found)
+    return subprocess.CompletedProcess(["sandbox", *command], code, out, err)
+
+
+def _pipe(stack: contextlib.ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    ends = os.pipe()
+    reading, writing = os.fdopen(ends[0], "rb"), os.fdopen(ends[1], "wb")
+    return stack.enter_context(reading), stack.enter_context(writing)
+
+
+def _give(giving: IO[bytes], text: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), giving:
+        giving.write(text)
 
 
 def is_possible(env: dict[str, str]) -> bool:
-    """Whether a server with this environment need not have an interpreter of its own."""
+    """Whether a program with this environment need not have an interpreter of its own."""
     return _of_the_interpreter(env) == _started().variables
 
 
@@ -163,7 +202,7 @@ def _of_the_interpreter(env: dict[str, str]) -> dict[str, str]:
 
 
 def _fork_until_closed(requests: socket.socket) -> list[str]:
-    """Returns in every server, with its arguments. Who forks ends with the process it is for."""
+    """Returns in every forked program, with its command. Ends with the process it is for."""
     children: dict[int, tuple[int, socket.socket]] = {}
     watched = select.poll()
     watched.register(requests, select.POLLIN)
@@ -173,7 +212,7 @@ def _fork_until_closed(requests: socket.socket) -> list[str]:
                 watched.unregister(fd)
                 _tell_end(fd, *children.pop(fd))
                 continue
-            message, (stdout, stderr, told_fd), _, _ = _received(requests)
+            message, (*files, told_fd), _, _ = _received(requests)
             told = socket.socket(fileno=told_fd)
             parent = os.getpid()
             if not (pid := os.fork()):
@@ -182,9 +221,9 @@ def _fork_until_closed(requests: socket.socket) -> list[str]:
                     of_another.close()
                 requests.close()
                 told.close()
-                return _become(json.loads(message), stdout, stderr, parent)
-            os.close(stdout)
-            os.close(stderr)
+                return _become(json.loads(message), files, parent)
+            for file in files:
+                os.close(file)
             pidfd = os.pidfd_open(pid)
             children[pidfd] = (pid, told)
             watched.register(pidfd, select.POLLIN)
@@ -205,7 +244,7 @@ def _tell_end(pidfd: int, pid: int, told: socket.socket) -> None:
         told.send(b"%d" % os.waitstatus_to_exitcode(status))
 
 
-def _become(request: dict[str, Any], stdout: int, stderr: int, parent: int) -> list[str]:
+def _become(request: dict[str, Any], files: list[int], parent: int) -> list[str]:
     """What exec would do."""
     import ctypes
 
@@ -213,15 +252,15 @@ def _become(request: dict[str, Any], stdout: int, stderr: int, parent: int) -> l
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for fd, place in ((stdout, 1), (stderr, 2)):
+    for place, fd in enumerate(files):
         os.dup2(fd, place)
         os.close(fd)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    args: list[str] = request["args"]
-    sys.argv = ["sandbox_server", *args]
-    return args
+    command: list[str] = request["command"]
+    sys.argv = ["sandbox", *command]
+    return command
 
 
 def _main() -> None:
@@ -236,8 +275,8 @@ def _main() -> None:
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "threads do not survive a fork"
     gc.freeze()
     gc.enable()
-    args = _fork_until_closed(requests)
-    import_module("sandbox_sdk.cli").main(["serve", *args])
+    command = _fork_until_closed(requests)
+    import_module("sandbox_sdk.cli").main(command)
 
 
 if __name__ == "__main__":
