@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ class Found:
     """Kind and name of files that cannot be read: that others name them is no mistake."""
     problems: list[Problem] = field(default_factory=list)
 
+    def copied(self) -> Found:
+        entries = {kind: dict(entries) for kind, entries in self.entries.items()}
+        return Found(entries, set(self.broken), list(self.problems))
+
     def has(self, kind: str, name: str) -> bool:
         return name in self.entries[kind] or (kind, name) in self.broken
 
@@ -63,14 +68,20 @@ def read_registry(folder: Path | None = None) -> Registry:
     """The built-in entries, and below them those of a folder. Raises RegistryError."""
     from sandbox_server.registry.references import wrong_references
 
-    found = Found()
-    _read_folder(BUILTIN, found)
+    found = _built_in().copied()
     if folder is not None:
         _read_folder(folder, found)
     found.problems += wrong_references(found)
     if found.problems:
         raise RegistryError(found.problems)
     return found.registry()
+
+
+@cache
+def _built_in() -> Found:
+    found = Found()
+    _read_folder(BUILTIN, found)
+    return found
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, Path]]:
