@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import subprocess
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -74,7 +75,8 @@ def runtime_of(kubectl: Kubectl, **options: Any) -> KubernetesRuntime:
 
 def as_server(kubectl: Kubectl, folder: Path) -> Path:
     """A kubeconfig of the service account `server`, which may do what a role allows."""
-    account = kubectl.json("get", "serviceaccount", "server")
+    while "secrets" not in (account := kubectl.json("get", "serviceaccount", "server")):
+        time.sleep(0.1)  # The controller that makes it may be late, as after a fault.
     secret = kubectl.json("get", "secret", account["secrets"][0]["name"])
     config = yaml.safe_load(Path(KUBECONFIG).read_text())
     config["users"][0]["user"] = {"tokenFile": "token"}
