@@ -10,7 +10,7 @@ import pytest
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
-from tests.contract.on_kubernetes import KUBECONFIG
+from tests.contract.on_kubernetes import KUBECONFIG, PODS
 from tests.fleet.fleet import remote
 from tests.kubernetes.conftest import Kubectl, until
 from tests.server_process import ServerProcess, running
@@ -24,11 +24,12 @@ _DRAIN_S = 150.0
 
 @contextlib.asynccontextmanager
 async def serving(
-    kubectl: Kubectl, folder: Path
+    kubectl: Kubectl, folder: Path, runtime_class: str
 ) -> AsyncIterator[tuple[ServerProcess, RemoteBackend]]:
     settings = {
         "SANDBOX_KUBERNETES_KUBECONFIG": KUBECONFIG,
         "SANDBOX_KUBERNETES_NAMESPACE": kubectl.namespace,
+        "SANDBOX_KUBERNETES_RUNTIME_CLASS": runtime_class,
         "SANDBOX_POOL_SIZE": "0",
         "SANDBOX_MAX_POOL_SIZE": "0",
         "SANDBOX_CHECKPOINTS": "folder",
@@ -86,9 +87,11 @@ def is_ending(pod: dict[str, dict[str, str]]) -> bool:
 
 
 @pytest.mark.cluster_alone
-async def test_a_drain(drained: Kubectl, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pods", PODS or ["kubernetes"])
+async def test_a_drain(drained: Kubectl, tmp_path: Path, pods: str) -> None:
     kubectl = drained
-    async with serving(kubectl, tmp_path) as (server, client):
+    runtime_class = pods.removeprefix("kubernetes").lstrip("_")
+    async with serving(kubectl, tmp_path, runtime_class) as (server, client):
         moves = await on_the_node(client, kubectl, "moves", persist=True)
         stays = await on_the_node(client, kubectl, "stays", persist=False)
         for thread in (moves, stays):
