@@ -11,6 +11,8 @@ N ?= 20
 # Of `make soak`.
 MINUTES ?= 5
 RUNTIME ?= bubblewrap
+# Of `make test-cluster`.
+PODS ?= kubernetes,kubernetes_gvisor
 BIN := .venv/bin
 STAMP := .venv/.installed
 SERVES := .venv/.serves
@@ -51,8 +53,8 @@ pictures: $(STAMP) ## take the pictures of the console in docs/images
 	@SANDBOX_TEST_PICTURES=$(CURDIR)/docs/images scripts/engine.sh run \
 		$(BIN)/python -m pytest tests/console/test_pictures.py $(PYTEST_ARGS)
 
-test: $(STAMP) ## run all tests but those of pods, with a real engine where one can be had; PYTEST_ARGS="-k name -x"
-	@scripts/engine.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+test: $(STAMP) ## run all tests, with a real engine and cluster where they can be had; PYTEST_ARGS="-k name -x"
+	@scripts/engine.sh run scripts/cluster.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 docs: $(STAMP) ## write the pages that are made from the code
 	@$(BIN)/python scripts/signatures.py
@@ -74,9 +76,10 @@ cluster: ## start a Kubernetes cluster of two nodes for tests; built once, as ro
 	@scripts/cluster.sh up
 	@scripts/cluster.sh smoke
 
-test-cluster: $(STAMP) ## run the tests of pods, with a real cluster, built the first time
-	@scripts/engine.sh run scripts/cluster.sh run env SANDBOX_TEST_RUNTIMES= \
-		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/kubernetes tests/contract -k kubernetes $(PYTEST_ARGS)
+test-cluster: $(STAMP) ## run everything on pods, with runc and gVisor, of which `make test` does a part
+	@scripts/engine.sh run scripts/cluster.sh run env SANDBOX_TEST_RUNTIMES= SANDBOX_TEST_PODS=$(PODS) \
+		$(BIN)/python -m pytest -n $(JOBS) --dist worksteal tests/kubernetes tests/contract tests/integration \
+		tests/hostile -k kubernetes $(PYTEST_ARGS)
 
 chaos: $(STAMP) ## kill servers and their Redis in the middle of their work; N=100 rounds instead of 20
 	@CHAOS_ROUNDS=$(N) scripts/engine.sh run $(BIN)/python -m pytest tests/chaos -n 0 $(PYTEST_ARGS)

@@ -455,12 +455,10 @@ up() (
 )
 
 print_env() {
-    local missing
-    missing=$(sed -E 's/kubernetes: no cluster [^;]*(; |$)//; s/; $//' <<<"${SANDBOX_TEST_MISSING:-}")
+    local missing=${SANDBOX_TEST_MISSING:-}
     if [ -s "$run/kubeconfig" ] && [ "$(ready_nodes)" -gt 0 ]; then
         echo "export SANDBOX_TEST_CLUSTER=$run/kubeconfig"
         echo "export PATH=$unpacked/usr/bin:\$PATH"
-        echo "export SANDBOX_TEST_MISSING=$(printf %q "$missing")"
         return
     fi
     echo "unset SANDBOX_TEST_CLUSTER"

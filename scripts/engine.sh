@@ -288,7 +288,6 @@ print_env() {
     have_compose || missing+=("deploy/: no docker-compose (apt-get install docker-compose)")
     have chromium || have chromium-browser ||
         missing+=("the reference and the console in a browser: no chromium (apt-get install chromium)")
-    [ "${SANDBOX_TEST_CLUSTER:-}" ] || missing+=("kubernetes: no cluster (make test-cluster, as root on Debian)")
     have vi && have less || missing+=("programs for terminals: no vi or no less (apt-get install vim-tiny less)")
     local list text
     list=$(IFS=,; echo "${runtimes[*]-}")

@@ -81,7 +81,7 @@ def ask(url: str, case: Case, *, accept: str = "*/*", exclude: Sequence[Any] = (
 
 
 @schema.parametrize()
-@settings(options, max_examples=25)
+@settings(options, max_examples=12)
 def test_anything(fake: str, case: Case) -> None:
     # A list of one text is the same as the text in a query, and one of none as nothing, where
     # nothing else is asked of it.
@@ -91,7 +91,7 @@ def test_anything(fake: str, case: Case) -> None:
 
 
 @random_cases.parametrize()
-@settings(options, max_examples=15)
+@settings(options, max_examples=8)
 def test_calls_that_have_a_target(fake: str, case: Case) -> None:
     aim(case)
     endless = case.path == "/events"  # Its stream is tried in tests/integration/test_events.py.

@@ -114,18 +114,18 @@ def fleet_way(runtimes: list[str]) -> list[Way]:
 
 
 def ways(runtimes: list[str], *, wire: bool, bash: bool, inside: bool) -> list[Way]:
-    """The ways a test is run over: every way on the fastest runtime, and over HTTP on the others.
+    """The ways a test is run over: every way on the fastest runtime, where clients are on the way
+    through what is below them, each kind of them once, and over HTTP on the others.
     What happens inside a box does not matter here, so gVisor is left out. What is about the wire
     itself does not concern clients, what needs a shell not the fake, and what looks inside the
     server needs one in the loop of the test."""
     servers = sorted((name for name in runtimes if name != "gvisor"), key=_FASTEST_FIRST.index)
     found = [Way(runtime, "http") for runtime in servers[1:]]
     for fastest in servers[:1]:
-        names = ["service", "http", *(["routed"] if redis_program() else [])]
+        names = ["service", "http"] if wire else ["sync-local", "async-remote"]
+        names += ["routed"] if redis_program() else []
         if fastest == "bubblewrap" and not inside:
             names.append("processes")
-        if not wire:
-            names += ["async-local", "sync-local", "async-remote", "sync-remote"]
         found += [Way(fastest, name) for name in names]
     return found if bash else [*found, Way("memory", "fake")]
 
@@ -134,10 +134,10 @@ def with_checkpoints(runtimes: list[str], found: list[Way]) -> list[Way]:
     """Files are read and written inside a box, so gVisor matters, there are two stores, and disks
     that can be copied."""
     inside = [Way("gvisor", "http")] if "gvisor" in runtimes else []
-    servers = [way for way in found if way.name in ("service", "http", "routed")]
+    over_http = [way for way in found if way.name in ("http", "async-remote")]
     fastest = next((name for name in _FASTEST_FIRST if name in runtimes), "")
-    with_s3 = [replace(way, store="s3") for way in servers if way.runtime == fastest]
-    with_disks = [replace(way, store="disks") for way in servers]
+    with_s3 = [replace(way, store="s3") for way in over_http if way.runtime == fastest]
+    with_disks = [replace(way, store="disks") for way in over_http]
     return found + inside + with_s3 + with_disks
 
 
