@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.models import Target
 from sandbox_server.runtime.base import Limits
 from sandbox_server.runtime.kubernetes import (
     Access,
@@ -27,9 +28,13 @@ from sandbox_server.runtime.kubernetes import (
     claimed,
 )
 from sandbox_server.runtime.warden.client import WardenClient
+from tests.fleet.conftest import redis_server
+from tests.fleet.redis_server import RedisServer
 from tests.kubernetes.conftest import SPEC, Kubectl, as_server, runtime_of, until
+from tests.kubernetes.test_adoption import begin, check, fleet_of, run, session
 from tests.kubernetes.test_rights import PAGE, grant, role
 
+__all__ = ["redis_server"]
 SCHEMA = Path(__file__).with_name("agent_sandbox.yaml")
 _GROUP = "extensions.agents.x-k8s.io"
 
@@ -208,6 +213,30 @@ async def test_servers_share_a_pool(declared: Kubectl, runtime: KubernetesRuntim
         own = await second.create(replace(SPEC, limits=Limits(cpus=0.25)))
         assert not own._sandbox_claim
         assert {each.id for each in await runtime.boxes(SPEC.owner)} >= {own.id}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("controller")
+async def test_another_worker_takes_a_claimed_pod_over(
+    declared: Kubectl, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """Its thread goes on, and the claim goes with the session."""
+    settings = {"SANDBOX_KUBERNETES_WARM_POOL": "1"}
+    async with fleet_of(redis_server, tmp_path, declared, settings=settings) as (fleet, client):
+        begun = await begin(client)
+        before = await session(client)
+        (claim,) = _claims(declared)
+        await fleet.named(before.worker).stop()
+        await check(client, begun)
+        after = await session(client)
+        assert after.session_id == before.session_id
+        assert after.worker != before.worker, fleet.logs()
+        await fleet.named(before.worker).start()
+        await fleet.named(before.worker).ready()
+        assert [each["metadata"]["uid"] for each in _claims(declared)] == [claim["metadata"]["uid"]]
+        assert await run(client, "cat a") == "kept\n"
+        await client.cleanup(Target(thread_id="t"))
+        assert _claims(declared) == []
 
 
 async def test_nobody_answers_a_claim(declared: Kubectl) -> None:
