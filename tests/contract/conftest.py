@@ -14,7 +14,7 @@ from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.disk_pool import DiskPool, open_pool
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.contract.e2b_door import open_door
-from tests.contract.on_kubernetes import PODS, on_kubernetes
+from tests.contract.on_kubernetes import PODS, pods_for
 from tests.contract.processes_server import ProcessesServer
 from tests.contract.stand import (
     Way,
@@ -40,7 +40,7 @@ MakeBox = Callable[..., Awaitable[WardenBox]]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     further = [
         *(["e2b"] if on_e2b(metafunc, RUNTIMES) else []),
-        *(PODS if on_kubernetes(metafunc) else []),
+        *pods_for(metafunc),
     ]
     if "runtime_name" in metafunc.fixturenames and further:
         names = pytest.mark.parametrize("runtime_name", [*RUNTIMES, *further], indirect=True)
@@ -63,8 +63,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             found = with_disks(found)
         if "one_way" not in marks and on_e2b(metafunc, RUNTIMES):
             found = [*([] if "only_e2b" in marks else found), Way("e2b", "http")]
-        if not marks & {"one_way", "only_e2b", "history"} and on_kubernetes(metafunc):
-            found = [*found, *(Way(pods, "http") for pods in PODS)]
+        if not marks & {"one_way", "only_e2b", "history"}:
+            found = [*found, *(Way(pods, "http") for pods in pods_for(metafunc))]
         metafunc.parametrize("way", found, ids=str)
 
 

@@ -36,6 +36,7 @@ WHY = {
     "test_sandboxes::test_more_than_the_maximum_is_refused_and_the_maximum_named": _PIDS,
 }
 """By module, or module and test."""
+_NOT_ON_GVISOR = {"test_file_operations::test_metadata_of_a_file": "its files have no attributes"}
 
 
 def cluster_runtime(runtime_class: str | None = None) -> Runtime:
@@ -44,13 +45,14 @@ def cluster_runtime(runtime_class: str | None = None) -> Runtime:
     return KubernetesRuntime(Access.find(KUBECONFIG), PodOptions(runtime_class=runtime_class))
 
 
-def on_kubernetes(metafunc: pytest.Metafunc) -> bool:
-    """Whether a test is run on pods, too."""
-    if not KUBECONFIG or not (WHOLE or metafunc.module.__name__ in _FIRST):
-        return False
-    module = metafunc.module.__name__.rpartition(".")[2]
-    applies = module not in WHY and f"{module}::{metafunc.function.__name__}" not in WHY
-    return applies and not _chooses(metafunc)
+def pods_for(metafunc: pytest.Metafunc) -> list[str]:
+    """The runtimes of PODS that a test is run on."""
+    name = metafunc.module.__name__
+    module = name.rpartition(".")[2]
+    test = f"{module}::{metafunc.function.__name__}"
+    if module in WHY or test in WHY or _chooses(metafunc) or not (WHOLE or name in _FIRST):
+        return []
+    return [pods for pods in PODS if not (pods.endswith("gvisor") and test in _NOT_ON_GVISOR)]
 
 
 def _chooses(metafunc: pytest.Metafunc) -> bool:

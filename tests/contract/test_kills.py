@@ -116,7 +116,7 @@ LOST = (
 
 async def test_a_command_without_its_nursery_is_killed_as_well(warden: WardenClient) -> None:
     for _ in range(3):
-        result = await warden.run(LOST, timeout_s=1)
+        result = await warden.run(LOST, timeout_s=3)
         assert (result.output, result.exit_code) == ("up\n", 124)
         await nothing_left(warden)
     assert (await warden.run("echo ok")).output == "ok\n"

@@ -30,7 +30,7 @@ from tests.contract.conftest import (
     state_dir,
     warden,
 )
-from tests.contract.on_kubernetes import PODS
+from tests.contract.on_kubernetes import PODS, WHOLE
 from tests.hostile.lacks import NOT_APPLICABLE, OPEN
 from tests.run import run_owner
 
@@ -55,7 +55,7 @@ MAX_GROWTH = 64 * MIB
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "runtime_name" in metafunc.fixturenames and PODS:
+    if "runtime_name" in metafunc.fixturenames and PODS and WHOLE:
         names = pytest.mark.parametrize("runtime_name", [*RUNTIMES, *PODS], indirect=True)
         metafunc.definition.add_marker(names)  # In place of the parameters of the fixture.
 

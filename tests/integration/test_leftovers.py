@@ -31,8 +31,8 @@ async def test_a_box_of_this_run_is_found(server_runtime: Runtime, state_dir: Pa
     async with a_box(server_runtime, run_owner("left")) as box:
         found = leftovers.found()
     kinds = {trace.split()[0] for trace in found if box.id in trace or "volume" in trace}
-    wanted = {"container", "volume"} if server_runtime.name == "docker" else {"process"}
-    assert wanted <= kinds
+    wanted = {"docker": {"container", "volume"}, "kubernetes": {"pod"}, "bubblewrap": {"process"}}
+    assert wanted[server_runtime.name] <= kinds
 
 
 @pytest.mark.parametrize("name", ["docker", "bubblewrap"])
