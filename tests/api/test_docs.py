@@ -1,6 +1,8 @@
 """The OpenAPI page and its document."""
 
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ from pydantic import BaseModel
 from sandbox_sdk.protocol import models
 from sandbox_server.api import examples
 from sandbox_server.api.app import create_app
+from sandbox_server.api.openapi import DocumentedApp
 from tests.api.fake import FakeTenants
-from tests.api.serving import Served
+from tests.api.serving import Served, eventually, served
 
 EIGHT = [
     ("post", "/create_session"),
@@ -91,6 +94,27 @@ def test_pages_need_nothing_from_elsewhere(server: Served, page: str) -> None:
         found = server.http.get(f"/{link}")
         assert found.status_code == 200
         assert len(found.content) > 1000
+
+
+def test_others_are_served_while_the_document_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made once, however many ask for it."""
+    made, may_go_on = [], threading.Event()
+
+    def make(_app: object) -> dict[str, Any]:
+        made.append("document")
+        assert may_go_on.wait(30)
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr(DocumentedApp, "openapi", make)
+    with served() as server, ThreadPoolExecutor(3) as callers:
+        asked = [callers.submit(server.http.get, "/openapi.json") for _ in range(3)]
+        try:
+            eventually(lambda: made)
+            assert server.http.get("/health").status_code == 200
+        finally:
+            may_go_on.set()
+        assert [each.result().json() for each in asked] == [{"openapi": "3.1.0"}] * 3
+    assert made == ["document"]
 
 
 def test_swagger_asks_no_validator(server: Served) -> None:

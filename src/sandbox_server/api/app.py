@@ -84,6 +84,7 @@ def create_app(
         version=app_version(),
         description=DESCRIPTION,
         openapi_tags=TAGS,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -10,7 +11,8 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
-from starlette.responses import HTMLResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from sandbox_sdk.protocol.errors import SandboxError
@@ -43,6 +45,7 @@ Every error has the form `{"error": {"code", "message", "details", "request_id"}
 says what to do next.
 """
 # Relative, so the pages work behind a proxy that serves the app under a prefix.
+DOCUMENT = "openapi.json"
 ASSETS = "static-docs"
 ASSET_PACKAGE = ("fastapi_offline", "static")
 REDOC = "redoc.standalone.js"
@@ -80,8 +83,28 @@ class DocumentedApp(FastAPI):
         return self.openapi_schema
 
 
+class Document:
+    """The OpenAPI document of an app. It takes a second to make, so a thread does, once, and
+    callers of other routes are served meanwhile."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._making: asyncio.Task[bytes] | None = None
+
+    async def answer(self, _request: Request) -> Response:
+        if self._making is None:
+            self._making = asyncio.create_task(asyncio.to_thread(self._make))
+        # Whoever does not wait for it takes it from nobody else.
+        body = await asyncio.shield(self._making)
+        return Response(body, media_type="application/json")
+
+    def _make(self) -> bytes:
+        return bytes(JSONResponse(self._app.openapi()).body)
+
+
 def install_docs(app: FastAPI) -> None:
     """/docs, /redoc and the files they need."""
+    app.add_route(f"/{DOCUMENT}", Document(app).answer, include_in_schema=False)
     router = APIRouter(include_in_schema=False)
     router.add_api_route("/docs", swagger, response_class=HTMLResponse)
     router.add_api_route("/redoc", redoc, response_class=HTMLResponse)
@@ -93,7 +116,7 @@ def install_docs(app: FastAPI) -> None:
 async def swagger() -> HTMLResponse:
     return _guarded(
         get_swagger_ui_html(
-            openapi_url="openapi.json",
+            openapi_url=DOCUMENT,
             title=TITLE,
             swagger_js_url=f"{ASSETS}/swagger-ui-bundle.js",
             swagger_css_url=f"{ASSETS}/swagger-ui.css",
@@ -107,7 +130,7 @@ async def swagger() -> HTMLResponse:
 async def redoc() -> HTMLResponse:
     return _guarded(
         get_redoc_html(
-            openapi_url="openapi.json",
+            openapi_url=DOCUMENT,
             title=TITLE,
             redoc_js_url=f"{ASSETS}/{REDOC}",
             redoc_favicon_url=f"{ASSETS}/favicon.png",
