@@ -38,7 +38,7 @@ _MODULES = (
     "sandbox_server.processes.serving",
     "sandbox_server.registry.references",
     "sandbox_server.runtime.bubblewrap",
-    "sandbox_server.runtime.cpu_burst",
+    "sandbox_server.runtime.cpu_limit",
     "sandbox_server.runtime.docker",
     "sandbox_server.runtime.hidden",
     "sandbox_server.settings.file",

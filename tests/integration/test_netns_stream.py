@@ -9,7 +9,7 @@ import aiodocker
 import pytest
 
 from sandbox_sdk.protocol.errors import SessionLost
-from sandbox_server.runtime import cpu_burst
+from sandbox_server.runtime import cpu_limit
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.docker import DockerRuntime
 from sandbox_server.runtime.docker.config import container_name
@@ -61,7 +61,7 @@ async def test_a_box_may_burst_where_the_kernel_has_it(box: DockerBox) -> None:
     parent = "cpu" if group.split(":")[1] else ""
     files = [
         Path("/sys/fs/cgroup", parent, group.split(":", 2)[2].lstrip("/"), name)
-        for name in cpu_burst.FILES.values()
+        for name in cpu_limit.FILES.values()
     ]
     burst = [file for file in files if file.exists()]
     assert all(file.read_text() == "0\n" for file in burst)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_server.runtime import cpu_burst
+from sandbox_server.runtime import cpu_limit
 from sandbox_server.runtime.base import Limits
 from sandbox_server.runtime.bubblewrap import cgroups
 from sandbox_server.runtime.bubblewrap.cgroups import Groups
@@ -17,8 +17,8 @@ def test_version_1_has_a_folder_for_each_controller() -> None:
     plan = Groups(1, parents).plan("b1", LIMITS)
     assert plan.folders == [f"/g/{name}/sandbox-b1" for name in parents]
     assert ("/g/memory/sandbox-b1/memory.limit_in_bytes", str(100 << 20), True) in plan.writes
-    assert ("/g/cpu/sandbox-b1/cpu.cfs_quota_us", "50000", True) in plan.writes
-    assert ("/g/cpu/sandbox-b1/cpu.cfs_burst_us", "50000", False) in plan.writes
+    assert ("/g/cpu/sandbox-b1/cpu.cfs_quota_us", "150000", True) in plan.writes
+    assert ("/g/cpu/sandbox-b1/cpu.cfs_burst_us", "150000", False) in plan.writes
     assert ("/g/pids/sandbox-b1/pids.max", "64", True) in plan.writes
     assert plan.meters["cpu"] == "/g/cpuacct/sandbox-b1/cpuacct.usage"
 
@@ -33,8 +33,8 @@ def test_version_2_has_one_folder() -> None:
     parents = dict.fromkeys(("memory", "pids", "cpu"), Path("/g/app.slice"))
     plan = Groups(2, parents).plan("b1", LIMITS)
     assert plan.folders == ["/g/app.slice/sandbox-b1"]
-    assert ("/g/app.slice/sandbox-b1/cpu.max", "50000 100000", True) in plan.writes
-    assert ("/g/app.slice/sandbox-b1/cpu.max.burst", "50000", False) in plan.writes
+    assert ("/g/app.slice/sandbox-b1/cpu.max", "150000 300000", True) in plan.writes
+    assert ("/g/app.slice/sandbox-b1/cpu.max.burst", "150000", False) in plan.writes
     assert plan.meters == {
         "oom": "/g/app.slice/sandbox-b1/memory.events",
         "memory": "/g/app.slice/sandbox-b1/memory.current",
@@ -76,12 +76,12 @@ NESTED = "35 33 0:32 /host.slice {0} rw - cgroup2 cgroup2 rw\n"
 @pytest.mark.parametrize(
     ("mounts", "cgroup", "folder", "quota", "burst"),
     [
-        (MIXED, "4:cpu,cpuacct:/docker/c0ffee\n0::/", "cpu,cpuacct/docker/c0ffee", "50000", True),
+        (MIXED, "4:cpu,cpuacct:/docker/c0ffee\n0::/", "cpu,cpuacct/docker/c0ffee", "150000", True),
         (MIXED, "4:cpu,cpuacct:/docker/c0ffee\n0::/", "cpu,cpuacct/docker/c0ffee", "-1", False),
         (UNIFIED, "0::/system.slice/docker-c0ffee.scope", "system.slice/docker-c0ffee.scope",
-         "50000 100000", True),
+         "150000 300000", True),
         (UNIFIED, "0::/docker/c0ffee", "docker/c0ffee", "max 100000", False),
-        (NESTED, "0::/host.slice/docker/c0ffee", "docker/c0ffee", "50000 100000", True),
+        (NESTED, "0::/host.slice/docker/c0ffee", "docker/c0ffee", "150000 300000", True),
     ],
 )  # fmt: skip
 def test_the_burst_of_a_container(
@@ -94,11 +94,11 @@ def test_the_burst_of_a_container(
     (proc / "7/cgroup").write_text(cgroup)
     version = 1 if mounts is MIXED else 2
     (group / ("cpu.cfs_quota_us" if version == 1 else "cpu.max")).write_text(quota)
-    assert cpu_burst.allow(7, "c0ffee", proc=proc) == ""
-    written = group / cpu_burst.FILES[version]
-    assert (written.read_text() if burst else written.exists()) == ("50000" if burst else False)
-    assert "no control group of container decaf" in cpu_burst.allow(7, "decaf", proc=proc)
-    assert "8/cgroup" in cpu_burst.allow(8, "c0ffee", proc=proc)
+    assert cpu_limit.allow(7, "c0ffee", proc=proc) == ""
+    written = group / cpu_limit.FILES[version]
+    assert (written.read_text() if burst else written.exists()) == ("150000" if burst else False)
+    assert "no control group of container decaf" in cpu_limit.allow(7, "decaf", proc=proc)
+    assert "8/cgroup" in cpu_limit.allow(8, "c0ffee", proc=proc)
 
 
 def test_a_machine_without_control_groups_has_none(tmp_path: Path) -> None:

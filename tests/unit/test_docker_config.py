@@ -91,7 +91,7 @@ def test_limits_are_hard():
     limits = Limits(memory_bytes=1 << 28, cpus=1.5, pids=50, open_files=99)
     made = host(BoxSpec(owner="o", limits=limits))
     assert made["Memory"] == made["MemorySwap"] == 1 << 28
-    assert made["NanoCpus"] == 1_500_000_000
+    assert made["CpuQuota"] == 1.5 * made["CpuPeriod"]
     assert made["PidsLimit"] == 50
     assert made["OomKillDisable"] is False
     assert {"Name": "nofile", "Soft": 198, "Hard": 198} in made["Ulimits"]

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandbox_server.runtime import cpu_burst
+from sandbox_server.runtime import cpu_limit
 from sandbox_server.runtime.base import Limits
 
 ROOT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
-_PERIOD_US = 100_000
 _REMOVE_S = 1.0
 
 
@@ -68,14 +67,14 @@ _Meters = dict[str, tuple[str, str]]
 
 
 def _first_version(limits: Limits) -> tuple[list[_Write], _Meters]:
-    memory = str(limits.memory_bytes)
+    memory, quota = str(limits.memory_bytes), str(cpu_limit.quota_us(limits.cpus))
     writes = [
         ("memory", "memory.limit_in_bytes", memory, True),
         ("memory", "memory.memsw.limit_in_bytes", memory, False),
         ("pids", "pids.max", str(limits.pids), True),
-        ("cpu", "cpu.cfs_period_us", str(_PERIOD_US), True),
-        ("cpu", "cpu.cfs_quota_us", str(_quota_us(limits)), True),
-        ("cpu", cpu_burst.FILES[1], str(_quota_us(limits)), False),
+        ("cpu", "cpu.cfs_period_us", str(cpu_limit.PERIOD_US), True),
+        ("cpu", "cpu.cfs_quota_us", quota, True),
+        ("cpu", cpu_limit.FILES[1], quota, False),
     ]
     meters = {
         "oom": ("memory", "memory.oom_control"),
@@ -87,12 +86,13 @@ def _first_version(limits: Limits) -> tuple[list[_Write], _Meters]:
 
 
 def _second_version(limits: Limits) -> tuple[list[_Write], _Meters]:
+    quota = cpu_limit.quota_us(limits.cpus)
     writes = [
         ("memory", "memory.max", str(limits.memory_bytes), True),
         ("memory", "memory.swap.max", "0", False),
         ("pids", "pids.max", str(limits.pids), True),
-        ("cpu", "cpu.max", f"{_quota_us(limits)} {_PERIOD_US}", True),
-        ("cpu", cpu_burst.FILES[2], str(_quota_us(limits)), False),
+        ("cpu", "cpu.max", f"{quota} {cpu_limit.PERIOD_US}", True),
+        ("cpu", cpu_limit.FILES[2], str(quota), False),
     ]
     meters = {
         "oom": ("memory", "memory.events"),
@@ -104,10 +104,6 @@ def _second_version(limits: Limits) -> tuple[list[_Write], _Meters]:
 
 
 _TABLES = {1: _first_version, 2: _second_version}
-
-
-def _quota_us(limits: Limits) -> int:
-    return max(int(limits.cpus * _PERIOD_US), 1000)
 
 
 def find(root: Path = ROOT) -> Groups:
@@ -168,7 +164,7 @@ def has_burst(groups: Groups) -> bool:
     if parent is None:
         return False
     with _probe(parent) as group:
-        return (group / cpu_burst.FILES[groups.version]).exists()
+        return (group / cpu_limit.FILES[groups.version]).exists()
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime import cpu_limit
 from sandbox_server.runtime.base import (
     ENVIRONMENT,
     VOLUME_OPTIONS,
@@ -184,7 +185,8 @@ def _limits(spec: BoxSpec) -> dict[str, Any]:
     return {
         "Memory": limits.memory_bytes,
         "MemorySwap": limits.memory_bytes,
-        "NanoCpus": round(limits.cpus * 1e9),
+        "CpuPeriod": cpu_limit.PERIOD_US,
+        "CpuQuota": cpu_limit.quota_us(limits.cpus),
         "PidsLimit": limits.pids,
         "OomKillDisable": False,
         "Ulimits": [

@@ -26,7 +26,7 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.private import state_folder
-from sandbox_server.runtime import cpu_burst, disk_copies, gpus, loop_disk
+from sandbox_server.runtime import cpu_limit, disk_copies, gpus, loop_disk
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Runtime, Tell
 from sandbox_server.runtime.box_network import NO_BRIDGE, Network
 from sandbox_server.runtime.control_groups import Measured, folders_of, measure, reclaim
@@ -111,7 +111,7 @@ class DockerBox(WardenBox):
     async def open_stream(self) -> ByteStream:
         if self._same_machine:
             pid, container_id = await self._process()
-            if why := cpu_burst.allow(pid, container_id):
+            if why := cpu_limit.allow(pid, container_id):
                 log.info("box.no_cpu_burst", box=self.id, why=why)
             try:
                 if self._direct:
