@@ -10,7 +10,7 @@ import pytest
 
 from sandbox_sdk.protocol.errors import SessionLost
 from sandbox_server.runtime import cpu_limit
-from sandbox_server.runtime.base import BoxSpec
+from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.docker import DockerRuntime
 from sandbox_server.runtime.docker.config import container_name
 from sandbox_server.runtime.docker.netns_stream import NetnsStream, NoNetnsStream, open_netns_stream
@@ -66,7 +66,8 @@ async def test_a_box_may_burst_where_the_kernel_has_it(box: DockerBox) -> None:
     burst = [file for file in files if file.exists()]
     assert all(file.read_text() == "0\n" for file in burst)
     await (await box.open_stream()).close()
-    assert all(file.read_text() == "50000\n" for file in burst)
+    quota = cpu_limit.quota_us(Limits().cpus)
+    assert all(file.read_text() == f"{quota}\n" for file in burst)
 
 
 async def test_both_ways_lead_to_the_same_shell(
