@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest, RateLimited
 from sandbox_sdk.protocol.models import UsageRequest
 from sandbox_server.network.metering import EgressLimits, Meter
 from sandbox_server.network.refusals import Refused
+from sandbox_server.sessions.counting import Usage, _Tracked
 from sandbox_server.usage import ledger as ledger_module
 from sandbox_server.usage.budgets import Budgets
 from sandbox_server.usage.figures import Figures, day_of, spans
@@ -180,3 +182,28 @@ async def test_the_bytes_of_today_outlive_a_server() -> None:
     now += 86400
     await meter.sent(5)
     assert day_of(now) > TUESDAY
+
+
+def test_sessions_that_nobody_uses_are_read_less_often() -> None:
+    def session(name: str, **state: Any) -> Any:
+        record = SimpleNamespace(session_id=name)
+        usual = {"busy": 0, "last_used": 1.0, "bytes_in": 0, "bytes_out": 0, "egress": None}
+        return SimpleNamespace(record=record, **{**usual, **state})
+
+    egress = SimpleNamespace(meter=SimpleNamespace(total=1))
+    live = [
+        session("quiet"),
+        session("long quiet"),
+        session("busy", busy=1),
+        session("used since", last_used=9.0),
+        session("uploaded", bytes_in=1),
+        session("connected", egress=egress),
+        session("new"),
+    ]
+    usage = Usage()
+    usage.watch(lambda: live)
+    for each in live[:-1]:
+        usage._tracked[each.record.session_id] = _Tracked(asked_at=5.0, read_at=100.0)
+    usage._tracked["long quiet"].read_at = 80.0
+    due = [each.record.session_id for each in usage.due(now=110.0)]
+    assert due == ["long quiet", "busy", "used since", "uploaded", "connected", "new"]

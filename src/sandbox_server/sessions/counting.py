@@ -27,6 +27,8 @@ log = structlog.get_logger()
 
 EVERY_S = 5.0
 """How often sessions are read: what a box has used since is lost if it is killed from outside."""
+QUIET_EVERY_S = 30.0
+"""The same for sessions that nobody has used since: of thousands, most are idle."""
 STORED_EVERY_S = 300.0
 _ANSWER_S = 2.0
 _AT_ONCE = 16
@@ -49,6 +51,8 @@ class _Tracked:
     """Whether what its box has counted so far is in the ledger of another worker."""
     asked_at: float = -1.0
     """When the warden was last asked, on the monotonic clock."""
+    read_at: float = -QUIET_EVERY_S
+    """When all of it was last written, on the same clock."""
 
 
 class Usage:
@@ -169,6 +173,19 @@ class Usage:
                 self._written(reading)
         self._tell_budgets()
 
+    def due(self, *, now: float) -> list[LiveSession]:
+        """The sessions to read at this time of the monotonic clock."""
+        return [session for session in self._sessions() if self._is_due(session, now)]
+
+    def _is_due(self, session: LiveSession, now: float) -> bool:
+        tracked = self._tracked.get(session.record.session_id)
+        if tracked is None or session.busy or session.last_used >= tracked.asked_at:
+            return True
+        moved = (session.bytes_in, session.bytes_out, _egress_of(session))
+        if moved != (tracked.bytes_in, tracked.bytes_out, tracked.egress):
+            return True
+        return now - tracked.read_at >= QUIET_EVERY_S
+
     async def ended(self, session: LiveSession) -> None:
         """The last reading of a session, before its box is destroyed."""
         await self.read([session])
@@ -201,7 +218,7 @@ class Usage:
         else:
             cpu_us = None if told is None else round(told.cpu_s * 1e6)
             memory = peak = (told.memory_bytes or 0) if told else 0
-        egress = 0 if session.egress is None else session.egress.meter.total
+        egress = _egress_of(session)
         account = account_of(session)
         return Reading(
             tenant=record.tenant,
@@ -244,6 +261,7 @@ class Usage:
         tracked.bytes_out += reading.moved_out
         tracked.egress += reading.egress
         tracked.elsewhere = tracked.elsewhere and reading.commands is None
+        tracked.read_at = time.monotonic()
 
     def _write(self, readings: Sequence[Reading]) -> None:
         if readings:
@@ -273,7 +291,7 @@ class Usage:
             now = self._clock()
             await asyncio.sleep(min(self._every_s, day_ends(now) - now))
             try:
-                await self.read(self._sessions())
+                await self.read(self.due(now=time.monotonic()))
                 await self.publish()
                 await self._look(self._clock())
             except RuntimeUnavailable as exc:
@@ -305,6 +323,10 @@ class Usage:
             }
             note = functools.partial(self.ledger.store, tenant, self.today_is)
             await asyncio.to_thread(note, stored=alone, together=together)
+
+
+def _egress_of(session: LiveSession) -> int:
+    return 0 if session.egress is None else session.egress.meter.total
 
 
 def account_of(session: LiveSession) -> str:
