@@ -114,11 +114,12 @@ def fleet_way(runtimes: list[str]) -> list[Way]:
 
 
 def ways(runtimes: list[str], *, wire: bool, bash: bool, inside: bool) -> list[Way]:
-    """The ways a test is run over: every way on the fastest runtime, where clients are on the way
-    through what is below them, each kind of them once, and over HTTP on the others.
-    What happens inside a box does not matter here, so gVisor is left out. What is about the wire
-    itself does not concern clients, what needs a shell not the fake, and what looks inside the
-    server needs one in the loop of the test."""
+    """The ways a test is run over: every way on the fastest runtime, and over HTTP on the others.
+    A client goes through the service in-process or over HTTP, so with clients these are no ways of
+    their own; both kinds of client and both backends are tried once. What happens inside a box does
+    not matter here, so gVisor is left out. What is about the wire itself does not concern clients,
+    what needs a shell not the fake, and what looks inside the server needs one in the loop of the
+    test."""
     servers = sorted((name for name in runtimes if name != "gvisor"), key=_FASTEST_FIRST.index)
     found = [Way(runtime, "http") for runtime in servers[1:]]
     for fastest in servers[:1]:
