@@ -77,6 +77,8 @@ class Command:
         self.timer: Optional[Timer] = None
         self.left_s: Optional[float] = None
         """Of its time limit, while the box is paused."""
+        self.overlap: Optional[Timer] = None
+        """Starts a spare shell beside it."""
         self.stall: Optional[Timer] = None
         self.deadline: Optional[Timer] = None
         self.timed_out = False

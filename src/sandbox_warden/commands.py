@@ -24,7 +24,8 @@ from .stdin import Stdin
 from .terminals import Size
 from .totals import Totals
 
-PREPARE_S = 0.02
+OVERLAP_S = 0.02
+"""A command that runs for longer gets a spare shell beside it, for one that is started meanwhile."""
 SETTLE_S = 10.0
 """How long an ended command waits for readers to take its last output."""
 TOLD_BYTES = 1000
@@ -193,9 +194,14 @@ class Commands:
             self._abandon(command, shell)
             raise
         nursery.call(lambda: self._call(command, shell))
-        # Delayed: starting the next shell would compete with this command.
         if self.shells.needs_spare:
-            self._loop.after(PREPARE_S, self.shells.prepare)
+            command.overlap = self._loop.after(OVERLAP_S, self.shells.prepare)
+
+    def _prepare(self) -> None:
+        """Have a shell ready for the next command. Mostly that of the last one is: a second one
+        would be a third of the memory and of the start of a box."""
+        if self.shells.needs_spare and self._carrying.waiting_shell is None:
+            self._loop.after(0, self.shells.prepare)
 
     def _call(self, command: Command, shell: Shell) -> None:
         assert command.call is not None
@@ -406,12 +412,11 @@ class Commands:
             self.records.finished(command)
         else:
             command.on_end(command.result)
-        if self.shells.needs_spare:
-            self._loop.after(0, self.shells.prepare)
+        self._prepare()
 
     def _clear(self, command: Command) -> None:
         """Close what only a running command needs."""
-        for timer in (command.timer, command.deadline):
+        for timer in (command.timer, command.deadline, command.overlap):
             if timer is not None:
                 timer.cancel()
         command.left = command.call = None

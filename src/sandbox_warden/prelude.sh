@@ -72,11 +72,11 @@ __sandbox_begin() {
   [[ $__sandbox_aliases ]] || builtin shopt -s expand_aliases
   # A shell with unusual options does not go on: our own statements would show in a trace.
   [[ ${__sandbox_call[3]} && ! $__sandbox_set && ! $__sandbox_aliases ]] &&
-    __sandbox_run=$__sandbox_steps || __sandbox_run=$__sandbox_command
-  builtin unset -v __sandbox_steps
+    __sandbox_run='builtin eval "$__sandbox_step"; { __sandbox_end; } >/dev/null 2>&1' ||
+    __sandbox_run=$__sandbox_command
   builtin printf '#begun\n' >&202
 }
-__sandbox_steps='STEPS'
+__sandbox_step='STEP'
 __sandbox_leaving='{ __sandbox_save "$?" "$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}" || [[ 1 ]]; } >/dev/null 2>&1'
 # In a terminal bash has the options of whoever types; those of the commands come and go.
 [[ $- != *i* ]] || __sandbox_leaving=${__sandbox_leaving/'"$BASHOPTS" "$SHELLOPTS" "${POSIXLY_CORRECT+${POSIXLY_CORRECT@A}}"'/'"${__sandbox_came[@]}"'}
@@ -113,9 +113,13 @@ __sandbox_save() {
 __sandbox_next() {
   # After a command: save the state, tell that the command has ended, and wait for the next. Fails
   # if there is none, or if the shell is not as every new one is.
-  __sandbox_call= __sandbox_command= __sandbox_run= __sandbox_restore=
+  __sandbox_call=() __sandbox_command= __sandbox_run= __sandbox_restore=
   [[ $BASHOPTS\ $SHELLOPTS == "$__sandbox_usual" && ${DIRSTACK[0]-} == /* ]] || builtin return
   [[ . -ef ${DIRSTACK[0]} && -x . ]] || builtin return
+  # Functions are printed only if there are others than our five: that takes as long as all the
+  # rest. They are counted through the file of the call, which has been read.
+  builtin declare -F >/dev/fd/204 && builtin mapfile -t __sandbox_call </dev/fd/204 || builtin return
+  __sandbox_go=${#__sandbox_call[@]} __sandbox_call=()
   {
     builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${DIRSTACK[0]//$'\n'/?}" \
         "${DIRSTACK[0]}" "$__sandbox_usual" '' &&
@@ -123,7 +127,7 @@ __sandbox_next() {
       builtin declare -p &&
       builtin alias -p &&
       builtin printf '__sandbox_loaded=functions\n' &&
-      builtin declare -f &&
+      { [[ $__sandbox_go == 5 ]] || builtin declare -f; } &&
       builtin declare -Fx &&
       builtin printf '__sandbox_loaded=all\n#end KEY\n'
   } >&202 && builtin printf '%s\n' "$__sandbox_status" >&205 || builtin return
@@ -161,5 +165,5 @@ fi"
   fi
 }
 readonly -f trap __sandbox_begin __sandbox_save __sandbox_next __sandbox_end
-readonly __sandbox_usual __sandbox_leaving
+readonly __sandbox_usual __sandbox_leaving __sandbox_step
 echo 1000 2>/dev/null >/proc/self/oom_score_adj

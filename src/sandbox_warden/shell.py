@@ -34,18 +34,20 @@ number 200, uses them; the numbers are too high for users' own redirections."""
 PRELUDE, KEYS = b"p", b"k"
 """What a shell may get besides: a prelude of its own, and where signals of keys come from."""
 MOST_COMMANDS = 64
-"""Of one shell. Each nests in the one before, and leaves things behind that only a new shell is
-without."""
+"""Of one shell. Each is an `eval` within that of the one before, and leaves things behind that only
+a new shell is without."""
 PRELUDE_TARGET = 200
 PIPE_SIZE = 256 * 1024
 
-_RUN = 'builtin eval "$__sandbox_command"; { __sandbox_status=$?; %s } >/dev/null 2>&1'
-"""A command and then our own, redirected as a group, so that no trace or DEBUG trap shows it."""
-_GO_ON = (
-    'builtin eval "$__sandbox_restore"; builtin trap "" XFSZ; builtin trap -p >&202;'
-    " __sandbox_next;"
+_STEP = (
+    'builtin eval "$__sandbox_command"; if { __sandbox_status=$?;'
+    ' builtin eval "$__sandbox_restore"; builtin trap "" XFSZ; builtin trap -p >&202;'
+    " __sandbox_next; } >/dev/null 2>&1;"
+    ' then builtin set --; builtin eval "$__sandbox_step"; fi'
 )
-"""Not all in a function: variables would be local to it, and a DEBUG trap not in force."""
+"""A command, and the next one in the same way. What is ours is redirected as a group, so that no
+trace or DEBUG trap shows it. Not all in a function: variables would be local to it, and a DEBUG trap
+not in force. `if`, since it succeeds where there is no next one: `set -e` would see an `eval` fail."""
 _SPECIAL = re.compile(r"(?<![\w-])(?:builtin|enable|exec|set|shopt|trap|ulimit)(?![\w-])")
 """What changes a shell beyond its state, so that it cannot go on."""
 _OPEN = {0, 1, 2, 202, 203, 204, 205, 206}
@@ -78,9 +80,7 @@ def prelude_file(open_files: int, *, interactive: bool = False) -> int:
     the warden's own. interactive: of one in which somebody types."""
     limit = b"ulimit -n %d 2>/dev/null\n" % open_files if open_files else b""
     text = pkgutil.get_data(__package__, "prelude.sh") or b""
-    steps = (_RUN % _GO_ON + " && { builtin set --; ") * (MOST_COMMANDS - 1) + _RUN % ""
-    steps += "; }" * (MOST_COMMANDS - 1) + "; { __sandbox_end; } >/dev/null 2>&1"
-    text = text.replace(b"KEY", key()).replace(b"STEPS", steps.encode())
+    text = text.replace(b"KEY", key()).replace(b"STEP", _STEP.encode())
     if interactive:
         text += pkgutil.get_data(__package__, "terminal.sh") or b""
     return memory_file(limit + text)

@@ -13,7 +13,7 @@ from .killing import Trace, orphans
 from .loop import Loop
 from .nursery import Nursery
 from .processes import Killer, Process, Table
-from .shell import Shell, prelude_file
+from .shell import MOST_COMMANDS, Shell, prelude_file
 from .terminals import Size
 
 _SPARES = 1
@@ -78,7 +78,12 @@ class Shells:
         """Whether a shell that has told the end of its command can run another: nothing is left of
         the command but the state, so it is as good as a new one."""
         shell = nursery.shell
-        return nursery.shell_is_alone and shell is not None and shell.is_as_new(self._limits)
+        return (
+            shell is not None
+            and shell.commands < MOST_COMMANDS
+            and nursery.shell_is_alone
+            and shell.is_as_new(self._limits)
+        )
 
     def release(self, nursery: Nursery) -> None:
         """The nursery's command has ended."""

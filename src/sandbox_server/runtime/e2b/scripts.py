@@ -33,7 +33,7 @@ def installed_files(key: str) -> dict[str, str]:
         "launch": _read("launch.sh"),
         "subreaper": _read("subreaper.py"),
         "filter": _read("filter.sed"),
-        "prelude": prelude.replace("KEY", key).replace("STEPS", ""),
+        "prelude": prelude.replace("KEY", key).replace("STEP", ""),
         "script": shell.ARGV[-1],
         "fresh": f"__sandbox_load {WORKSPACE} '' ''\n__sandbox_loaded=all\n",
     }
