@@ -11,7 +11,7 @@ from .pipes import Pipes
 from .shell import Shell
 from .shells import Shells
 from .state import WORKSPACE, ShellState, begun, folder_refused, left_traps, unsaved
-from .terminals import Size
+from .stdin import Size
 
 LOAD_S = 5.0
 """A shell killed after this long without having begun was blocked by its state."""

@@ -31,8 +31,8 @@ PATIENCE_S = 90.0
 start, and 3 s to end after an interrupt."""
 SOURCES = "bridge.json"
 MODULES = (
-    "errors", "frames", "kernel_wire", "kernel_launch", "kernel_specs", "kernel_process",
-    "kernel_output", "kernel_contexts", "kernel_bridge",
+    "errors", "frames", "kernel_launch", "kernel_specs", "kernel_process", "kernel_output",
+    "kernel_contexts", "kernel_bridge",
 )  # fmt: skip
 _BOOT = """
 import json, os, sys, types

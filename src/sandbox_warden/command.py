@@ -11,8 +11,7 @@ from .marks import file_clock
 from .nursery import Nursery
 from .output import OutputLog
 from .shell import Shell
-from .stdin import Stdin
-from .terminals import Keys, Size, resize
+from .stdin import Keys, Size, Stdin, resize
 
 _SIGNALS = {
     1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",

@@ -16,13 +16,11 @@ from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
-from .records import Records
+from .records import Records, Totals
 from .shell import Shell, encode_call, is_special
 from .shells import Shells
 from .state import ShellState, begun
-from .stdin import Stdin
-from .terminals import Size
-from .totals import Totals
+from .stdin import Size, Stdin
 
 PREPARE_S = 0.02
 SETTLE_S = 10.0

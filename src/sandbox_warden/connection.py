@@ -4,10 +4,9 @@ import os
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
-from .errors import internal_error
+from .errors import internal_error, report
 from .frames import REPLY, Decoder, FrameError, TooLong, encode_error, encode_json
 from .loop import READ, WRITE, Loop, Timer
-from .reporting import report
 
 READ_SIZE = 256 * 1024
 HIGH_WATER = 256 * 1024

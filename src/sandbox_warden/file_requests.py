@@ -1,13 +1,12 @@
-"""Handlers of a server's requests about files."""
+"""Handlers of a server's requests about files, and work that takes more than a turn."""
 
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Optional
 
 from . import files, metadata
 from .commands import Commands
 from .connection import Connection
-from .errors import Refused
+from .errors import Refused, internal_error, refusal, report
 from .file_channels import MAX_LISTED, Listing, Receiving, Sending
-from .jobs import Jobs
 from .loop import Loop
 from .marks import file_clock, marked
 from .uploads import Upload
@@ -17,6 +16,54 @@ if TYPE_CHECKING:
     from .watching import Watches
 
 Body = Dict[str, Any]
+MAX_JOBS = 32
+
+Work = Generator[None, None, Optional[Dict[str, Any]]]
+
+
+class Jobs:
+    """Does a slice of each job in every turn of the loop, and answers at its end. A job goes on if
+    its connection is closed: half of it would be worse than all. on_idle: called when the last has
+    ended."""
+
+    def __init__(self, on_idle: Callable[[], None]) -> None:
+        self.count = 0
+        self._on_idle = on_idle
+
+    def run(self, connection: Connection, channel: int, work: Work) -> None:
+        """The first slice at once. Raises Refused if there are too many."""
+        if self.count >= MAX_JOBS:
+            message = "%d files or folders are being moved or removed; try again in a moment"
+            raise Refused("exhausted", message % self.count)
+        self.count += 1
+        self._step(connection, channel, work)
+
+    def _step(self, connection: Connection, channel: int, work: Work) -> None:
+        try:
+            next(work)
+        except StopIteration as end:
+            done = end.value or {}
+            self._end(connection, lambda: connection.reply(channel, done))
+        except Refused as exc:
+            code, message = exc.code, str(exc)
+            self._end(connection, lambda: connection.refuse(channel, code, message))
+        except OSError as exc:
+            refused = refusal(exc)
+            self._end(connection, lambda: connection.refuse(channel, refused.code, str(refused)))
+        except Exception as exc:
+            report()
+            message = internal_error(exc)
+            self._end(connection, lambda: connection.refuse(channel, "internal", message))
+        else:
+            connection.after(0, lambda: self._step(connection, channel, work))
+
+    def _end(self, connection: Connection, answer: Callable[[], None]) -> None:
+        self.count -= 1
+        if connection.open:
+            answer()
+            connection.pump_soon()
+        if not self.count:
+            self._on_idle()
 
 
 class FileRequests:
@@ -91,7 +138,7 @@ class FileRequests:
 
     def watch(self, connection: Connection, channel: int, body: Body) -> None:
         """`start` a watch, `read` what came after a position, or `end` it."""
-        from .watch_channels import WatchReading  # Imported late to save memory.
+        from .watch_log import WatchReading  # Imported late to save memory.
         from .watching import Watches
 
         if self._watches is None:

@@ -8,9 +8,8 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from . import frames
 from .errors import Refused
 from .kernel_output import CellOutput
-from .kernel_process import START_S, Kernel
+from .kernel_process import START_S, Kernel, Message
 from .kernel_specs import Spec
-from .kernel_wire import Message
 
 GRACE_S = 3.0
 """How long a cell may take to end after it was interrupted, before its kernel is killed."""

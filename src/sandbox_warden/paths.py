@@ -11,7 +11,7 @@ import stat
 from typing import List, NamedTuple, Optional
 
 from .errors import Refused, refusal, shown
-from .own_proc import is_warden
+from .processes import is_warden
 from .state import WORKSPACE
 
 HOME = "/home/sandboxuser"

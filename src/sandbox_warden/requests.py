@@ -12,14 +12,13 @@ from .command import Command
 from .commands import Commands
 from .connection import Connection
 from .errors import Refused, refusal
-from .file_requests import FileRequests, text_of
-from .jobs import Jobs
+from .file_requests import FileRequests, Jobs, text_of
 from .loop import Loop
 from .meter import Meter
 from .paths import PLACES, in_home
 from .records import KEY_LENGTH
 from .state import WORKSPACE
-from .terminals import Size
+from .stdin import Size
 from .tunnels import Tunnels, addresses_of, port_of
 from .walk import BEING_RECEIVED
 

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple
 
 from .errors import Refused
-from .own_proc import is_warden
+from .processes import is_warden
 
 MAX_DEPTH = 256
 _NAMES_BYTES = 32 << 20

@@ -13,8 +13,8 @@ from .errors import Refused, refusal
 from .files import describe, type_of
 from .inotify import Change, Inotify
 from .loop import READ, Loop
-from .own_proc import is_warden
 from .paths import find
+from .processes import is_warden
 from .uploads import BEFORE_SHOWN, ON_STORED, REPLACING, UNNAMED
 from .walk import BEING_RECEIVED, descend
 from .watch_log import Watch

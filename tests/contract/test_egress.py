@@ -23,8 +23,7 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.network.egress import facts_of
-from sandbox_server.network.index_config import ToolConfig
-from sandbox_server.network.indexes import indexes_of
+from sandbox_server.network.indexes import ToolConfig, indexes_of
 from sandbox_server.network.metering import EgressLimits
 from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks

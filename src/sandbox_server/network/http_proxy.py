@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Iterable
 from http import HTTPStatus
 
 import h11
@@ -13,18 +14,60 @@ from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.network.headers import SecretMissing
 from sandbox_server.network.hosts import InvalidHost, Target, parse_target
-from sandbox_server.network.http_side import Headers, HttpSide, end_to_end
 from sandbox_server.network.metering import MeteredChannel
 from sandbox_server.network.outbound import Outbound
 from sandbox_server.network.refusals import Refused, bad_request, timed_out, unreachable
 from sandbox_server.network.relay import first_of, hang_up, relay
 from sandbox_server.network.rules import HTTP, HTTPS, Allowed
 
+MAX_HEAD = 64 * 1024
+Headers = list[tuple[bytes, bytes]]
+Event = h11.Event | type[h11.PAUSED]
+_HOP_BY_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
+     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+)  # fmt: skip
 HEAD_S = 60.0
 """How long a box may take for a request, and keep an idle connection."""
 ANSWER_S = 300.0
 """How long a host may be silent in the middle of an answer."""
 _URL = re.compile(r"(?i)(https?)://([^/?#]*)([^#]*)")
+
+
+class HttpSide:
+    """One end of a connection, as events of h11: what is sent on is always written anew, so that no
+    two readers can take it differently."""
+
+    def __init__(self, channel: ByteChannel, role: type[h11.CLIENT] | type[h11.SERVER]) -> None:
+        self.state = h11.Connection(role, max_incomplete_event_size=MAX_HEAD)
+        self._channel = channel
+
+    def feed(self, data: bytes) -> None:
+        self.state.receive_data(data)
+
+    async def next_event(self) -> Event:
+        """Raises h11.RemoteProtocolError, and what the channel raises."""
+        while (event := self.state.next_event()) is h11.NEED_DATA:
+            self.state.receive_data(await self._channel.read())
+        assert not isinstance(event, type) or event is h11.PAUSED
+        return event
+
+    async def send(self, event: h11.Event) -> None:
+        if data := self.state.send(event):
+            await self._channel.write(data)
+
+
+def end_to_end(headers: Iterable[tuple[bytes, bytes]], *more: bytes) -> Headers:
+    """Those that are not about this one connection. more: names to leave out besides."""
+    given = [(name.lower(), value) for name, value in headers]
+    named = {
+        word.strip().lower()
+        for name, value in given
+        if name == b"connection"
+        for word in value.split(b",")
+    }
+    left_out = _HOP_BY_HOP | named | set(more)
+    return [(name, value) for name, value in given if name not in left_out]
 
 
 class HttpProxy:

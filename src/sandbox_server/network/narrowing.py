@@ -7,8 +7,14 @@ from ipaddress import ip_network
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import EgressRules
-from sandbox_server.network.addresses import IPAddress, IPNetwork, embedded
-from sandbox_server.network.hosts import Host, InvalidHost, parse_host
+from sandbox_server.network.hosts import (
+    Host,
+    InvalidHost,
+    IPAddress,
+    IPNetwork,
+    embedded,
+    parse_host,
+)
 
 _EVERYTHING = frozenset({ip_network("0.0.0.0/0"), ip_network("::/0")})
 

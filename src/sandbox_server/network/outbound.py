@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox_server.network.addresses import IPAddress
 from sandbox_server.network.dialing import Dialer, Upstream
-from sandbox_server.network.hosts import Target
+from sandbox_server.network.hosts import IPAddress, Target
 from sandbox_server.network.metering import Meter, MeteredChannel
 from sandbox_server.network.refusals import Refused, Verdict
 from sandbox_server.network.rules import Allowed, RuleSet

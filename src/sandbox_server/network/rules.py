@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_network
 
-from sandbox_server.network.addresses import IPAddress, IPNetwork, embedded, is_public
 from sandbox_server.network.headers import Secret
-from sandbox_server.network.hosts import Host, InvalidHost, Target, parse_host
+from sandbox_server.network.hosts import (
+    Host,
+    InvalidHost,
+    IPAddress,
+    IPNetwork,
+    Target,
+    embedded,
+    is_public,
+    parse_host,
+)
 from sandbox_server.network.narrowing import Narrowing
 from sandbox_server.network.refusals import Refused, bad_request
 

@@ -7,16 +7,14 @@ import itertools
 import re
 from collections.abc import Mapping
 
-from sandbox_server.policy.analysis import Call, Doubt, Place
-from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS, Effort
+from sandbox_server.policy.analysis import Call, Doubt, Place, Record, Scope
 from sandbox_server.policy.bash.parser import Parser
+from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.bash.syntax import Assignment, Sequence, Simple, TooMuch, Unclear
 from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bind
 from sandbox_server.policy.expand import expand, expand_one, is_literal
-from sandbox_server.policy.fields import HOLE, NAME, SPLIT, certain, known
+from sandbox_server.policy.fields import HOLE, NAME, SPLIT, certain, command_name, known
 from sandbox_server.policy.inner import Inner, Run, Script, Unread
-from sandbox_server.policy.names import command_name
-from sandbox_server.policy.record import Record, Scope
 from sandbox_server.policy.scan import scan
 from sandbox_server.policy.streams import Streams
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables

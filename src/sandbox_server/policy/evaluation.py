@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from sandbox_server.policy.bash.effort import BY_HAND
+from sandbox_server.policy.bash.source import BY_HAND
 from sandbox_server.policy.bash.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
 from sandbox_server.policy.expand import Outputs, expand_one, parameter
 from sandbox_server.policy.fields import NUMBER, known

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Protocol
 
-from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS
+from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS
 from sandbox_server.policy.bash.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
 from sandbox_server.policy.fields import (
     BRACKET,
@@ -21,8 +21,7 @@ from sandbox_server.policy.fields import (
     SPLIT,
     STAR,
 )
-from sandbox_server.policy.parameters import cost, transformed
-from sandbox_server.policy.variables import UNKNOWN, Values, Variables
+from sandbox_server.policy.variables import UNKNOWN, Values, Variables, cost, transformed
 
 MAX_ALTERNATIVES = 16
 MAX_BRACES = 64

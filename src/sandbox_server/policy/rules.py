@@ -11,22 +11,20 @@ from enum import StrEnum
 from sandbox_server.policy.analysis import Call
 from sandbox_server.policy.fields import (
     HOLE,
+    MAX_PATH,
     NAME,
     NUMBER,
     SPLIT,
     STAR,
+    absolute,
     certain,
+    command_name,
     known,
     may_be,
     may_be_flag,
-)
-from sandbox_server.policy.globs import Globs, globs, sample
-from sandbox_server.policy.names import (
-    MAX_PATH,
-    absolute,
-    command_name,
     pattern_of_name,
 )
+from sandbox_server.policy.globs import Globs, globs, sample
 
 
 class Mode(StrEnum):

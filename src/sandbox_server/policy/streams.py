@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
+from sandbox_server.policy.analysis import Record, Scope
+from sandbox_server.policy.bash.escapes import echoed
+from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS
 from sandbox_server.policy.bash.syntax import (
     Compound,
     Kind,
@@ -17,14 +21,140 @@ from sandbox_server.policy.bash.syntax import (
     Word,
 )
 from sandbox_server.policy.expand import expand, expand_one, product
-from sandbox_server.policy.fields import HOLE, NAME
-from sandbox_server.policy.outputs import NO_INPUT, cost, output
-from sandbox_server.policy.record import Record, Scope
+from sandbox_server.policy.fields import HOLE, NAME, NUMBER, SPLIT
+from sandbox_server.policy.finding import names_found
 from sandbox_server.policy.variables import UNKNOWN, Values
 
+MAX_OUTPUT = 65536
+NO_INPUT = frozenset({"echo", "printf", "find", "ls", "whoami", "hostname", "which", "mktemp",
+                      "seq", "date"})  # fmt: skip
+"""Their output does not depend on their input."""
+_PLAIN_FLAGS = {
+    **dict.fromkeys(("grep", "egrep", "fgrep"), re.compile("-[viEFPwxasy]+")),
+    **dict.fromkeys(("head", "tail"), re.compile("-[0-9]+|-?n?[+-]?[0-9]*")),
+    "sort": re.compile("-[rnuVfhbdMR]+"),
+    "uniq": re.compile("-[iud]"),
+    "tac": re.compile("(?!)"),
+    "shuf": re.compile("-?n?[0-9]*"),
+}
+"""For programs that print a selection of their input lines: arguments that keep it so."""
+_NAMES_ONLY = re.compile("-[1aAtrSdcuUvX]+")
+_NUMERIC = re.compile(f"[-+]?[0-9.{NUMBER}]+")
+_DIRECTIVE = re.compile(r"%(?:%|[-0-9.]*([sbqdcxi]))")
 PROCESSES = 0xE100
 """First of the private-use characters that number process substitutions."""
 MAX_PROCESSES = 1000
+
+
+def cost(argv: list[str], stdin: str | None) -> int:
+    """Steps needed to compute the output."""
+    marks = [word.count("\\") + word.count("%") for word in argv]
+    rounds = _rounds(argv[1:]) if argv[0].endswith("printf") else 1
+    characters = sum(map(len, argv)) + rounds * max(map(len, argv)) + len(stdin or "")
+    by_hand = sum(marks) + rounds * (1 + max(marks)) + (stdin or "").count("\n")
+    return characters // CHARACTERS + 2 * by_hand // BY_HAND
+
+
+def output(argv: list[str], stdin: str | None) -> str | None:
+    """The output, or None if unknown. Placeholders in the fields are kept; a line with NAME stands
+    for any number of such lines."""
+    made = _output(argv, stdin)
+    return None if made is None or len(made) > MAX_OUTPUT else made
+
+
+def _output(argv: list[str], stdin: str | None) -> str | None:
+    name, *arguments = argv
+    name = name.rpartition("/")[2]
+    if name == "echo":
+        return _echo(arguments)
+    if name == "printf":
+        return _printf(arguments)
+    if name == "find":
+        return names_found(argv)
+    if name == "ls":
+        return _listed(arguments)
+    if name in ("whoami", "hostname") and not arguments:
+        return f"{NAME}\n"
+    if name == "mktemp" and arguments in ([], ["-d"]):
+        return f"/tmp/{NAME}\n"
+    if name == "which":
+        return f"/{NAME}\n"
+    if name == "seq" and all(_NUMERIC.fullmatch(argument) for argument in arguments):
+        return f"{NUMBER}\n"
+    if name == "date":
+        return _date(arguments)
+    if stdin is None:
+        return None
+    if name == "cat":
+        return stdin if all(argument.startswith("-") for argument in arguments) else None
+    if (NAME in stdin or NUMBER in stdin) and (plain := _PLAIN_FLAGS.get(name)):
+        others = [argument for argument in arguments if not plain.fullmatch(argument)]
+        patterns = 1 if "grep" in name else 0
+        flags = re.search("^-", stdin, re.MULTILINE)  # Without some of them others count.
+        return stdin if len(others) == patterns and not flags else None
+    return None
+
+
+def _date(arguments: list[str]) -> str | None:
+    """Format directives become NUMBER or NAME; the text between them is printed as is."""
+    formats = [argument for argument in arguments if argument[:1] == "+"]
+    if len(formats) != 1 or any(SPLIT in argument for argument in arguments):
+        return None
+    text = re.sub("%-?[sdmYyHMSjuwNeI]", NUMBER, formats[0][1:])
+    text = re.sub("%-?[abABFTDRZpP]", NAME, text)
+    return None if "%" in text else text + "\n"
+
+
+def _listed(arguments: list[str]) -> str | None:
+    """What ls prints: its arguments and what is in them. None if that is not just names."""
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    if not all(_NAMES_ONLY.fullmatch(flag) for flag in flags):
+        return None
+    given = [argument for argument in arguments if argument not in flags]
+    return "".join(f"{name}\n" for name in [NAME, *given])
+
+
+def _echo(arguments: list[str]) -> str:
+    newline, escapes = "\n", False
+    while arguments and re.fullmatch("-[neE]+", arguments[0]):
+        option = arguments[0]
+        newline = "" if "n" in option else newline
+        escapes = "e" in option or (escapes and "E" not in option)
+        arguments = arguments[1:]
+    text = " ".join(arguments)
+    return (echoed(text) if escapes else text) + newline
+
+
+def _printf(arguments: list[str]) -> str | None:
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    if not arguments or arguments[0].startswith("-"):
+        return None
+    template, *values = arguments
+    rounds, supply = _rounds(arguments), iter(values)
+
+    def filled(found: re.Match[str]) -> str:
+        value = next(supply, "") if found[1] else "%"
+        return echoed(value) if found[1] == "b" else value
+
+    made = ""
+    for _ in range(rounds):
+        last = 0
+        for found in _DIRECTIVE.finditer(template):
+            made += echoed(template[last : found.start()]) + filled(found)
+            last = found.end()
+        made += echoed(template[last:])
+    return made
+
+
+def _rounds(arguments: list[str]) -> int:
+    """How often printf repeats its format to use up the values."""
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    if not arguments:
+        return 1
+    wanted = sum(1 for found in _DIRECTIVE.finditer(arguments[0]) if found[1])
+    return max(1, -(-(len(arguments) - 1) // wanted)) if wanted else 1
 
 
 class Streams:

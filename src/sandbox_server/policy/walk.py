@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from sandbox_server.policy.analysis import Call, Doubt, Place
-from sandbox_server.policy.bash.effort import BY_HAND
+from sandbox_server.policy.analysis import Call, Doubt, Place, Record, Scope
+from sandbox_server.policy.bash.source import BY_HAND
 from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Assignment,
@@ -24,7 +24,6 @@ from sandbox_server.policy.bash.syntax import (
     Substitution,
     Word,
 )
-from sandbox_server.policy.bombs import is_fork_bomb
 from sandbox_server.policy.evaluation import (
     compared,
     evaluate,
@@ -36,7 +35,6 @@ from sandbox_server.policy.evaluation import (
 )
 from sandbox_server.policy.expand import expand
 from sandbox_server.policy.fields import HOLE, SPLIT
-from sandbox_server.policy.record import Record, Scope
 from sandbox_server.policy.streams import Streams
 from sandbox_server.policy.variables import UNKNOWN, Values
 
@@ -207,3 +205,42 @@ class Walk:
                 yield from word.parts
             if assignment.subscript:
                 yield assignment.subscript
+
+
+def is_fork_bomb(function: Function) -> bool:
+    """Whether the function unconditionally pipes itself into itself, or calls itself twice, once
+    in the background. Recursion behind an `if` may end, so it is not a bomb."""
+    for pipeline in _pipelines(function.body):
+        if sum(_calls(member, function.name) for member in pipeline.members) > 1:
+            return True
+    calls = list(_unconditional(function.body, How.ALWAYS, function.name))
+    return len(calls) > 1 and How.BACKGROUND in calls
+
+
+def _calls(node: Node, name: str) -> bool:
+    return isinstance(node, Simple) and bool(node.words) and node.words[0].bare() == name
+
+
+def _pipelines(node: Node) -> Iterator[Pipeline]:
+    if isinstance(node, Pipeline):
+        yield node
+        for member in node.members:
+            yield from _pipelines(member)
+    elif isinstance(node, Compound):
+        for body in node.bodies:
+            yield from _pipelines(body)
+    elif isinstance(node, Sequence):
+        for item, _ in node.items:
+            yield from _pipelines(item)
+
+
+def _unconditional(node: Node, how: How, name: str) -> Iterator[How]:
+    if _calls(node, name):
+        yield how
+    elif isinstance(node, Sequence):
+        for item, within in node.items:
+            if within is not How.MAYBE:
+                yield from _unconditional(item, within, name)
+    elif isinstance(node, Compound) and node.kind in (Kind.GROUP, Kind.SUBSHELL):
+        for body in node.bodies:
+            yield from _unconditional(body, how, name)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from sandbox_server.policy.bash.compounds import Compounds
-from sandbox_server.policy.bash.effort import Effort
 from sandbox_server.policy.bash.redirections import Redirections
-from sandbox_server.policy.bash.source import Source
+from sandbox_server.policy.bash.source import Effort, Source
 from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Assignment,

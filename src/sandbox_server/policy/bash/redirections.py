@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sandbox_server.policy.bash.effort import CHARACTERS
-from sandbox_server.policy.bash.source import Source
+from sandbox_server.policy.bash.source import CHARACTERS, Source
 from sandbox_server.policy.bash.syntax import Redirect, Text, Word
 from sandbox_server.policy.bash.words import Words
 

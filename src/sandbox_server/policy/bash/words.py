@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from sandbox_server.policy.bash.effort import BY_HAND
 from sandbox_server.policy.bash.escapes import ansi_c
-from sandbox_server.policy.bash.source import Source
+from sandbox_server.policy.bash.source import BY_HAND, Source
 from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Parameter,
