@@ -2,7 +2,7 @@
 
 import os
 import stat
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 from . import files
 from .errors import Refused
@@ -22,14 +22,12 @@ class Changes(Listing):
 
     def __init__(
         self,
-        channel: int,
         marks: List[str],
         since: Optional[float],
         *,
         limit: int,
-        again: Callable[[], None],
     ) -> None:
-        super().__init__(channel, WORKSPACE, depth=MAX_DEPTH, limit=limit, again=again)
+        super().__init__(WORKSPACE, depth=MAX_DEPTH, limit=limit)
         self._marks = marks
         self._since = since
         self._left = LOOKED_AT

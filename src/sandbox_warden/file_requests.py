@@ -80,20 +80,14 @@ class FileRequests:
             limit=int(body["limit"]),
             about=metadata.checked(body.get("metadata") or {}),
         )
-        connection.add(channel, Receiving(channel, upload))
+        connection.add(channel, Receiving(upload))
 
     def get(self, connection: Connection, channel: int, body: Body) -> None:
         path, digest = text_of(body, "path"), bool(body.get("digest"))
-        connection.add(channel, Sending(channel, path, digest=digest, again=connection.pump_soon))
+        connection.add(channel, Sending(path, digest=digest))
 
     def list(self, connection: Connection, channel: int, body: Body) -> None:
-        listing = Listing(
-            channel,
-            text_of(body, "path"),
-            depth=_depth(body),
-            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
-            again=connection.pump_soon,
-        )
+        listing = Listing(text_of(body, "path"), depth=_depth(body), limit=_limit(body))
         connection.add(channel, listing)
 
     def changes(self, connection: Connection, channel: int, body: Body) -> None:
@@ -107,14 +101,8 @@ class FileRequests:
             since = file_clock() - float(body["age_s"])
         elif not body.get("marked_only"):
             since = self._commands.records.get(text_of(body, "command_id")).started_at
-        changes = Changes(
-            channel,
-            [] if ident is None else marked(text_of(body, "command_id")),
-            since,
-            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
-            again=connection.pump_soon,
-        )
-        connection.add(channel, changes)
+        marks = [] if ident is None else marked(text_of(body, "command_id"))
+        connection.add(channel, Changes(marks, since, limit=_limit(body)))
 
     def stat(self, connection: Connection, channel: int, body: Body) -> None:
         follow = body.get("follow") is True
@@ -150,7 +138,7 @@ class FileRequests:
         elif body["op"] == "read":
             watch = self._watches.get(text_of(body, "watch_id"))
             after, wait_s = int(body["after"]), float(body.get("wait") or 0)
-            reading = WatchReading(connection, channel, watch, after=after, wait_s=wait_s)
+            reading = WatchReading(connection, watch, after=after, wait_s=wait_s)
             connection.add(channel, reading)
         elif body["op"] == "end":
             ended = self._watches.end(text_of(body, "watch_id"))
@@ -164,6 +152,10 @@ def text_of(body: Body, name: str) -> str:
     if not isinstance(value, str):
         raise Refused("invalid_request", "%s must be a string" % name)
     return value
+
+
+def _limit(body: Body) -> int:
+    return min(max(int(body["limit"]), 1), MAX_LISTED)
 
 
 def _depth(body: Body) -> int:

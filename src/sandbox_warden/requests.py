@@ -23,7 +23,7 @@ from .tunnels import Tunnels, addresses_of, port_of
 from .walk import BEING_RECEIVED
 
 if TYPE_CHECKING:
-    from .tree_channels import Hold
+    from .pause import Hold
 
 MAX_STATE = 64 * 1024
 MAX_OUTPUT_LIMIT = 64 << 20
@@ -147,10 +147,10 @@ class Requests:
     # Tunnels
 
     def _dial(self, connection: Connection, channel: int, body: Body) -> None:
-        connection.add(channel, self._tunnels.dial(connection, channel, addresses_of(body)))
+        connection.add(channel, self._tunnels.dial(connection, addresses_of(body)))
 
     def _accept(self, connection: Connection, channel: int, body: Body) -> None:
-        connection.add(channel, self._tunnels.accept(connection, channel, port_of(body)))
+        connection.add(channel, self._tunnels.accept(connection, port_of(body)))
 
     # Commands
 
@@ -210,7 +210,7 @@ class Requests:
         self, connection: Connection, channel: int, command: Command, body: Body, *, live: bool
     ) -> None:
         following = Following(
-            connection, channel, self._commands, command,
+            connection, self._commands, command,
             offset=max(int(body.get("offset") or 0), 0), live=live,
             at_once=bool(body.get("at_once")),
         )  # fmt: skip
@@ -237,10 +237,7 @@ class Requests:
             raise Refused("stdin_closed", message % command.ident)
         offset = None if body.get("offset") is None else max(int(body["offset"]), 0)
         command.touched = time.monotonic()
-        feeding = Feeding(
-            connection, channel, stdin,
-            ident=command.ident, offset=offset, end=bool(body.get("end")),
-        )  # fmt: skip
+        feeding = Feeding(stdin, ident=command.ident, offset=offset, end=bool(body.get("end")))
         connection.add(channel, feeding)
 
     def _command(self, body: Body) -> Command:
@@ -258,8 +255,7 @@ class Requests:
         pause_s = min(max(float(body["pause_s"]), 0.0), MAX_PAUSE_S)
         still = body.get("still") is True
         packing = Packing(
-            channel, roots, self._commands.state, self._hold(),
-            pause_s=pause_s, connection=connection,
+            connection, roots, self._commands.state, self._hold(), pause_s=pause_s,
             receiving=list(BEING_RECEIVED.values()) if still else None,
         )  # fmt: skip
         connection.add(channel, packing)
@@ -269,8 +265,7 @@ class Requests:
 
         if self._holds:
             raise Refused("conflict", "the files of the box are being read; try again")
-        unpacking = Unpacking(channel, self._hold(), self._commands.set_state)
-        connection.add(channel, unpacking)
+        connection.add(channel, Unpacking(self._hold(), self._commands.set_state))
 
     def _pause(self, connection: Connection, channel: int, body: Body) -> None:
         """Stop what runs until it is to go on: its time limits stand still, and commands wait."""
@@ -284,7 +279,7 @@ class Requests:
         connection.reply(channel, {"paused": self._paused is not None})
 
     def _hold(self) -> "Hold":
-        from .tree_channels import Hold  # Imported late to save memory.
+        from .pause import Hold  # Imported late to save memory.
 
         self._holds += 1
         return Hold(self._commands.own_pids, self._let_go)

@@ -7,7 +7,6 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from .connection import Connection, Source
 from .errors import Refused
-from .frames import REPLY, encode_error, encode_json
 
 MAX_EVENTS = 4096
 MAX_BYTES = 512 * 1024
@@ -100,33 +99,27 @@ def _event(position: int, event: Tuple[str, str, Optional[str]]) -> Dict[str, An
 class WatchReading(Source):
     """Answers as soon as something has changed after a position, or with nothing after `wait_s`."""
 
-    def __init__(
-        self, connection: Connection, channel: int, watch: Watch, *, after: int, wait_s: float
-    ) -> None:
-        self._channel = channel
+    def __init__(self, connection: Connection, watch: Watch, *, after: int, wait_s: float) -> None:
         self._watch = watch
         self._after = after
         self._due = False
-        self._pump = connection.pump_soon
         watch.read(after)  # Raises Refused.
         self._timer = connection.after(min(max(wait_s, 0.0), MAX_WAIT_S), self._expire)
         watch.waiting.add(self._wake)
 
     def pull(self) -> Optional[bytes]:
         if self._watch.ended:
-            self.done = True
-            return encode_error(self._channel, "watch_not_found", "the watch was ended meanwhile")
+            return self.refuse(Refused("watch_not_found", "the watch was ended meanwhile"))
         if self._watch.position == self._after and not self._due:
             return None
-        self.done = True
-        return encode_json(REPLY, self._channel, self._watch.read(self._after))
+        return self.answer(self._watch.read(self._after))
 
     def _wake(self) -> None:
-        self._pump()
+        self.connection.pump_soon()
 
     def _expire(self) -> None:
         self._due = True
-        self._pump()
+        self._wake()
 
     def closed(self) -> None:
         self._timer.cancel()

@@ -6,20 +6,9 @@ import dataclasses
 import re
 
 from sandbox_server.policy.analysis import Record, Scope
+from sandbox_server.policy.bash import syntax
 from sandbox_server.policy.bash.escapes import echoed
 from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS
-from sandbox_server.policy.bash.syntax import (
-    Compound,
-    Kind,
-    Node,
-    Pipeline,
-    Redirect,
-    Sequence,
-    Simple,
-    Substitution,
-    TooMuch,
-    Word,
-)
 from sandbox_server.policy.expand import expand, expand_one, product
 from sandbox_server.policy.fields import HOLE, NAME, NUMBER, SPLIT
 from sandbox_server.policy.finding import names_found
@@ -165,7 +154,7 @@ class Streams:
         self.processes: dict[str, Values] = {}
         """Output of process substitutions, by path."""
 
-    def words(self, words: list[Word], scope: Scope) -> list[list[str]]:
+    def words(self, words: list[syntax.Word], scope: Scope) -> list[list[str]]:
         """Every possible argv that the words expand to."""
         outputs = self.outputs(scope)
         return product([expand(word, scope.variables, outputs) for word in words])
@@ -173,7 +162,7 @@ class Streams:
     def outputs(self, scope: Scope) -> _Outputs:
         return _Outputs(self, scope)
 
-    def written(self, redirects: list[Redirect], scope: Scope) -> list[str]:
+    def written(self, redirects: list[syntax.Redirect], scope: Scope) -> list[str]:
         """Files that output is redirected to, without descriptors such as `>&2`."""
         writes: list[str] = []
         for redirect in redirects:
@@ -184,7 +173,7 @@ class Streams:
                     writes.pop()
         return writes
 
-    def input_of(self, redirects: list[Redirect], scope: Scope) -> Values:
+    def input_of(self, redirects: list[syntax.Redirect], scope: Scope) -> Values:
         """The stdin after redirections."""
         stdin = scope.stdin
         for redirect in redirects:
@@ -197,30 +186,33 @@ class Streams:
                 stdin = self._read(redirect.target, scope)
         return stdin
 
-    def _read(self, target: Word, scope: Scope) -> Values:
+    def _read(self, target: syntax.Word, scope: Scope) -> Values:
         for part in target.parts:
-            if isinstance(part, Substitution) and part.process:
+            if isinstance(part, syntax.Substitution) and part.process:
                 return self.printed(part.body, scope)
         return UNKNOWN
 
-    def printed(self, node: Node, scope: Scope) -> Values:
+    def printed(self, node: syntax.Node, scope: Scope) -> Values:
         """The output of a command, UNKNOWN if it cannot be predicted."""
-        if isinstance(node, Sequence) and not node.items:
+        if isinstance(node, syntax.Sequence) and not node.items:
             return Values(("",), complete=True)
-        if isinstance(node, Sequence) and len(node.items) == 1:
+        if isinstance(node, syntax.Sequence) and len(node.items) == 1:
             return self.printed(node.items[0][0], scope)
-        if isinstance(node, Compound) and node.kind in (Kind.GROUP, Kind.SUBSHELL):
+        if isinstance(node, syntax.Compound) and node.kind in (
+            syntax.Kind.GROUP,
+            syntax.Kind.SUBSHELL,
+        ):
             return self.printed(node.bodies[0], scope)
-        if isinstance(node, Pipeline):
+        if isinstance(node, syntax.Pipeline):
             stdin = scope.stdin
             for member in node.members:
                 stdin = self.printed(member, dataclasses.replace(scope, stdin=stdin))
             return stdin
-        if not isinstance(node, Simple) or not node.words:
+        if not isinstance(node, syntax.Simple) or not node.words:
             return UNKNOWN
         return self._printed_simple(node, scope)
 
-    def _printed_simple(self, node: Simple, scope: Scope) -> Values:
+    def _printed_simple(self, node: syntax.Simple, scope: Scope) -> Values:
         if any(redirect.operator[0] in ">&" for redirect in node.redirects):
             return UNKNOWN
         if node.words[0].bare() == "pwd":
@@ -249,10 +241,10 @@ class _Outputs:
         self._streams = streams
         self._scope = scope
 
-    def process(self, part: Substitution) -> str:
+    def process(self, part: syntax.Substitution) -> str:
         number = len(self._streams.processes)
         if number >= MAX_PROCESSES:
-            raise TooMuch(f"more than {MAX_PROCESSES} process substitutions", 0)
+            raise syntax.TooMuch(f"more than {MAX_PROCESSES} process substitutions", 0)
         path = f"/dev/fd/{chr(PROCESSES + number)}"
         self._streams.processes[path] = self._streams.printed(part.body, self._scope)
         return path
@@ -260,7 +252,7 @@ class _Outputs:
     def spend(self, steps: int) -> None:
         self._streams.spend(steps)
 
-    def __call__(self, part: Substitution) -> Values:
+    def __call__(self, part: syntax.Substitution) -> Values:
         values = self._streams.printed(part.body, self._scope)
         texts = [text.rstrip("\n") for text in values.texts]
         if any(NAME in text for text in texts):

@@ -6,24 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from sandbox_server.policy.analysis import Call, Doubt, Place, Record, Scope
+from sandbox_server.policy.bash import syntax
 from sandbox_server.policy.bash.source import BY_HAND
-from sandbox_server.policy.bash.syntax import (
-    Arithmetic,
-    Assignment,
-    Compound,
-    Function,
-    How,
-    Kind,
-    Node,
-    Parameter,
-    Part,
-    Pipeline,
-    Redirect,
-    Sequence,
-    Simple,
-    Substitution,
-    Word,
-)
 from sandbox_server.policy.evaluation import (
     compared,
     evaluate,
@@ -43,51 +27,51 @@ class Walk:
     """One walk over one command; calls `simple` for every simple command."""
 
     def __init__(
-        self, record: Record, streams: Streams, simple: Callable[[Simple, Scope], None]
+        self, record: Record, streams: Streams, simple: Callable[[syntax.Simple, Scope], None]
     ) -> None:
         self._record = record
         self._streams = streams
         self._simple = simple
-        self.functions: dict[str, Function] = {}
+        self.functions: dict[str, syntax.Function] = {}
 
     # Structure
 
-    def sequence(self, sequence: Sequence, scope: Scope) -> None:
+    def sequence(self, sequence: syntax.Sequence, scope: Scope) -> None:
         for node, how in sequence.items:
-            if how is How.BACKGROUND:
+            if how is syntax.How.BACKGROUND:
                 self.node(node, self._record.apart(scope))
-            elif how is How.MAYBE:
+            elif how is syntax.How.MAYBE:
                 self._maybe(node, scope)
             else:
                 self.node(node, scope)
 
-    def node(self, node: Node, scope: Scope) -> None:
-        if isinstance(node, Simple):
+    def node(self, node: syntax.Node, scope: Scope) -> None:
+        if isinstance(node, syntax.Simple):
             self._simple(node, scope)
             return
         self._record.effort.spend(1)
-        if isinstance(node, Pipeline):
+        if isinstance(node, syntax.Pipeline):
             self._pipeline(node, scope)
-        elif isinstance(node, Compound):
+        elif isinstance(node, syntax.Compound):
             self._compound(node, scope)
-        elif isinstance(node, Function):
+        elif isinstance(node, syntax.Function):
             self._define(node, scope)
         else:
             self.sequence(node, scope)
 
-    def _maybe(self, node: Node, scope: Scope) -> None:
+    def _maybe(self, node: syntax.Node, scope: Scope) -> None:
         before = self._record.copied(scope.variables)
         self.node(node, scope)
         scope.variables.or_as(before)
 
-    def _pipeline(self, node: Pipeline, scope: Scope) -> None:
+    def _pipeline(self, node: syntax.Pipeline, scope: Scope) -> None:
         stdin = scope.stdin
         for member in node.members:
             inner = dataclasses.replace(self._record.apart(scope), stdin=stdin)
             self.node(member, inner)
             stdin = self._streams.printed(member, inner)
 
-    def _compound(self, node: Compound, scope: Scope) -> None:
+    def _compound(self, node: syntax.Compound, scope: Scope) -> None:
         place = scope.place or Place("", 0, 0)
         if writes := self.redirected(node.redirects, scope, place):
             self._record.emit(scope.wordless(place, writes=writes))
@@ -95,32 +79,32 @@ class Walk:
             scope = dataclasses.replace(scope, stdin=self._streams.input_of(node.redirects, scope))
         for word in node.words:
             self.parts(word.parts, scope, place)
-        if node.kind is Kind.TEST:
+        if node.kind is syntax.Kind.TEST:
             self._test(node, scope, place)
-        if node.kind is Kind.SUBSHELL:
+        if node.kind is syntax.Kind.SUBSHELL:
             scope = self._record.apart(scope)
-        if node.kind is Kind.LOOP:
+        if node.kind is syntax.Kind.LOOP:
             self._loop(node, scope, place)
-        elif node.kind in (Kind.IF, Kind.CASE):
+        elif node.kind in (syntax.Kind.IF, syntax.Kind.CASE):
             self._branches(node.bodies, scope)
         else:
             for body in node.bodies:
                 self.sequence(body, scope)
 
-    def _test(self, node: Compound, scope: Scope, place: Place) -> None:
+    def _test(self, node: syntax.Compound, scope: Scope, place: Place) -> None:
         outputs = self._streams.outputs(scope)
         numbers = all(is_number(word, scope.variables, outputs) for word in compared(node.words))
         if not numbers or any(names_element(word) for word in named(node.words)):
             self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may run a command")
 
-    def _branches(self, bodies: list[Sequence], scope: Scope) -> None:
+    def _branches(self, bodies: list[syntax.Sequence], scope: Scope) -> None:
         """Each may run or not, and sees what earlier ones assign (a condition, then its body)."""
         for body in bodies:
             before = self._record.copied(scope.variables)
             self.sequence(body, scope)
             scope.variables.or_as(before)
 
-    def _loop(self, node: Compound, scope: Scope, place: Place) -> None:
+    def _loop(self, node: syntax.Compound, scope: Scope, place: Place) -> None:
         """Walk the body twice: its start sees what its end assigned in the previous round."""
         before = self._record.copied(scope.variables)
         if node.variable:
@@ -140,7 +124,7 @@ class Walk:
                 scope.variables.forget(name)
         scope.variables.or_as(before)
 
-    def _listed(self, words: list[Word], scope: Scope) -> Values:
+    def _listed(self, words: list[syntax.Word], scope: Scope) -> Values:
         if not words:
             return Values((HOLE,), complete=True)
         fields: dict[str, None] = {}
@@ -151,7 +135,7 @@ class Walk:
             tuple(fields), complete=True
         )  # fmt: skip
 
-    def _define(self, node: Function, scope: Scope) -> None:
+    def _define(self, node: syntax.Function, scope: Scope) -> None:
         place = scope.place or Place(node.text, node.start, node.end)
         self._record.effort.spend(len(node.text) // BY_HAND)
         bomb = is_fork_bomb(node)
@@ -166,22 +150,22 @@ class Walk:
 
     # Words
 
-    def redirected(self, redirects: list[Redirect], scope: Scope, place: Place) -> list[str]:
+    def redirected(self, redirects: list[syntax.Redirect], scope: Scope, place: Place) -> list[str]:
         """Walk the substitutions in redirection targets; returns the files written."""
         for redirect in redirects:
             self.parts(redirect.target.parts, scope, place)
         return self._streams.written(redirects, scope)
 
-    def parts(self, parts: list[Part], scope: Scope, place: Place) -> None:
+    def parts(self, parts: list[syntax.Part], scope: Scope, place: Place) -> None:
         """Walk the commands that run while words are expanded."""
         for part in parts:
-            if isinstance(part, Substitution):
+            if isinstance(part, syntax.Substitution):
                 self.sequence(part.body, self._record.apart(scope))
-            elif isinstance(part, Arithmetic):
+            elif isinstance(part, syntax.Arithmetic):
                 self.parts(part.parts, scope, place)
-            elif isinstance(part, Parameter):
+            elif isinstance(part, syntax.Parameter):
                 self.parts(part.word, scope, place)
-                if isinstance(part.subscript, Arithmetic):
+                if isinstance(part.subscript, syntax.Arithmetic):
                     self.parts(part.subscript.parts, scope, place)
                 if part.operator in ("=", ":="):
                     self._record.emit(scope.wordless(place, assigned=[part.name]))
@@ -190,7 +174,7 @@ class Walk:
                 continue
             self._evaluated(part, scope, place)
 
-    def _evaluated(self, part: Part, scope: Scope, place: Place) -> None:
+    def _evaluated(self, part: syntax.Part, scope: Scope, place: Place) -> None:
         for expression in evaluated(part):
             if not evaluate(expression, scope.variables, self._streams.outputs(scope)):
                 why = "a value in an arithmetic expression may run a command"
@@ -198,7 +182,7 @@ class Walk:
         if evaluates_text(part):
             self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value is expanded again")
 
-    def assigned_parts(self, assignments: list[Assignment]) -> Iterator[Part]:
+    def assigned_parts(self, assignments: list[syntax.Assignment]) -> Iterator[syntax.Part]:
         for assignment in assignments:
             words = assignment.value if isinstance(assignment.value, list) else [assignment.value]
             for word in words:
@@ -207,40 +191,43 @@ class Walk:
                 yield assignment.subscript
 
 
-def is_fork_bomb(function: Function) -> bool:
+def is_fork_bomb(function: syntax.Function) -> bool:
     """Whether the function unconditionally pipes itself into itself, or calls itself twice, once
     in the background. Recursion behind an `if` may end, so it is not a bomb."""
     for pipeline in _pipelines(function.body):
         if sum(_calls(member, function.name) for member in pipeline.members) > 1:
             return True
-    calls = list(_unconditional(function.body, How.ALWAYS, function.name))
-    return len(calls) > 1 and How.BACKGROUND in calls
+    calls = list(_unconditional(function.body, syntax.How.ALWAYS, function.name))
+    return len(calls) > 1 and syntax.How.BACKGROUND in calls
 
 
-def _calls(node: Node, name: str) -> bool:
-    return isinstance(node, Simple) and bool(node.words) and node.words[0].bare() == name
+def _calls(node: syntax.Node, name: str) -> bool:
+    return isinstance(node, syntax.Simple) and bool(node.words) and node.words[0].bare() == name
 
 
-def _pipelines(node: Node) -> Iterator[Pipeline]:
-    if isinstance(node, Pipeline):
+def _pipelines(node: syntax.Node) -> Iterator[syntax.Pipeline]:
+    if isinstance(node, syntax.Pipeline):
         yield node
         for member in node.members:
             yield from _pipelines(member)
-    elif isinstance(node, Compound):
+    elif isinstance(node, syntax.Compound):
         for body in node.bodies:
             yield from _pipelines(body)
-    elif isinstance(node, Sequence):
+    elif isinstance(node, syntax.Sequence):
         for item, _ in node.items:
             yield from _pipelines(item)
 
 
-def _unconditional(node: Node, how: How, name: str) -> Iterator[How]:
+def _unconditional(node: syntax.Node, how: syntax.How, name: str) -> Iterator[syntax.How]:
     if _calls(node, name):
         yield how
-    elif isinstance(node, Sequence):
+    elif isinstance(node, syntax.Sequence):
         for item, within in node.items:
-            if within is not How.MAYBE:
+            if within is not syntax.How.MAYBE:
                 yield from _unconditional(item, within, name)
-    elif isinstance(node, Compound) and node.kind in (Kind.GROUP, Kind.SUBSHELL):
+    elif isinstance(node, syntax.Compound) and node.kind in (
+        syntax.Kind.GROUP,
+        syntax.Kind.SUBSHELL,
+    ):
         for body in node.bodies:
             yield from _unconditional(body, how, name)

@@ -7,17 +7,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sandbox_server.policy import programs
 from sandbox_server.policy.fields import HOLE, SPLIT, known
 from sandbox_server.policy.finding import unwrap_find
 from sandbox_server.policy.inner import Inner, Options, Run, Script, Unread, filled
-from sandbox_server.policy.programs import (
-    unwrap_awk,
-    unwrap_pager,
-    unwrap_perl,
-    unwrap_rename,
-    unwrap_sed,
-    unwrap_tar,
-)
 
 MAX_GIVEN = 256
 
@@ -270,14 +263,14 @@ _SPECIAL: dict[str, Callable[[list[str], str | None], Iterable[Inner]]] = {
     "trap": _trap,
     ".": _source,
     "source": _source,
-    "sed": unwrap_sed,
-    "gsed": unwrap_sed,
-    "tar": unwrap_tar,
-    "perl": unwrap_perl,
-    "rename": unwrap_rename,
-    "prename": unwrap_rename,
-    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), unwrap_awk),
-    **dict.fromkeys(("less", "more"), unwrap_pager),
+    "sed": programs.unwrap_sed,
+    "gsed": programs.unwrap_sed,
+    "tar": programs.unwrap_tar,
+    "perl": programs.unwrap_perl,
+    "rename": programs.unwrap_rename,
+    "prename": programs.unwrap_rename,
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), programs.unwrap_awk),
+    **dict.fromkeys(("less", "more"), programs.unwrap_pager),
     **dict.fromkeys(("bash", "sh", "dash", "zsh", "ksh", "mksh", "ash", "rbash"), _shell),
 }
 READS_INPUT = frozenset({"xargs", "gxargs", "parallel", ".", "source", "sh", "bash", "dash", "zsh",
