@@ -101,7 +101,9 @@ class Cells:
     def start(self, body: Body, *, ident: str, key: Optional[str], digest: str) -> Command:
         """Begin a cell."""
         text_limit = int(body["output_limit"])
-        command = Command(ident, digest, OutputLog(4 * (text_limit + RESULT_LIMIT)), _now())
+        command = Command(
+            ident, digest, OutputLog(4 * (text_limit + RESULT_LIMIT)), time.monotonic()
+        )
         command.key = key
         command.oom_before = self._meter.oom_kills()
         command.tells_changes = bool(body.get("changes"))
@@ -246,7 +248,3 @@ def bridge_sources() -> bytes:
 
 def _source(name: str) -> str:
     return (pkgutil.get_data(__package__, name + ".py") or b"").decode()
-
-
-def _now() -> float:
-    return time.monotonic()

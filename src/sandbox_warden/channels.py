@@ -5,52 +5,52 @@ from typing import Optional
 from . import frames
 from .command import Command, Follower
 from .commands import Commands
-from .connection import Connection, Source
+from .connection import Source
 from .errors import Refused
 from .stdin import Stdin
 
 _KINDS = (frames.STDOUT, frames.STDERR, frames.RESULT)
 
 
-class Following(Source):
+class Following(Source, Follower):
     """Sends a command's output from an offset on, then its result. at_once: only up to its current
     state, without waiting for the end."""
 
     def __init__(
-        self, connection: Connection, commands: Commands, command: Command, *, offset: int,
-        live: bool, at_once: bool,
-    ) -> None:  # fmt: skip
+        self, commands: Commands, command: Command, *, offset: int, live: bool, at_once: bool
+    ) -> None:
+        super().__init__(command, offset, live=live)
         self._commands = commands
-        self._command = command
         self._announced = False
         self._until: Optional[int] = None
         if at_once:
             command.log.settle()
             self._until = command.log.size
-        self._follower = Follower(command, offset, live, connection.pump)
-        command.followers.add(self._follower)
+
+    def wake(self) -> None:
+        self.connection.pump()
 
     def pull(self) -> Optional[bytes]:
-        command, follower = self._command, self._follower
+        command = self.command
         whole = command.result is not None or self._until is not None
-        if not whole and not follower.live and command.stdin is None:
+        if not whole and not self.live and command.stdin is None:
             return None  # Not live: everything is sent at the end.
         if not self._announced:
             if not command.has_begun and self._until is None:
                 return None
             self._announced = True
             return self._started()
-        if self._credit <= 0 or not (whole or follower.live):
+        if self._credit <= 0 or not (whole or self.live):
             return None
         # If the command has ended meanwhile, send all of it.
         until = command.log.size if command.result or self._until is None else self._until
-        most = min(frames.CHUNK, until - follower.cursor)
-        piece = command.log.read(follower.cursor, most) if most > 0 else None
+        most = min(frames.CHUNK, until - self.cursor)
+        piece = command.log.read(self.cursor, most) if most > 0 else None
         if piece is not None:
             return self._piece(*piece)
         if not whole:
             return None
-        if follower.cursor < until:  # That output has been dropped meanwhile.
+        if self.cursor < until:  # That output has been dropped meanwhile.
             self.connection.send(self._gap(until))
         if command.refused is not None:
             return self.refuse(command.refused)
@@ -58,33 +58,31 @@ class Following(Source):
         return self.answer(result)
 
     def _started(self) -> bytes:
-        stdin = self._command.stdin
+        stdin = self.command.stdin
         received = stdin.received if stdin is not None else 0
-        body = {"command_id": self._command.ident, "stdin_received": received}
-        if self._command.pid:
-            body["pid"] = self._command.pid
+        body = {"command_id": self.command.ident, "stdin_received": received}
+        if self.command.pid:
+            body["pid"] = self.command.pid
         return frames.encode_json(frames.STARTED, self.channel, body)
 
     def _piece(self, offset: int, stream: int, data: bytes) -> bytes:
-        follower = self._follower
-        if offset > follower.cursor:
+        if offset > self.cursor:
             return self._gap(offset)
-        follower.cursor = offset + len(data)
-        if follower.lossy and follower.lag() == 0:
-            follower.lossy = False
+        self.cursor = offset + len(data)
+        if self.lossy and self.lag() == 0:
+            self.lossy = False
         # The offset counts too, or pieces of one byte would send nine times the credit.
         self._credit -= frames.OFFSET.size + len(data)
-        self._commands.pipes.resume(self._command)
+        self._commands.pipes.resume(self.command)
         return frames.encode_at(_KINDS[stream], self.channel, offset, data)
 
     def _gap(self, end: int) -> bytes:
-        follower = self._follower
-        start, follower.cursor = follower.cursor, end
+        start, self.cursor = self.cursor, end
         return frames.encode_json(frames.GAP, self.channel, {"start": start, "end": end})
 
     def closed(self) -> None:
-        self._command.followers.discard(self._follower)
-        self._commands.pipes.resume(self._command)
+        self.command.followers.discard(self)
+        self._commands.pipes.resume(self.command)
 
 
 class Feeding(Source):

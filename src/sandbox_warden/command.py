@@ -31,14 +31,16 @@ def exit_of(status: int) -> Tuple[int, Optional[str]]:
 class Follower:
     """A reader of a command's output: as it comes if `live`, else at the end."""
 
-    def __init__(
-        self, command: "Command", offset: int, live: bool, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, command: "Command", offset: int, *, live: bool) -> None:
         self.command = command
         self.cursor = offset
         self.live = live
-        self.wake = wake
         self.lossy = False
+        command.followers.add(self)
+
+    def wake(self) -> None:
+        """There is something to read."""
+        raise NotImplementedError
 
     def lag(self) -> int:
         return self.command.log.size - self.cursor

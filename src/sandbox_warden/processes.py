@@ -221,9 +221,8 @@ def _stat(pid: int) -> List[bytes]:
 
 def _stat_of(folder: str) -> List[bytes]:
     """The fields of a process's or thread's stat after the name: state, parent, …"""
-    with open(folder + "/stat", "rb") as file:
-        # The name is in parentheses and may itself contain parentheses.
-        fields = file.read().rpartition(b")")[2].split()
+    # The name is in parentheses and may itself contain parentheses.
+    fields = _read(folder + "/stat").rpartition(b")")[2].split()
     if len(fields) < 20:
         raise ValueError("%s/stat is empty" % folder)
     return fields

@@ -210,8 +210,7 @@ class Requests:
         self, connection: Connection, channel: int, command: Command, body: Body, *, live: bool
     ) -> None:
         following = Following(
-            connection, self._commands, command,
-            offset=max(int(body.get("offset") or 0), 0), live=live,
+            self._commands, command, offset=max(int(body.get("offset") or 0), 0), live=live,
             at_once=bool(body.get("at_once")),
         )  # fmt: skip
         connection.add(channel, following)

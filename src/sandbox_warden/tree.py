@@ -46,10 +46,16 @@ END = b""
 class Packed(NamedTuple):
     """What a packer has seen."""
 
-    files: int
-    folders: int
-    size: int
+    files: int = 0
+    folders: int = 0
+    size: int = 0
     """Bytes of all files, with their holes."""
+
+    def and_file(self, size: int) -> "Packed":
+        return Packed(self.files + 1, self.folders, self.size + size)
+
+    def and_folder(self) -> "Packed":
+        return self._replace(folders=self.folders + 1)
 
 
 class Packer:
@@ -66,7 +72,7 @@ class Packer:
         """The first name of files that have several."""
         self._opened: List[Tuple[str, int]] = []
         """Folders that are open to us only for now, and their modes."""
-        self.seen = Packed(0, 0, 0)
+        self.seen = Packed()
 
     def __iter__(self) -> Iterator[Optional[bytes]]:
         try:
@@ -141,7 +147,7 @@ class Packer:
         kind, about = stat.S_IFMT(info.st_mode), (info.st_mode, info.st_mtime_ns)
         if kind == stat.S_IFDIR:
             self._record(DIRECTORY, path, *about)
-            self._count(folders=1)
+            self.seen = self.seen.and_folder()
         elif kind == stat.S_IFLNK:
             target = os.readlink(os.fsencode(item.name), dir_fd=item.folder)
             self._record(SYMLINK, path, *about, target)
@@ -171,7 +177,7 @@ class Packer:
                 for start, end in filled:
                     yield from self._parts(fd, path, start, end)
                 yield from self._cut()
-            self._count(files=1, size=info.st_size)
+            self.seen = self.seen.and_file(info.st_size)
         finally:
             os.close(fd)
 
@@ -216,10 +222,6 @@ class Packer:
         if self._filled:
             self._filled = 0
             yield END
-
-    def _count(self, *, files: int = 0, folders: int = 0, size: int = 0) -> None:
-        seen = self.seen
-        self.seen = Packed(seen.files + files, seen.folders + folders, seen.size + size)
 
 
 def _open(item: Item) -> int:

@@ -27,7 +27,7 @@ class Unpacker:
 
     def __init__(self) -> None:
         self.state: Optional[ShellState] = None
-        self.seen = tree.Packed(0, 0, 0)
+        self.seen = tree.Packed()
         self._buffer = bytearray()
         self._folder, self._at = -1, b""
         """The folder of the last record, and its path."""
@@ -137,7 +137,7 @@ class Unpacker:
         elif kind == tree.DIRECTORY:
             os.mkdir(name, 0o700, dir_fd=folder)
             self._folders.append((path, mode, time_ns))
-            self._count(folders=1)
+            self.seen = self.seen.and_folder()
         elif kind in (tree.REGULAR, tree.LARGE):
             self._file(kind, path, mode, time_ns, body)
         elif kind == tree.SAME:
@@ -159,14 +159,14 @@ class Unpacker:
             (size,) = tree.SIZE.unpack(body)
             self._large, self._large_path, self._large_info = fd, path, (mode, time_ns)
             os.ftruncate(fd, size)
-            self._count(files=1, size=size)
+            self.seen = self.seen.and_file(size)
             return
         try:
             _write(fd, body, 0)
             _finish(fd, mode, time_ns)
         finally:
             os.close(fd)
-        self._count(files=1, size=len(body))
+        self.seen = self.seen.and_file(len(body))
 
     def _part(self, path: bytes, body: memoryview) -> None:
         if self._large < 0 or path != self._large_path:
@@ -212,10 +212,6 @@ class Unpacker:
                 os.close(self._folder)
             self._folder, self._at = folder, parent
         return self._folder, name
-
-    def _count(self, *, files: int = 0, folders: int = 0, size: int = 0) -> None:
-        seen = self.seen
-        self.seen = tree.Packed(seen.files + files, seen.folders + folders, seen.size + size)
 
 
 @contextlib.contextmanager

@@ -70,6 +70,14 @@ def parse_address(text: str) -> IPAddress | None:
     return None
 
 
+def parse_network(text: str, *, strict: bool = True) -> IPNetwork | None:
+    """strict: not one with bits set behind its prefix."""
+    try:
+        return ip_network(text, strict=strict)
+    except ValueError:
+        return None
+
+
 def is_own(address: IPAddress) -> bool:
     """Whether it is one of this machine's: what listens there may trust whoever is here. Asks the
     routing table, and sends nothing."""

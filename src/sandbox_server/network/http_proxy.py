@@ -14,8 +14,7 @@ from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.network.headers import SecretMissing
 from sandbox_server.network.hosts import InvalidHost, Target, parse_target
-from sandbox_server.network.metering import MeteredChannel
-from sandbox_server.network.outbound import Outbound
+from sandbox_server.network.outbound import MeteredChannel, Outbound
 from sandbox_server.network.refusals import Refused, bad_request, timed_out, unreachable
 from sandbox_server.network.relay import first_of, hang_up, relay
 from sandbox_server.network.rules import HTTP, HTTPS, Allowed
@@ -124,10 +123,7 @@ class HttpProxy:
             await self._side.next_event()  # The end of the request.
             await self._side.send(h11.Response(status_code=200, headers=[], reason=b"connected"))
             early, _ = self._side.state.trailing_data
-            try:
-                await relay(self._box, upstream, allowed, rules, early)
-            except Refused as exc:
-                raise _Told(exc) from None
+            await relay(self._box, upstream, allowed, rules, early)
 
     async def _exchange(
         self, request: h11.Request, allowed: Allowed, path: str, upstream: ByteChannel
@@ -195,11 +191,9 @@ class HttpProxy:
                     raise
 
     async def _answer(self, refused: Refused) -> None:
-        """In plain words. The connection ends with it."""
-        if isinstance(refused, _Told) or self._side.state.our_state not in (
-            h11.IDLE,
-            h11.SEND_RESPONSE,
-        ):
+        """In plain words. The connection ends with it. No-op once an answer has begun: of a tunnel
+        that it has, the box is told by what ends it."""
+        if self._side.state.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = f"{refused.text}\n".encode("utf-8", "replace")
         phrase = HTTPStatus(refused.status).phrase
@@ -219,13 +213,6 @@ class HttpProxy:
         with contextlib.suppress(SandboxError):
             await self._box.tell(b"".join(part for part in parts if part))
             await hang_up(self._box)
-
-
-class _Told(Refused):
-    """The box knows already."""
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.text, status=refused.status, verdict=refused.verdict)
 
 
 def _asked_for(request: h11.Request) -> tuple[Target, str, bool]:

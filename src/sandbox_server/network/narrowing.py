@@ -14,6 +14,7 @@ from sandbox_server.network.hosts import (
     IPNetwork,
     embedded,
     parse_host,
+    parse_network,
 )
 
 _EVERYTHING = frozenset({ip_network("0.0.0.0/0"), ip_network("::/0")})
@@ -78,7 +79,7 @@ def narrowing_of(rules: EgressRules | None) -> Narrowing | None:
     denied = tuple(_denied(text) for text in rules.deny)
     names, allowed = [], []
     for text in rules.allow:
-        if (network := _network(text)) is not None:
+        if (network := parse_network(text, strict=False)) is not None:
             allowed.append(network)
         else:
             names.append(_name(text))
@@ -94,20 +95,13 @@ def narrowing_of(rules: EgressRules | None) -> Narrowing | None:
 
 
 def _denied(text: str) -> IPNetwork:
-    network = _network(text)
+    network = parse_network(text, strict=False)
     if network is None:
         raise InvalidRequest(
             f"egress_rules.deny: {text[:80]!r} is not an address or a network, such as 192.0.2.1 or"
             " 192.0.2.0/24; names cannot be denied: deny 0.0.0.0/0, and allow the others"
         )
     return network
-
-
-def _network(text: str) -> IPNetwork | None:
-    try:
-        return ip_network(text, strict=False)
-    except ValueError:
-        return None
 
 
 def _name(text: str) -> str:

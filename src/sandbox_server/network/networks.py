@@ -15,9 +15,9 @@ from sandbox_server.network.dialing import Dialer, Resolver, SystemResolver
 from sandbox_server.network.egress import Egress, Report, Subject, log_note
 from sandbox_server.network.hosts import InvalidHost
 from sandbox_server.network.indexes import APT_ENV, APT_FILES, Indexes, read_indexes
-from sandbox_server.network.metering import EgressLimits
 from sandbox_server.network.modes import NetworkModes, NetworkTerms, narrowed
 from sandbox_server.network.narrowing import narrowing_of
+from sandbox_server.network.outbound import EgressLimits
 from sandbox_server.network.rules import Rule, RuleSet, parse_rule
 from sandbox_server.registry.environments import Environment
 from sandbox_server.runtime.agent import BoxAgent

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from ipaddress import ip_network
 
 from sandbox_server.network.headers import Secret
 from sandbox_server.network.hosts import (
@@ -18,6 +17,7 @@ from sandbox_server.network.hosts import (
     embedded,
     is_public,
     parse_host,
+    parse_network,
 )
 from sandbox_server.network.narrowing import Narrowing
 from sandbox_server.network.refusals import Refused, bad_request
@@ -242,23 +242,16 @@ def _upgraded(target: Target) -> Target:
 def parse_rule(text: str) -> Rule:
     """`host`, `*.host`, an address or a network, each with `:port` or without. Raises
     InvalidHost."""
-    if (network := _network(text)) is not None:
+    if (network := parse_network(text)) is not None:
         return Rule(network=network)
     host, _, port = text.rpartition(":") if re.search(r":\d{1,5}$", text) else (text, "", "")
     ports = frozenset({int(port)} if port else ())
     if any(not 1 <= each <= 65535 for each in ports):
         raise InvalidHost(f"{text!r}: a port is between 1 and 65535")
-    if (network := _network(host.removeprefix("[").removesuffix("]"))) is not None:
+    if (network := parse_network(host.removeprefix("[").removesuffix("]"))) is not None:
         return Rule(network=network, ports=ports)
     below = host.startswith("*.")
     name = parse_host(host.removeprefix("*."))
     if not isinstance(name, str) or (below and "." not in name):
         raise InvalidHost(f"{text!r}: name a host, such as example.com, or *.example.com")
     return Rule(host=f"*.{name}" if below else name, ports=ports)
-
-
-def _network(text: str) -> IPNetwork | None:
-    try:
-        return ip_network(text)
-    except ValueError:
-        return None

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from sandbox_server.policy.analyser import Analyser
+from sandbox_server.policy.analyser import Analyser, scan
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place, Record, Scope
 from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS, MAX_WORK, Effort
 from sandbox_server.policy.bash.syntax import TooMuch
 from sandbox_server.policy.expand import MAX_TEXT
 from sandbox_server.policy.fields import MAX_PATH, PRIVATE
-from sandbox_server.policy.scan import scan
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 
 MAX_LENGTH = 256 << 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from sandbox_server.policy.analysis import Call, Doubt, Place, Record, Scope
 from sandbox_server.policy.bash.parser import Parser
@@ -15,13 +15,19 @@ from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bi
 from sandbox_server.policy.expand import expand, expand_one, is_literal
 from sandbox_server.policy.fields import HOLE, NAME, SPLIT, certain, command_name, known
 from sandbox_server.policy.inner import Inner, Run, Script, Unread
-from sandbox_server.policy.scan import scan
 from sandbox_server.policy.streams import Streams
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 from sandbox_server.policy.walk import Walk
 from sandbox_server.policy.wrappers import READS_INPUT, unwrap
 
 _BAD_SUBSCRIPT = re.compile(r"\[|[^\x20-\x7e]")
+MAX_SCANNED = 500
+"""Most distinct pieces taken as commands, out of MAX_PIECES examined."""
+MAX_PIECES = 2000
+MAX_WORDS = 2000
+MAX_PIECE = 4096
+_SEPARATORS = re.compile(r"[;&|\n(){}`]+|\$\(")
+_BEFORE_NAMES = frozenset({"do", "then", "else", "!", "sudo"})
 
 
 class Analyser:
@@ -278,3 +284,37 @@ def _likely(argv: list[str]) -> list[str]:
     if rest:
         return [rest, *argv[1:]] if rest != argv[0] and known(rest) else []
     return argv[1:] if argv[1:] and argv[1][:1] != "-" else []
+
+
+def scan(source: str, place: Place) -> list[Call]:
+    """Take the words between separators as commands, without quotes and backslashes. No parsing:
+    text in a string also looks like a command."""
+    seen: set[str] = set()
+    calls: list[Call] = []
+    left = MAX_WORDS
+    for piece in _pieces(source):
+        if piece in seen:
+            continue
+        seen.add(piece)
+        if words := _words(piece):
+            calls.append(Call(place, [words], ("?",), literal=False))
+            left -= len(words)
+        if len(seen) >= MAX_SCANNED or left <= 0:
+            break
+    return calls
+
+
+def _pieces(source: str) -> Iterator[str]:
+    last = 0
+    for _, separator in zip(range(MAX_PIECES), _SEPARATORS.finditer(source), strict=False):
+        yield source[last : min(separator.start(), last + MAX_PIECE)]
+        last = separator.end()
+    yield source[last : last + MAX_PIECE]
+
+
+def _words(piece: str) -> list[str]:
+    words = re.sub(r"[\"'\\]", "", piece).split()
+    first = 0
+    while first < len(words) and ("=" in words[first] or words[first] in _BEFORE_NAMES):
+        first += 1
+    return words[first : first + 64]
