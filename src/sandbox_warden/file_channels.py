@@ -180,7 +180,7 @@ class Sending(Working):
         return files.file_chunks(self._fd, self._size)
 
     def _keep(self) -> None:
-        self._kept = files.read_small(self._fd, _SMALL)
+        self._kept = files.read_at(self._fd, _SMALL)
         self._info = os.fstat(self._fd)
         self._size = len(self._kept)
 

@@ -14,7 +14,7 @@ import zlib
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import refusal
-from .files import FILE, capacity
+from .files import FILE, capacity, read_at
 from .paths import VOLUMES
 from .walk import FOLDER, Item, LeftOut, Walk
 
@@ -238,13 +238,8 @@ def _open(item: Item) -> int:
 
 def _read(fd: int, offset: int, size: int) -> bytes:
     """Exactly so many bytes: what is truncated meanwhile ends with zeros."""
-    data = os.pread(fd, size, offset)
-    while len(data) < size:
-        more = os.pread(fd, size - len(data), offset + len(data))
-        if not more:
-            return data + bytes(size - len(data))
-        data += more
-    return data
+    data = read_at(fd, size, offset)
+    return data + bytes(size - len(data))
 
 
 def _after_zeros(fd: int, start: int, stop: int) -> int:
@@ -254,6 +249,12 @@ def _after_zeros(fd: int, start: int, stop: int) -> int:
             break
         start += size
     return start
+
+
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
 
 
 def extents(fd: int, size: int) -> List[Tuple[int, int]]:

@@ -14,7 +14,7 @@ from . import tree
 from .errors import Refused, shown
 from .paths import PLACES, VOLUMES, in_home, in_volume, refusal_at
 from .state import STATE_LIMIT, ShellState
-from .walk import FOLDER
+from .walk import FOLDER, descend
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _IN_MEMORY = 64 << 20
@@ -72,7 +72,7 @@ class Unpacker:
         with data[: self._part_left] as mine:
             if mine and self._part_at is not None:
                 with _checked(self, self._large_path):
-                    _write(self._large, mine, self._part_at)
+                    tree.write_at(self._large, mine, self._part_at)
                 self._part_at += len(mine)
                 if len(mine) == self._part_left:
                     _write_back(self._large, self._part_at)
@@ -162,7 +162,7 @@ class Unpacker:
             self.seen = self.seen.and_file(size)
             return
         try:
-            _write(fd, body, 0)
+            tree.write_at(fd, body, 0)
             _finish(fd, mode, time_ns)
         finally:
             os.close(fd)
@@ -199,15 +199,11 @@ class Unpacker:
         name = steps.pop() if steps else b""
         parent = b"/".join([place, *steps])
         if parent != self._at or self._folder < 0:
-            folder = os.open(place, FOLDER)
+            root = os.open(place, FOLDER)
             try:
-                for step in steps:
-                    inner = os.open(step, FOLDER, dir_fd=folder)
-                    os.close(folder)
-                    folder = inner
-            except BaseException:
-                os.close(folder)
-                raise
+                folder = descend(root, os.fsdecode(b"/".join(steps)))
+            finally:
+                os.close(root)
             if self._folder >= 0:
                 os.close(self._folder)
             self._folder, self._at = folder, parent
@@ -227,12 +223,6 @@ def _checked(unpacker: Unpacker, path: bytes) -> Iterator[None]:
 def _finish(fd: int, mode: int, time_ns: int) -> None:
     os.utime(fd, ns=(time_ns, time_ns))
     os.fchmod(fd, mode)
-
-
-def _write(fd: int, data: memoryview, offset: int) -> None:
-    while data:
-        count = os.pwrite(fd, data, offset)
-        data, offset = data[count:], offset + count
 
 
 def _write_back(fd: int, end: int) -> None:

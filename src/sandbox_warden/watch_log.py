@@ -7,6 +7,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from .connection import Connection, Source
 from .errors import Refused
+from .walk import Inode
 
 MAX_EVENTS = 4096
 MAX_BYTES = 512 * 1024
@@ -22,7 +23,7 @@ class Watch:
     """The changes below a folder. Positions count them, from 1 on. Those of the oldest that were
     dropped are missing, and a reader that has not seen them gets a `gap`."""
 
-    def __init__(self, path: str, inode: Tuple[int, int], *, recursive: bool) -> None:
+    def __init__(self, path: str, inode: Inode, *, recursive: bool) -> None:
         """inode: device and number of the folder, which is not kept open: the kernel would not tell
         of its end."""
         self.ident = os.urandom(8).hex()
