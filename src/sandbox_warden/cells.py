@@ -205,7 +205,7 @@ class Cells:
         if kind in _STREAMS:
             command = self._cells.get(number)
             if command is not None:
-                self._commands.cell_output(command, _STREAMS[kind], payload)
+                command.wrote(_STREAMS[kind], payload)
         elif kind == frames.CONTEXTS:
             self._contexts = [dict(each) for each in decode_json(payload)["contexts"]]
         elif number in self._cells:

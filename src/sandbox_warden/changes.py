@@ -20,13 +20,7 @@ LEFT_OUT = ("node_modules", "__pycache__")
 class Changes(Listing):
     """Lists files: those marked, then those changed since a time, unless that is None."""
 
-    def __init__(
-        self,
-        marks: List[str],
-        since: Optional[float],
-        *,
-        limit: int,
-    ) -> None:
+    def __init__(self, marks: List[str], since: Optional[float], *, limit: int) -> None:
         super().__init__(WORKSPACE, depth=MAX_DEPTH, limit=limit)
         self._marks = marks
         self._since = since

@@ -118,6 +118,16 @@ class Command:
     def age_s(self) -> float:
         return time.monotonic() - self.started
 
+    def wake(self, *, live: bool = False) -> None:
+        """Tell its followers that there is something to read. live: those who read as it comes."""
+        for follower in list(self.followers):
+            if follower.live or not live:
+                follower.wake()
+
+    def wrote(self, stream: int, data: bytes) -> None:
+        self.log.append(stream, data)
+        self.wake(live=True)
+
     def resize(self, size: Size) -> None:
         """Raises Refused if it has no terminal. Does nothing after its end."""
         if self.terminal is None:

@@ -156,12 +156,6 @@ class Commands:
         self.ran += 1
         self.totals.begin(command)
 
-    def cell_output(self, command: Command, stream: int, data: bytes) -> None:
-        command.log.append(stream, data)
-        for follower in list(command.followers):
-            if follower.live:
-                follower.wake()
-
     def finish_cell(self, command: Command, *, exit_code: int, reason: Optional[str]) -> None:
         self._cells.discard(command)
         self._finish(command, exit_code=exit_code, reason=reason)
@@ -203,8 +197,7 @@ class Commands:
         except (OSError, MemoryError) as exc:
             self._abandon(command, shell)
             self._could_not_start(command, exc)
-        for follower in list(command.followers):
-            follower.wake()  # They wait for its pid.
+        command.wake()  # Its followers wait for its pid.
 
     def _abandon(self, command: Command, shell: Shell) -> None:
         """Close a shell that has not got its command; it exits."""
@@ -398,8 +391,7 @@ class Commands:
         elif command.tells_changes and is_unchanged(command.started_at):
             command.result["unchanged"] = True
         self._clear(command)
-        for follower in list(command.followers):
-            follower.wake()
+        command.wake()
         if command.on_end is None:
             self.records.finished(command)
         else:

@@ -100,10 +100,7 @@ class Bridge:
         if kernel.stderr in ready:
             kernel.read_stderr()
         # Output first: a reply comes after what was written before it.
-        for socket, handle in (
-            (kernel.iopub, context.on_output),
-            (kernel.shell, context.on_shell),
-        ):
+        for socket, handle in ((kernel.iopub, context.on_output), (kernel.shell, context.on_shell)):
             if socket in ready:
                 while context.kernel is kernel:
                     message = kernel.receive(socket)

@@ -3,6 +3,7 @@
 Not jupyter_client's session: importing that takes longer than starting a kernel's first cell.
 """
 
+import contextlib
 import ctypes
 import hmac
 import json
@@ -154,11 +155,9 @@ class Kernel:
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
-        try:
-            with open("/proc/%d/oom_score_adj" % process.pid, "w") as file:
-                file.write(_OOM_SCORE)
-        except OSError:
-            pass
+        oom_score = "/proc/%d/oom_score_adj" % process.pid
+        with contextlib.suppress(OSError), open(oom_score, "w") as file:
+            file.write(_OOM_SCORE)
         return process
 
     # Starting
@@ -237,11 +236,9 @@ class Kernel:
 
     def _signal(self, number: int) -> None:
         for send in (os.killpg, os.kill):  # Its group may be another one by now.
-            try:
+            with contextlib.suppress(OSError):
                 send(self._process.pid, number)
                 return
-            except OSError:
-                pass
 
     def ended(self) -> Optional[int]:
         """Its exit code as a shell tells it, None while it runs."""
@@ -251,10 +248,9 @@ class Kernel:
     def close(self) -> None:
         """Kill it, and wait for its end."""
         self.kill()
-        try:
+        # One that hangs in the system has the signal wait for it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            pass  # It hangs in the system; the signal waits for it.
         self.read_stderr()
         assert self._process.stderr is not None
         self._process.stderr.close()
@@ -318,10 +314,8 @@ def _connection_file(about: Dict[str, Any]) -> str:
 
 
 def _remove(path: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass
 
 
 def _die_with_parent() -> None:

@@ -95,10 +95,7 @@ class Listener:
 
 class Tunnel(Source):
     def __init__(
-        self,
-        loop: Loop,
-        connection: Connection,
-        on_end: Callable[["Tunnel"], None],
+        self, loop: Loop, connection: Connection, on_end: Callable[["Tunnel"], None]
     ) -> None:
         self._loop = loop
         self.connection = connection

@@ -15,8 +15,7 @@ from typing import Protocol
 
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_server.network.hosts import IPAddress, Target, is_own, parse_address, plain
-from sandbox_server.network.refusals import Refused, timed_out, unreachable
-from sandbox_server.network.rules import Allowed, RuleSet
+from sandbox_server.network.rules import Allowed, Refused, RuleSet, timed_out, unreachable
 
 _THREADS = 16
 RESOLVE_S = 10.0

@@ -15,9 +15,16 @@ from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.network.headers import SecretMissing
 from sandbox_server.network.hosts import InvalidHost, Target, parse_target
 from sandbox_server.network.outbound import MeteredChannel, Outbound
-from sandbox_server.network.refusals import Refused, bad_request, timed_out, unreachable
 from sandbox_server.network.relay import first_of, hang_up, relay
-from sandbox_server.network.rules import HTTP, HTTPS, Allowed
+from sandbox_server.network.rules import (
+    HTTP,
+    HTTPS,
+    Allowed,
+    Refused,
+    bad_request,
+    timed_out,
+    unreachable,
+)
 
 MAX_HEAD = 64 * 1024
 Headers = list[tuple[bytes, bytes]]

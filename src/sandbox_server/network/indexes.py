@@ -98,10 +98,7 @@ def read_tools() -> ToolConfig:
             found[1]: value for name, value in npmrc.items() if (found := _TOKEN.match(name))
         },
         others=tuple(apt_urls(Path("/etc/apt"))),
-        authorities={
-            "PIP_CERT": pip.get("cert", ""),
-            "NPM_CONFIG_CAFILE": npmrc.get("cafile", ""),
-        },
+        authorities={"PIP_CERT": pip.get("cert", ""), "NPM_CONFIG_CAFILE": npmrc.get("cafile", "")},
     )
 
 

@@ -13,8 +13,7 @@ from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import size_text
 from sandbox_server.network.dialing import Dialer, Upstream
 from sandbox_server.network.hosts import IPAddress, Target
-from sandbox_server.network.refusals import Refused, Verdict
-from sandbox_server.network.rules import Allowed, RuleSet
+from sandbox_server.network.rules import Allowed, Refused, RuleSet, Verdict
 
 _DAY_S = 86400
 _BURST_S = 0.25

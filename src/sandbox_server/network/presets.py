@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -98,20 +99,20 @@ def _wrong(path: Path, located: Located, where: tuple[str | int, ...], what: str
     return InvalidRequest(f"{path}:{line}: {named}: {what}" if named else f"{path}:{line}: {what}")
 
 
+@dataclass(frozen=True)
 class _Entry:
     """One rule of a file."""
 
-    def __init__(self, path: Path, located: Located, at: int, entry: _RuleEntry) -> None:
-        self._path = path
-        self._located = located
-        self._at = at
-        self._entry = entry
+    path: Path
+    located: Located
+    at: int
+    entry: _RuleEntry
 
     def _wrong(self, field: str, what: str) -> InvalidRequest:
-        return _wrong(self._path, self._located, ("rules", self._at, field), what)
+        return _wrong(self.path, self.located, ("rules", self.at, field), what)
 
     def rule(self) -> Rule:
-        entry = self._entry
+        entry = self.entry
         try:
             named = parse_rule(entry.host)
         except InvalidHost as exc:
@@ -146,14 +147,14 @@ class _Entry:
 
     def _header(self, name: str, text: str) -> tuple[str, Secret]:
         try:
-            return header_name(name), secret(text, folder=self._path.parent)
+            return header_name(name), secret(text, folder=self.path.parent)
         except (ValueError, SecretMissing) as exc:
             raise self._wrong("headers", f"{name}: {exc}") from None
 
     def _ca(self, name: str) -> str:
-        if name and not (self._path.parent / name).is_file():
+        if name and not (self.path.parent / name).is_file():
             raise self._wrong("ca", f"no file {name!r}")
-        return str((self._path.parent / name).absolute()) if name else ""
+        return str((self.path.parent / name).absolute()) if name else ""
 
 
 class PresetWatch:

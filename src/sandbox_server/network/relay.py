@@ -12,8 +12,7 @@ from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.network import server_name
 from sandbox_server.network.outbound import MeteredChannel
-from sandbox_server.network.refusals import Refused
-from sandbox_server.network.rules import Allowed, RuleSet
+from sandbox_server.network.rules import Allowed, Refused, RuleSet
 from sandbox_server.tasks import stop
 
 IDLE_S = 900.0

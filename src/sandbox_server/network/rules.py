@@ -1,10 +1,12 @@
-"""Rules: which hosts a box may reach, at which ports, with which methods and paths. Pure."""
+"""Rules: which hosts a box may reach, at which ports, with which methods and paths, and what it is
+told where it may not. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 
 from sandbox_server.network.headers import Secret
@@ -20,7 +22,6 @@ from sandbox_server.network.hosts import (
     parse_network,
 )
 from sandbox_server.network.narrowing import Narrowing
-from sandbox_server.network.refusals import Refused, bad_request
 
 HTTP, HTTPS = 80, 443
 _USUAL = frozenset({HTTP, HTTPS})
@@ -28,6 +29,37 @@ _TOLD = 40
 """Rules that a refusal lists."""
 _ODD_PATH = re.compile(r"(?i)%2e|%2f|%5c|\\|//|/\.{1,2}(/|$)")
 """What one server takes for another path than the next."""
+
+
+class Verdict(StrEnum):
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+    """By the rules, or because a limit of the session is reached."""
+    FAILED = "failed"
+    """Allowed, but the other end cannot be reached."""
+
+
+class Refused(Exception):
+    """A connection that is not made, or is cut. The text is for the agent in the box, and never
+    holds a secret."""
+
+    def __init__(self, text: str, *, status: int = 403, verdict: Verdict = Verdict.REFUSED) -> None:
+        super().__init__(text)
+        self.text = text
+        self.status = status
+        self.verdict = verdict
+
+
+def bad_request(text: str) -> Refused:
+    return Refused(text, status=400)
+
+
+def unreachable(text: str) -> Refused:
+    return Refused(text, status=502, verdict=Verdict.FAILED)
+
+
+def timed_out(text: str) -> Refused:
+    return Refused(text, status=504, verdict=Verdict.FAILED)
 
 
 @dataclass(frozen=True, kw_only=True)

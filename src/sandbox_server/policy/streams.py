@@ -8,7 +8,7 @@ import re
 from sandbox_server.policy.analysis import Record, Scope
 from sandbox_server.policy.bash import syntax
 from sandbox_server.policy.bash.escapes import echoed
-from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS
+from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.expand import expand, expand_one, product
 from sandbox_server.policy.fields import HOLE, NAME, NUMBER, SPLIT
 from sandbox_server.policy.finding import names_found
@@ -146,11 +146,11 @@ def _rounds(arguments: list[str]) -> int:
     return max(1, -(-(len(arguments) - 1) // wanted)) if wanted else 1
 
 
-class Streams:
+class Streams(Record):
     """Follows values through pipes, redirections and substitutions."""
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
+    def __init__(self, effort: Effort) -> None:
+        super().__init__(effort)
         self.processes: dict[str, Values] = {}
         """Output of process substitutions, by path."""
 
@@ -159,8 +159,8 @@ class Streams:
         outputs = self.outputs(scope)
         return product([expand(word, scope.variables, outputs) for word in words])
 
-    def outputs(self, scope: Scope) -> _Outputs:
-        return _Outputs(self, scope)
+    def outputs(self, scope: Scope) -> Outputs:
+        return Outputs(self, scope)
 
     def written(self, redirects: list[syntax.Redirect], scope: Scope) -> list[str]:
         """Files that output is redirected to, without descriptors such as `>&2`."""
@@ -217,7 +217,7 @@ class Streams:
             return UNKNOWN
         if node.words[0].bare() == "pwd":
             return scope.variables.folder
-        with self._record.deeper(node.start):
+        with self.deeper(node.start):
             stdin = self.input_of(node.redirects, scope)
             text = stdin.texts[0] if len(stdin.texts) == 1 else None
             argvs = self.words(node.words, scope)[:4]
@@ -226,22 +226,20 @@ class Streams:
         sure = len(texts) == len(argvs) == 1
         return Values(texts, sure and (stdin.complete or argvs[0][0] in NO_INPUT))
 
-    def spend(self, steps: int) -> None:
-        self._record.effort.spend(steps)
-
     def _output(self, argv: list[str], stdin: str | None) -> str | None:
-        self._record.effort.spend(cost(argv, stdin))
+        self.effort.spend(cost(argv, stdin))
         return output(argv, stdin)
 
 
-class _Outputs:
-    """Outputs of substitutions in one scope (see expand.Outputs)."""
+class Outputs:
+    """Outputs of substitutions in one scope, and the work that they take."""
 
     def __init__(self, streams: Streams, scope: Scope) -> None:
         self._streams = streams
         self._scope = scope
 
     def process(self, part: syntax.Substitution) -> str:
+        """The path that stands for a process substitution."""
         number = len(self._streams.processes)
         if number >= MAX_PROCESSES:
             raise syntax.TooMuch(f"more than {MAX_PROCESSES} process substitutions", 0)
@@ -250,7 +248,7 @@ class _Outputs:
         return path
 
     def spend(self, steps: int) -> None:
-        self._streams.spend(steps)
+        self._streams.effort.spend(steps)
 
     def __call__(self, part: syntax.Substitution) -> Values:
         values = self._streams.printed(part.body, self._scope)

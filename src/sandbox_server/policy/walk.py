@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from sandbox_server.policy.analysis import Call, Doubt, Place, Record, Scope
+from sandbox_server.policy.analysis import Call, Doubt, Place, Scope
 from sandbox_server.policy.bash import syntax
-from sandbox_server.policy.bash.source import BY_HAND
+from sandbox_server.policy.bash.source import BY_HAND, Effort
 from sandbox_server.policy.evaluation import (
     compared,
     evaluate,
@@ -23,23 +23,22 @@ from sandbox_server.policy.streams import Streams
 from sandbox_server.policy.variables import UNKNOWN, Values
 
 
-class Walk:
-    """One walk over one command; calls `simple` for every simple command."""
+class Walk(Streams):
+    """One walk over one command. Its simple commands are for the whole analyser."""
 
-    def __init__(
-        self, record: Record, streams: Streams, simple: Callable[[syntax.Simple, Scope], None]
-    ) -> None:
-        self._record = record
-        self._streams = streams
-        self._simple = simple
+    def __init__(self, effort: Effort) -> None:
+        super().__init__(effort)
         self.functions: dict[str, syntax.Function] = {}
+
+    def simple(self, node: syntax.Simple, scope: Scope) -> None:
+        raise NotImplementedError
 
     # Structure
 
     def sequence(self, sequence: syntax.Sequence, scope: Scope) -> None:
         for node, how in sequence.items:
             if how is syntax.How.BACKGROUND:
-                self.node(node, self._record.apart(scope))
+                self.node(node, self.apart(scope))
             elif how is syntax.How.MAYBE:
                 self._maybe(node, scope)
             else:
@@ -47,9 +46,9 @@ class Walk:
 
     def node(self, node: syntax.Node, scope: Scope) -> None:
         if isinstance(node, syntax.Simple):
-            self._simple(node, scope)
+            self.simple(node, scope)
             return
-        self._record.effort.spend(1)
+        self.effort.spend(1)
         if isinstance(node, syntax.Pipeline):
             self._pipeline(node, scope)
         elif isinstance(node, syntax.Compound):
@@ -60,29 +59,29 @@ class Walk:
             self.sequence(node, scope)
 
     def _maybe(self, node: syntax.Node, scope: Scope) -> None:
-        before = self._record.copied(scope.variables)
+        before = self.copied(scope.variables)
         self.node(node, scope)
         scope.variables.or_as(before)
 
     def _pipeline(self, node: syntax.Pipeline, scope: Scope) -> None:
         stdin = scope.stdin
         for member in node.members:
-            inner = dataclasses.replace(self._record.apart(scope), stdin=stdin)
+            inner = dataclasses.replace(self.apart(scope), stdin=stdin)
             self.node(member, inner)
-            stdin = self._streams.printed(member, inner)
+            stdin = self.printed(member, inner)
 
     def _compound(self, node: syntax.Compound, scope: Scope) -> None:
         place = scope.place or Place("", 0, 0)
         if writes := self.redirected(node.redirects, scope, place):
-            self._record.emit(scope.wordless(place, writes=writes))
+            self.emit(scope.wordless(place, writes=writes))
         if node.redirects:
-            scope = dataclasses.replace(scope, stdin=self._streams.input_of(node.redirects, scope))
+            scope = dataclasses.replace(scope, stdin=self.input_of(node.redirects, scope))
         for word in node.words:
             self.parts(word.parts, scope, place)
         if node.kind is syntax.Kind.TEST:
             self._test(node, scope, place)
         if node.kind is syntax.Kind.SUBSHELL:
-            scope = self._record.apart(scope)
+            scope = self.apart(scope)
         if node.kind is syntax.Kind.LOOP:
             self._loop(node, scope, place)
         elif node.kind in (syntax.Kind.IF, syntax.Kind.CASE):
@@ -92,32 +91,32 @@ class Walk:
                 self.sequence(body, scope)
 
     def _test(self, node: syntax.Compound, scope: Scope, place: Place) -> None:
-        outputs = self._streams.outputs(scope)
+        outputs = self.outputs(scope)
         numbers = all(is_number(word, scope.variables, outputs) for word in compared(node.words))
         if not numbers or any(names_element(word) for word in named(node.words)):
-            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may run a command")
+            self.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may run a command")
 
     def _branches(self, bodies: list[syntax.Sequence], scope: Scope) -> None:
         """Each may run or not, and sees what earlier ones assign (a condition, then its body)."""
         for body in bodies:
-            before = self._record.copied(scope.variables)
+            before = self.copied(scope.variables)
             self.sequence(body, scope)
             scope.variables.or_as(before)
 
     def _loop(self, node: syntax.Compound, scope: Scope, place: Place) -> None:
         """Walk the body twice: its start sees what its end assigned in the previous round."""
-        before = self._record.copied(scope.variables)
+        before = self.copied(scope.variables)
         if node.variable:
-            self._record.emit(scope.wordless(place, assigned=[node.variable]))
+            self.emit(scope.wordless(place, assigned=[node.variable]))
             scope.variables.assign(node.variable, self._listed(node.words, scope))
-        calls, doubts = len(self._record.found.calls), len(self._record.found.doubts)
-        first = self._record.copied(scope.variables)
+        calls, doubts = len(self.found.calls), len(self.found.doubts)
+        first = self.copied(scope.variables)
         for body in node.bodies:
             self.sequence(body, scope)
         if changed := scope.variables.changed(first):
-            del self._record.found.calls[calls:], self._record.found.doubts[doubts:]
+            del self.found.calls[calls:], self.found.doubts[doubts:]
             scope.variables.or_as(first)
-            again = self._record.copied(scope.variables)
+            again = self.copied(scope.variables)
             for body in node.bodies:
                 self.sequence(body, scope)
             for name in scope.variables.changed(again) - changed:
@@ -129,7 +128,7 @@ class Walk:
             return Values((HOLE,), complete=True)
         fields: dict[str, None] = {}
         for word in words:
-            for way in expand(word, scope.variables, self._streams.outputs(scope)):
+            for way in expand(word, scope.variables, self.outputs(scope)):
                 fields.update(dict.fromkeys(field.replace(SPLIT, HOLE) for field in way))
         return Values(()).or_else(Values(tuple(fields))) if len(fields) > 8 else Values(
             tuple(fields), complete=True
@@ -137,10 +136,10 @@ class Walk:
 
     def _define(self, node: syntax.Function, scope: Scope) -> None:
         place = scope.place or Place(node.text, node.start, node.end)
-        self._record.effort.spend(len(node.text) // BY_HAND)
+        self.effort.spend(len(node.text) // BY_HAND)
         bomb = is_fork_bomb(node)
-        self._record.emit(Call(place, [[node.name]], via=scope.via, defines=True, fork_bomb=bomb))
-        inside = self._record.apart(scope)
+        self.emit(Call(place, [[node.name]], via=scope.via, defines=True, fork_bomb=bomb))
+        inside = self.apart(scope)
         inside.variables.values.update({str(number): UNKNOWN for number in range(10)})
         self.node(node.body, inside)
         variables = scope.variables
@@ -154,13 +153,13 @@ class Walk:
         """Walk the substitutions in redirection targets; returns the files written."""
         for redirect in redirects:
             self.parts(redirect.target.parts, scope, place)
-        return self._streams.written(redirects, scope)
+        return self.written(redirects, scope)
 
     def parts(self, parts: list[syntax.Part], scope: Scope, place: Place) -> None:
         """Walk the commands that run while words are expanded."""
         for part in parts:
             if isinstance(part, syntax.Substitution):
-                self.sequence(part.body, self._record.apart(scope))
+                self.sequence(part.body, self.apart(scope))
             elif isinstance(part, syntax.Arithmetic):
                 self.parts(part.parts, scope, place)
             elif isinstance(part, syntax.Parameter):
@@ -168,7 +167,7 @@ class Walk:
                 if isinstance(part.subscript, syntax.Arithmetic):
                     self.parts(part.subscript.parts, scope, place)
                 if part.operator in ("=", ":="):
-                    self._record.emit(scope.wordless(place, assigned=[part.name]))
+                    self.emit(scope.wordless(place, assigned=[part.name]))
                     scope.variables.forget(part.name)
             else:
                 continue
@@ -176,11 +175,11 @@ class Walk:
 
     def _evaluated(self, part: syntax.Part, scope: Scope, place: Place) -> None:
         for expression in evaluated(part):
-            if not evaluate(expression, scope.variables, self._streams.outputs(scope)):
+            if not evaluate(expression, scope.variables, self.outputs(scope)):
                 why = "a value in an arithmetic expression may run a command"
-                self._record.doubt(Doubt.UNKNOWN_VALUE, place, why)
+                self.doubt(Doubt.UNKNOWN_VALUE, place, why)
         if evaluates_text(part):
-            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value is expanded again")
+            self.doubt(Doubt.UNKNOWN_VALUE, place, "a value is expanded again")
 
     def assigned_parts(self, assignments: list[syntax.Assignment]) -> Iterator[syntax.Part]:
         for assignment in assignments:

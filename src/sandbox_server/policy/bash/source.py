@@ -46,13 +46,11 @@ class Effort:
 class Source:
     """The text, the position and the end of the part being read."""
 
-    def __init__(
-        self, text: str, effort: Effort | None = None, *, pinned: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, text: str, effort: Effort, *, pinned: tuple[int, int] | None = None) -> None:
         self.text = text
         self.position = 0
         self.end = len(text)
-        self.effort = effort or Effort()
+        self.effort = effort
         self.pinned = pinned
         """Range of this text in the outer source; positions refer to that one."""
 
@@ -64,6 +62,12 @@ class Source:
 
     def looking_at(self, text: str, ahead: int = 0) -> bool:
         return self.text.startswith(text, self.position + ahead, self.end)
+
+    def take(self, text: str) -> bool:
+        """Whether this is next; then it is passed."""
+        found = self.looking_at(text)
+        self.position += len(text) if found else 0
+        return found
 
     def next(self) -> str:
         """The next character; empty at the end."""
