@@ -23,6 +23,7 @@ class Carrying:
         self._shells = shells
         self._pipes = pipes
         self.state = ShellState.fresh()
+        """What the last command left, and the next one begins with."""
         self._waiting: Optional[Nursery] = None
         """Its shell ran the last command, has its state and can go on."""
 

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from . import frames
 from .command import Command
 from .commands import Commands
+from .connection import Connection
 from .errors import Refused
 from .frames import Decoder, FrameError, decode_json, encode_json
 from .loop import Loop
@@ -56,8 +57,6 @@ _STREAMS = {frames.STDOUT: STDOUT, frames.STDERR: STDERR, frames.RESULT: RESULT}
 _LAST_WORDS = 1000
 
 Body = Dict[str, Any]
-Answer = Callable[[Body], None]
-Refuse = Callable[[str, str], None]
 
 
 class _BridgeOutput(OutputLog):
@@ -90,7 +89,7 @@ class Cells:
         self._decoder = Decoder()
         self._number = 0
         self._cells: Dict[int, Command] = {}
-        self._asked: Dict[int, Tuple[Answer, Refuse]] = {}
+        self._asked: Dict[int, Tuple[Connection, int]] = {}
         # Read now: the file that the warden came in may be gone later.
         self._sources = bridge_sources()
         self._contexts: List[Body] = []
@@ -119,16 +118,17 @@ class Cells:
         self._send(encode_json(frames.CODE, number, dict(request, result_limit=RESULT_LIMIT)))
         return command
 
-    def ask(self, body: Body, answer: Answer, refuse: Refuse) -> None:
+    def ask(self, body: Body, connection: Connection, channel: int) -> None:
         """Something about contexts. The answer comes later."""
         if self._bridge is None and body.get("op") == "list":
-            answer({"contexts": [dict(each, state="lost") for each in self._contexts]})
+            lost = [dict(each, state="lost") for each in self._contexts]
+            connection.reply(channel, {"contexts": lost})
             return
         if self._bridge is None and body.get("op") == "env":
-            answer({"contexts": []})  # It will have them from its shell.
+            connection.reply(channel, {"contexts": []})  # It will have them from its shell.
             return
         number = self._next_number()
-        self._asked[number] = answer, refuse
+        self._asked[number] = connection, channel
         self._send(encode_json(frames.CONTEXTS, number, body))
 
     def _signal(self, command: Command, number: int) -> None:
@@ -182,8 +182,9 @@ class Cells:
         for number in list(self._cells):
             self._lose(number, why)
         asked, self._asked = self._asked, {}
-        for _, refuse in asked.values():
-            refuse("context_lost", "%s; try again" % why)
+        for connection, channel in asked.values():
+            connection.refuse(channel, "context_lost", "%s; try again" % why)
+            connection.pump_soon()
 
     def _lose(self, number: int, why: str) -> None:
         command = self._cells[number]
@@ -211,12 +212,13 @@ class Cells:
         elif number in self._cells:
             self._on_end(number, kind, decode_json(payload))
         elif number in self._asked:
-            answer, refuse = self._asked.pop(number)
+            connection, channel = self._asked.pop(number)
             body = decode_json(payload)
             if kind == frames.REPLY:
-                answer(body)
+                connection.reply(channel, body)
             else:
-                refuse(str(body["code"]), str(body["message"]))
+                connection.refuse(channel, str(body["code"]), str(body["message"]))
+            connection.pump_soon()
 
     def _on_end(self, number: int, kind: int, body: Body) -> None:
         if kind == frames.REPLY:

@@ -54,7 +54,9 @@ class Following(Source, Follower):
             self.connection.send(self._gap(until))
         if command.refused is not None:
             return self.refuse(command.refused)
-        result = command.result or command.standing(output_bytes=until, cwd=self._commands.cwd)
+        result = command.result or command.standing(
+            output_bytes=until, cwd=self._commands.carrying.state.cwd
+        )
         return self.answer(result)
 
     def _started(self) -> bytes:

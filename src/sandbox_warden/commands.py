@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from .carrying import Carrying
-from .command import Command, exit_of
+from .command import Command, Records, Totals, exit_of
 from .errors import Refused, refusal
 from .killing import Trace
 from .loop import READ, Loop
@@ -16,10 +16,9 @@ from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
-from .records import Records, Totals
 from .shell import Shell, encode_call, is_special
 from .shells import Shells
-from .state import ShellState, begun
+from .state import begun
 from .stdin import Size, Stdin
 
 PREPARE_S = 0.02
@@ -45,7 +44,7 @@ class Commands:
         self._cells: Set[Command] = set()
         self.shells = Shells(loop, open_files, on_exit=self._shell_ended, on_gone=self._all_gone)
         self.pipes = Pipes(loop, on_room=self._settle)
-        self._carrying = Carrying(loop, self.shells, self.pipes)
+        self.carrying = Carrying(loop, self.shells, self.pipes)
         self.finished_at = time.monotonic()
         self.ran = 0
         self.totals = Totals()
@@ -64,22 +63,9 @@ class Commands:
             return 0.0
         return now - max([used_at, self.finished_at, *(each.touched for each in running)])
 
-    @property
-    def cwd(self) -> str:
-        return self._carrying.state.cwd
-
-    @property
-    def state(self) -> ShellState:
-        """What the last command left."""
-        return self._carrying.state
-
-    def set_state(self, state: ShellState) -> None:
-        """The next command begins with it."""
-        self._carrying.replace(state)
-
     def own_pids(self) -> List[int]:
         """Processes that change nothing: nurseries, and shells that wait for a command."""
-        return self.shells.own_pids(self._carrying.waiting_shell)
+        return self.shells.own_pids(self.carrying.waiting_shell)
 
     def start(
         self,
@@ -111,7 +97,7 @@ class Commands:
         command.cwd = cwd
         command.told = _told(text, cwd, env)
         command.oom_before = self._meter.oom_kills()
-        command.call = lambda shell: shell.call(call, self._carrying.state)
+        command.call = lambda shell: shell.call(call, self.carrying.state)
         command.special = is_special(text) or on_terminal
         self.records.add(command)
         self.ran += 1
@@ -138,7 +124,7 @@ class Commands:
         call = encode_call(text, command_id=ident, cwd=None, env=env)
         command = Command(ident, "", log, time.monotonic())
         command.on_end = on_end
-        command.call = lambda shell: shell.call(call, self._carrying.state)
+        command.call = lambda shell: shell.call(call, self.carrying.state)
         command.special = True
         self.records.services.add(ident)
         try:
@@ -161,7 +147,7 @@ class Commands:
         self._finish(command, exit_code=exit_code, reason=reason)
 
     def _spawn(self, command: Command, *, stdin: bool, stdin_open: bool = False) -> None:
-        nursery = self._carrying.shell_for(command, stdin=stdin, terminal=command.terminal)
+        nursery = self.carrying.shell_for(command, stdin=stdin, terminal=command.terminal)
         shell = nursery.go()
         command.nursery = nursery
         self._by_shell[shell] = command
@@ -276,7 +262,7 @@ class Commands:
             self._loop.unwatch(shell.ended)
             return
         command.saved = shell.saved()
-        if code < 0 or not self._carrying.can_go_on(command, nursery):
+        if code < 0 or not self.carrying.can_go_on(command, nursery):
             self._loop.unwatch(shell.ended)
             shell.dismiss()
             return
@@ -290,7 +276,7 @@ class Commands:
         self._loop.unwatch(shell.ended)
         command = self._by_shell.get(shell)
         if command is None:
-            self._carrying.ended(nursery, shell)
+            self.carrying.ended(nursery, shell)
             return
         if command.goes_on:  # It was killed while it waited for readers of the last output.
             command.goes_on = False
@@ -315,7 +301,7 @@ class Commands:
         command.shells += 1
         failed = os.WIFEXITED(status) and not was_waiting
         if failed or command.shells > 2 * KILLED_SHELLS:
-            self._carrying.drop(command)
+            self.carrying.drop(command)
         if command.shells == KILLED_SHELLS:
             self._make_room(command, "a process in the box kills every new shell")
         self.pipes.close(command)
@@ -336,7 +322,7 @@ class Commands:
         if nursery.shell is not None:
             self._by_shell.pop(nursery.shell, None)
             if command.goes_on:
-                self._carrying.wait(command, nursery)
+                self.carrying.wait(command, nursery)
                 return
         self.shells.release(nursery)
 
@@ -354,7 +340,7 @@ class Commands:
                 command.deadline = self._loop.after(SETTLE_S, lambda: self.pipes.hurry(command))
             return
         code, signal = exit_of(status)
-        saved = self._carrying.take(command)
+        saved = self.carrying.take(command)
         self._finish(
             command,
             exit_code=TIMEOUT_EXIT_CODE if command.timed_out else code,
@@ -378,7 +364,7 @@ class Commands:
         command.log.settle()
         command.result = command.standing(
             output_bytes=command.log.size,
-            cwd=self._carrying.state.cwd,
+            cwd=self.carrying.state.cwd,
             timed_out=command.timed_out,
             exit_code=exit_code,
             **more,

@@ -279,7 +279,7 @@ class Bridge:
         self._env.update(env)
         for context in self._contexts.values():
             if context.language == "python":
-                context.set_env(env)
+                context.new_env.update(env)
             elif context.kernel is not None and not context.used:
                 context.close("restarted")
                 self._start(context, body)

@@ -97,12 +97,8 @@ class Context:
         self.lost: Optional[str] = None
         """Why its kernel is gone, where it has ended by itself."""
         self._late = ""
-        self._new_env: Dict[str, str] = {}
-        """Variables of the session that its kernel has not got yet."""
-
-    def set_env(self, env: Dict[str, str]) -> None:
-        """Variables that became known after its kernel was started."""
-        self._new_env.update(env)
+        self.new_env: Dict[str, str] = {}
+        """Variables of the session that its kernel has not got yet: they became known later."""
 
     def about(self) -> Body:
         kernel = self.kernel
@@ -150,9 +146,9 @@ class Context:
             return
         cell = self.cell = self.waiting.popleft()
         cell.begin(time.monotonic())
-        if self._new_env:
-            cell.steps.appendleft((_UPDATE_ENV % repr(self._new_env), False))
-            self._new_env = {}
+        if self.new_env:
+            cell.steps.appendleft((_UPDATE_ENV % repr(self.new_env), False))
+            self.new_env = {}
         if self._late:
             cell.output.record({"type": "late", "text": self._late})
             self._late = ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 from . import frames
 from .cells import Cells
 from .channels import Feeding, Following
-from .command import Command
+from .command import KEY_LENGTH, Command
 from .commands import Commands
 from .connection import Connection
 from .errors import Refused, refusal
@@ -16,7 +16,6 @@ from .file_requests import FileRequests, Jobs, text_of
 from .loop import Loop
 from .meter import Meter
 from .paths import PLACES, in_home
-from .records import KEY_LENGTH
 from .state import WORKSPACE
 from .stdin import Size
 from .tunnels import Tunnels, addresses_of, port_of
@@ -140,7 +139,7 @@ class Requests:
             "uptime_s": round(now - self._started_at, 3),
             "idle_s": round(self._commands.idle_s(now, self._used_at), 3),
             "ran": self._commands.ran,
-            "cwd": self._commands.cwd,
+            "cwd": self._commands.carrying.state.cwd,
             "state": self._state,
         }
 
@@ -192,15 +191,7 @@ class Requests:
         self._follow(connection, channel, command, body, live=bool(body.get("follow")))
 
     def _contexts(self, connection: Connection, channel: int, body: Body) -> None:
-        def answer(body: Body) -> None:
-            connection.reply(channel, body)
-            connection.pump_soon()
-
-        def refuse(code: str, message: str) -> None:
-            connection.refuse(channel, code, message)
-            connection.pump_soon()
-
-        self._cells.ask(body, answer, refuse)
+        self._cells.ask(body, connection, channel)
 
     def _attach(self, connection: Connection, channel: int, body: Body) -> None:
         command = self._command(body)
@@ -254,7 +245,7 @@ class Requests:
         pause_s = min(max(float(body["pause_s"]), 0.0), MAX_PAUSE_S)
         still = body.get("still") is True
         packing = Packing(
-            connection, roots, self._commands.state, self._hold(), pause_s=pause_s,
+            connection, roots, self._commands.carrying.state, self._hold(), pause_s=pause_s,
             receiving=list(BEING_RECEIVED.values()) if still else None,
         )  # fmt: skip
         connection.add(channel, packing)
@@ -264,7 +255,7 @@ class Requests:
 
         if self._holds:
             raise Refused("conflict", "the files of the box are being read; try again")
-        connection.add(channel, Unpacking(self._hold(), self._commands.set_state))
+        connection.add(channel, Unpacking(self._hold(), self._commands.carrying.replace))
 
     def _pause(self, connection: Connection, channel: int, body: Body) -> None:
         """Stop what runs until it is to go on: its time limits stand still, and commands wait."""

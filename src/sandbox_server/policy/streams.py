@@ -11,7 +11,7 @@ from sandbox_server.policy.bash.escapes import echoed
 from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.expand import expand, expand_one, product
 from sandbox_server.policy.fields import HOLE, NAME, NUMBER, SPLIT
-from sandbox_server.policy.finding import names_found
+from sandbox_server.policy.inner import names_found
 from sandbox_server.policy.variables import UNKNOWN, Values
 
 MAX_OUTPUT = 65536

@@ -130,9 +130,7 @@ class Walk(Streams):
         for word in words:
             for way in expand(word, scope.variables, self.outputs(scope)):
                 fields.update(dict.fromkeys(field.replace(SPLIT, HOLE) for field in way))
-        return Values(()).or_else(Values(tuple(fields))) if len(fields) > 8 else Values(
-            tuple(fields), complete=True
-        )  # fmt: skip
+        return Values((), complete=True).or_else(Values(tuple(fields), complete=True))
 
     def _define(self, node: syntax.Function, scope: Scope) -> None:
         place = scope.place or Place(node.text, node.start, node.end)

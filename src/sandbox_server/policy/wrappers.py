@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from sandbox_server.policy import programs
 from sandbox_server.policy.fields import HOLE, SPLIT, known
-from sandbox_server.policy.finding import unwrap_find
-from sandbox_server.policy.inner import Inner, Options, Run, Script, Unread, filled
+from sandbox_server.policy.inner import Inner, Options, Run, Script, Unread, filled, unwrap_find
 
 MAX_GIVEN = 256
 
