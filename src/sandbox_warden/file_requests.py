@@ -39,28 +39,27 @@ class Jobs:
         self._step(connection, channel, work)
 
     def _step(self, connection: Connection, channel: int, work: Work) -> None:
+        answer: Dict[str, Any] = {}
+        refused: Optional[Refused] = None
         try:
             next(work)
+            connection.after(0, lambda: self._step(connection, channel, work))
+            return
         except StopIteration as end:
-            done = end.value or {}
-            self._end(connection, lambda: connection.reply(channel, done))
+            answer = end.value or {}
         except Refused as exc:
-            code, message = exc.code, str(exc)
-            self._end(connection, lambda: connection.refuse(channel, code, message))
+            refused = exc
         except OSError as exc:
             refused = refusal(exc)
-            self._end(connection, lambda: connection.refuse(channel, refused.code, str(refused)))
         except Exception as exc:
             report()
-            message = internal_error(exc)
-            self._end(connection, lambda: connection.refuse(channel, "internal", message))
-        else:
-            connection.after(0, lambda: self._step(connection, channel, work))
-
-    def _end(self, connection: Connection, answer: Callable[[], None]) -> None:
+            refused = Refused("internal", internal_error(exc))
         self.count -= 1
         if connection.open:
-            answer()
+            if refused is None:
+                connection.reply(channel, answer)
+            else:
+                connection.refuse(channel, refused.code, str(refused))
             connection.pump_soon()
         if not self.count:
             self._on_idle()
