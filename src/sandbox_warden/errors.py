@@ -7,24 +7,14 @@ import sys
 import time
 
 _CODES = {
-    errno.ENOSPC: "disk_full",
-    errno.EDQUOT: "disk_full",
-    errno.ENOENT: "file_not_found",
-    errno.ENOTDIR: "file_not_found",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk_full"),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "file_not_found"),
     errno.EISDIR: "is_directory",
-    errno.ENAMETOOLONG: "invalid_path",
-    errno.ELOOP: "invalid_path",
-    errno.EINVAL: "invalid_path",
-    errno.EXDEV: "invalid_path",
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EXDEV), "invalid_path"),
     errno.EFBIG: "file_too_large",
     errno.ENXIO: "not_a_file",
-    errno.EACCES: "permission_denied",
-    errno.EPERM: "permission_denied",
-    errno.EROFS: "permission_denied",
-    errno.EAGAIN: "exhausted",
-    errno.ENOMEM: "exhausted",
-    errno.EMFILE: "exhausted",
-    errno.ENFILE: "exhausted",
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "permission_denied"),
+    **dict.fromkeys((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE), "exhausted"),
 }
 _ADVICE = {
     errno.ENOENT: "does not exist; list its folder to see what is there",

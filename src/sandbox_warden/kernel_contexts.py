@@ -106,11 +106,8 @@ class Context:
         if kernel is not None and not kernel.ready:
             state = "starting"
         return {
-            "context_id": self.ident,
-            "language": self.language,
+            **self.remembered(),
             "kernel": self.spec.name if self.spec else "",
-            "cwd": self.cwd,
-            "default": self.default,
             "state": state,
             "running": self.cell.ident if self.cell else None,
             "waiting": len(self.waiting),

@@ -33,7 +33,7 @@ def analyse(
     try:
         analyser.effort.spend((len(command) + len(stdin or "")) // CHARACTERS)
         if len(command) > MAX_LENGTH:
-            raise TooMuch(f"the command is longer than {MAX_LENGTH} characters", 0)
+            raise TooMuch(f"the command is longer than {MAX_LENGTH} characters")
         source = _cleaned(command, analyser.effort)
         if source != command:
             why = "the command contains NUL, private-use characters or carriage returns"
@@ -44,7 +44,7 @@ def analyse(
         analyser.source(source, Scope(variables, stdin=given))
     except (TooMuch, RecursionError) as exc:
         if work < MAX_WORK:
-            raise TooMuch(f"the analysis takes more than {work} steps", 0) from None
+            raise TooMuch(f"the analysis takes more than {work} steps") from None
         why = exc.why if isinstance(exc, TooMuch) else "the command is nested too deeply"
         analyser.doubt(Doubt.TOO_MUCH, whole, why)
         analyser.found.calls.extend(

@@ -93,7 +93,7 @@ class Analyser(Walk):
         """Record a call, made by the source or by another command, and analyse what it runs."""
         call.cwd, call.other_cwds = scope.variables.cwd, scope.variables.other_cwds
         self.emit(call)
-        with self.deeper(call.place.start):
+        with self.deeper():
             for index, argv in enumerate(call.argvs):
                 before = self.copied(scope.variables) if index else None
                 if argv:
@@ -168,7 +168,7 @@ class Analyser(Walk):
         before = scope.variables
         if script.late:
             scope = self.apart(scope)
-        with self.deeper(call.place.start):
+        with self.deeper():
             self.source(text, dataclasses.replace(scope, stdin=UNKNOWN))
         if script.late:
             before.unstable |= scope.variables.changed(before)
@@ -206,7 +206,7 @@ class Analyser(Walk):
         if name is None or value is None or f"alias {name}" in self._active:
             return False
         self._active.append(f"alias {name}")
-        with self.deeper(place.start):
+        with self.deeper():
             text = value + node.text[len(name) :]
             self.source(text, dataclasses.replace(scope, place=place, via=(*scope.via, name)))
         self._active.pop()

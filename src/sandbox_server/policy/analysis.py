@@ -108,12 +108,12 @@ class Record:
         fields = [field for argv in call.argvs for field in argv]
         unknown = sum(not field.isascii() for field in fields)
         characters = 4 * sum(map(len, fields)) // CHARACTERS
-        self.effort.spend(1 + len(fields) // 2 + 4 * unknown + characters, call.place.start)
+        self.effort.spend(1 + len(fields) // 2 + 4 * unknown + characters)
 
     @contextlib.contextmanager
-    def deeper(self, position: int) -> Iterator[None]:
-        self.effort.spend(COMMAND, position)
-        self.effort.enter(position)
+    def deeper(self) -> Iterator[None]:
+        self.effort.spend(COMMAND)
+        self.effort.enter()
         yield
         self.effort.depth -= 1
 

@@ -217,7 +217,7 @@ class Streams(Record):
             return UNKNOWN
         if node.words[0].bare() == "pwd":
             return scope.variables.folder
-        with self.deeper(node.start):
+        with self.deeper():
             stdin = self.input_of(node.redirects, scope)
             text = stdin.texts[0] if len(stdin.texts) == 1 else None
             argvs = self.words(node.words, scope)[:4]
@@ -242,7 +242,7 @@ class Outputs:
         """The path that stands for a process substitution."""
         number = len(self._streams.processes)
         if number >= MAX_PROCESSES:
-            raise syntax.TooMuch(f"more than {MAX_PROCESSES} process substitutions", 0)
+            raise syntax.TooMuch(f"more than {MAX_PROCESSES} process substitutions")
         path = f"/dev/fd/{chr(PROCESSES + number)}"
         self._streams.processes[path] = self._streams.printed(part.body, self._scope)
         return path

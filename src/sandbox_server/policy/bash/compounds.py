@@ -14,6 +14,7 @@ from sandbox_server.policy.bash.syntax import (
     Node,
     Sequence,
     Text,
+    Unclear,
     Word,
 )
 
@@ -57,7 +58,7 @@ class Compounds(Redirections):
         self.skip_lines()
         reserved = self.reserved()
         if reserved is None or reserved not in words:
-            raise self.unclear(f"expected {' or '.join(words)}")
+            raise Unclear(f"expected {' or '.join(words)}")
         self.position += len(reserved)
         return reserved
 
@@ -66,11 +67,11 @@ class Compounds(Redirections):
         if found:
             self.position = found.end()
         elif self.next() == "(":
-            raise self.unclear("unexpected '('")
+            raise Unclear("unexpected '('")
         return bool(found)
 
     def compound(self, opener: str) -> Node:
-        self.effort.enter(self.position)
+        self.effort.enter()
         start = self.position
         self.position += len(opener)
         made = self._by_opener(opener, start)
@@ -103,7 +104,7 @@ class Compounds(Redirections):
         """At least one command, and the reserved word after it."""
         body = self.sequence(Sequence([]), ends)
         if not body.items:
-            raise self.unclear("expected a command")
+            raise Unclear("expected a command")
         self.expect(*ends)
         return body
 
@@ -116,7 +117,7 @@ class Compounds(Redirections):
                 return Compound(Kind.ARITHMETIC, [], [word])
         body = self.substituted()
         if not body.items:
-            raise self.unclear("empty subshell")
+            raise Unclear("empty subshell")
         return Compound(Kind.SUBSHELL, [body])
 
     def _if(self) -> list[Sequence]:
@@ -124,7 +125,7 @@ class Compounds(Redirections):
         while True:
             bodies.append(self.sequence(Sequence([]), _BRANCH))
             if not bodies[-1].items:
-                raise self.unclear("expected a command")
+                raise Unclear("expected a command")
             reserved = self.expect(*_BRANCH)
             if reserved == "fi":
                 return bodies
@@ -142,12 +143,12 @@ class Compounds(Redirections):
             self.position += 1
             expression = self.expression_in_parentheses()
             if expression is None:
-                raise self.unclear("invalid expression in for ((…))")
+                raise Unclear("invalid expression in for ((…))")
             made.words.append(Word([Arithmetic(expression)], self.position, self.position))
         else:
             made.variable = self.run(_NAME)
             if not made.variable:
-                raise self.unclear("expected a variable name after for")
+                raise Unclear("expected a variable name after for")
             self.skip_lines()
             if self.reserved() == "in":
                 self.position += 2
@@ -179,7 +180,7 @@ class Compounds(Redirections):
             self._patterns(made.words)
             made.bodies.append(self.sequence(Sequence([]), _ESAC))
             if not any(map(self.take, (";;&", ";;", ";&"))) and self.reserved() != "esac":
-                raise self.unclear("unterminated case")
+                raise Unclear("unterminated case")
 
     def _patterns(self, words: list[Word]) -> None:
         self.take("(")
@@ -187,12 +188,12 @@ class Compounds(Redirections):
             self.skip_blanks()
             word = self.word()
             if not word.parts:
-                raise self.unclear("expected a pattern in case")
+                raise Unclear("expected a pattern in case")
             words.append(word)
             self.skip_blanks()
             character = self.next()
             if character not in ("|", ")"):
-                raise self.unclear("unterminated pattern in case")
+                raise Unclear("unterminated pattern in case")
             self.position += 1
             if character == ")":
                 return
@@ -213,7 +214,7 @@ class Compounds(Redirections):
             elif not self.run(_TEST_OPERATOR):
                 words.append(self.word())
                 if not words[-1].parts:
-                    raise self.unclear("unterminated [[")
+                    raise Unclear("unterminated [[")
             regex = not regex and bool(words) and words[-1].bare() == "=~"
 
     def _regex(self) -> Word:
@@ -236,7 +237,7 @@ class Compounds(Redirections):
             else:
                 self.special(character, made.parts)
         if not made.parts:
-            raise self.unclear("expected a pattern after =~")
+            raise Unclear("expected a pattern after =~")
         made.end = self.position
         return made
 
@@ -249,11 +250,11 @@ class Compounds(Redirections):
 
     def function(self, name: str | None, start: int) -> Function:
         if not name:
-            raise self.unclear("the name of a function is quoted or expanded")
+            raise Unclear("the name of a function is quoted or expanded")
         self.skip_lines()
         reserved = self.reserved()
         if self.next() != "(" and reserved not in _BODIES:
-            raise self.unclear("expected the body of a function")
+            raise Unclear("expected the body of a function")
         body = self.compound(reserved or "(")
         begin, end = self.pinned or (start, self.position)
         return Function(name, body, self.text[start : self.position], begin, end)

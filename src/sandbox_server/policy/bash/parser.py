@@ -39,7 +39,7 @@ class Parser(Compounds):
         """Parse all of the source. Raises Unclear."""
         self.sequence(self.whole)
         if self.position < self.end:
-            raise self.unclear(f"unexpected {self.next()!r}")
+            raise Unclear(f"unexpected {self.next()!r}")
         self.read_heredocs()
         return self.whole
 
@@ -48,9 +48,9 @@ class Parser(Compounds):
         self.outer_pending += len(outer)
         body = self.sequence(Sequence([]))
         if self.next() != ")":
-            raise self.unclear("unterminated $( or <(")
+            raise Unclear("unterminated $( or <(")
         if self.pending:
-            raise self.unclear("heredoc without a body in a substitution")
+            raise Unclear("heredoc without a body in a substitution")
         self.position += 1
         self.pending = outer
         self.outer_pending -= len(outer)
@@ -61,7 +61,7 @@ class Parser(Compounds):
         self.position, self.end, self.pending = start, end, []
         body = self.sequence(Sequence([]))
         if self.position < self.end or self.pending:
-            raise self.unclear("invalid command between backticks")
+            raise Unclear("invalid command between backticks")
         self.position, self.end, self.pending = before
         return body
 
@@ -82,7 +82,7 @@ class Parser(Compounds):
             if reserved in ends:
                 return made
             if reserved in _CLOSERS:
-                raise self.unclear(f"unexpected {reserved}")
+                raise Unclear(f"unexpected {reserved}")
             self._and_or(made)
 
     def _and_or(self, made: Sequence) -> None:
@@ -105,7 +105,7 @@ class Parser(Compounds):
             for index in range(first, len(made.items)):
                 made.items[index] = made.items[index][0], How.BACKGROUND
         elif separator not in ("\n", ")", "", ";"):
-            raise self.unclear(f"unexpected {separator!r}")
+            raise Unclear(f"unexpected {separator!r}")
 
     def _pipeline(self) -> Node:
         self._prefixes()
@@ -131,10 +131,10 @@ class Parser(Compounds):
                         self.position += 2
                         self.skip_blanks()
         if self.position >= self.end or self.next() in "\n;&":
-            raise self.unclear("expected a command after ! or time")
+            raise Unclear("expected a command after ! or time")
 
     def command(self) -> Node:
-        self.effort.spend(2, self.position)
+        self.effort.spend(2)
         self.skip_blanks()
         reserved = self.reserved()
         if self.next() == "(" or reserved in _OPENERS:
@@ -142,7 +142,7 @@ class Parser(Compounds):
         if reserved == "coproc":
             return self.coproc()
         if reserved in _CLOSERS or reserved in ("!", "time"):
-            raise self.unclear(f"unexpected {reserved}")
+            raise Unclear(f"unexpected {reserved}")
         return self._simple()
 
     # Simple commands
@@ -174,10 +174,10 @@ class Parser(Compounds):
                 if self.parentheses():
                     return self.function(word.bare(), start)
                 if (word.bare() or "") in _CLOSERS:
-                    raise self.unclear("a reserved word is split by a line continuation")
+                    raise Unclear("a reserved word is split by a line continuation")
             declaring = declaring or (len(made.words) == 1 and word.bare() in _DECLARING)
         if not (made.words or made.assignments or made.redirects):
-            raise self.unclear(f"unexpected {self.next() or 'end of input'!r}")
+            raise Unclear(f"unexpected {self.next() or 'end of input'!r}")
         last = self._last(start)
         made.start, made.end = self.pinned or (start, last)
         made.text = self.text[start:last]
@@ -219,7 +219,7 @@ class Parser(Compounds):
             keyed = self._key(words)
             word = self.word()
             if not word.parts and not keyed:
-                raise self.unclear("unterminated array")
+                raise Unclear("unterminated array")
             words.append(word)
 
     def _key(self, words: list[Word]) -> bool:
@@ -245,5 +245,5 @@ class Parser(Compounds):
         value = assignment.value
         inner: list[Part] = value.parts if isinstance(value, Word) else [Text("", quoted=True)]
         if any(isinstance(part, Text) and not part.quoted and "{" in part.text for part in inner):
-            raise self.unclear("braces in a declaration are not supported")
+            raise Unclear("braces in a declaration are not supported")
         return Word([Text(f"{assignment.name}=", quoted=True), *inner], start, self.position)

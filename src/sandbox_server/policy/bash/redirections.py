@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sandbox_server.policy.bash.source import CHARACTERS
-from sandbox_server.policy.bash.syntax import Redirect, Text, Word
+from sandbox_server.policy.bash.syntax import Redirect, Text, Unclear, Word
 from sandbox_server.policy.bash.words import Words
 
 _COMMENT = re.compile(r"#[^\n]*")
@@ -42,13 +42,13 @@ class Redirections(Words):
         start = self.position
         target = self.word()
         if not target.parts:
-            raise self.unclear(f"expected a target after {operator}")
+            raise Unclear(f"expected a target after {operator}")
         redirect = Redirect(operator, target)
         made.append(redirect)
         if operator in ("<<", "<<-"):
             delimiter, quoted = _delimiter(target, self.text[start : self.position])
             if delimiter is None:
-                raise self.unclear("the delimiter of a heredoc is not plain text")
+                raise Unclear("the delimiter of a heredoc is not plain text")
             self.pending.append(_Heredoc(redirect, delimiter, quoted, operator == "<<-"))
         return True
 
@@ -75,7 +75,7 @@ class Redirections(Words):
                 if self.pending:
                     self.read_heredocs()
                 elif self.outer_pending:
-                    raise self.unclear("the body of a heredoc starts inside a nested command")
+                    raise Unclear("the body of a heredoc starts inside a nested command")
             else:
                 return
 
@@ -114,7 +114,7 @@ class Redirections(Words):
         marks = [before + heredoc.delimiter for before in ("\n\t" if heredoc.tabs else "\n")]
         at = self.position - 1
         while True:
-            self.effort.spend(1 + (self.end - at) // (16 * CHARACTERS), at)
+            self.effort.spend(1 + (self.end - at) // (16 * CHARACTERS))
             found = [self.text.find(mark, at, self.end) for mark in marks]
             at = min((place for place in found if place >= 0), default=-1) + 1
             if not at:
@@ -127,7 +127,7 @@ class Redirections(Words):
             start = self.position
             line = self._line()
             while _continued(line) and self.position < self.end:
-                self.effort.spend(1 + len(line) // CHARACTERS, start)
+                self.effort.spend(1 + len(line) // CHARACTERS)
                 line = line[:-1] + self._line()
             if (line.lstrip("\t") if heredoc.tabs else line) == heredoc.delimiter:
                 return start
@@ -135,7 +135,7 @@ class Redirections(Words):
 
     def _unclosed(self) -> int:
         if self.effort.depth or self.pinned:
-            raise self.unclear("unterminated heredoc")
+            raise Unclear("unterminated heredoc")
         return self.end
 
     def _line(self) -> str:

@@ -30,17 +30,17 @@ class Effort:
     work: int = 0
     depth: int = 0
 
-    def spend(self, steps: int, position: int = 0) -> None:
+    def spend(self, steps: int) -> None:
         """Raises TooMuch."""
         self.work += steps
         if self.work > self.limit:
-            raise TooMuch("the command is too large to analyse", position)
+            raise TooMuch("the command is too large to analyse")
 
-    def enter(self, position: int) -> None:
+    def enter(self) -> None:
         """Go one level deeper; the caller decrements `depth` when it leaves. Raises TooMuch."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise TooMuch("the command is nested too deeply", position)
+            raise TooMuch("the command is nested too deeply")
 
 
 class Source:
@@ -54,11 +54,8 @@ class Source:
         self.pinned = pinned
         """Range of this text in the outer source; positions refer to that one."""
 
-    def unclear(self, why: str) -> Unclear:
-        return Unclear(why, self.pinned[0] if self.pinned else self.position)
-
     def tick(self) -> None:
-        self.effort.spend(1, self.position)
+        self.effort.spend(1)
 
     def looking_at(self, text: str, ahead: int = 0) -> bool:
         return self.text.startswith(text, self.position + ahead, self.end)
@@ -77,7 +74,7 @@ class Source:
         found = pattern.match(self.text, self.position, self.end)
         if found is None:
             return ""
-        self.effort.spend((found.end() - self.position) // CHARACTERS, self.position)
+        self.effort.spend((found.end() - self.position) // CHARACTERS)
         self.position = found.end()
         return found[0]
 
@@ -92,4 +89,4 @@ class Source:
         while self.text.startswith("\\\n", at, self.end):
             at += 2
         if at > self.position and at < self.end and self.text[at] in characters:
-            raise self.unclear(f"line continuation within an operator after {after}")
+            raise Unclear(f"line continuation within an operator after {after}")

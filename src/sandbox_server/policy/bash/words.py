@@ -102,7 +102,7 @@ class Words(Source):
     def _single_quoted(self) -> Text:
         close = self.text.find("'", self.position + 1, self.end)
         if close < 0:
-            raise self.unclear("unterminated single quote")
+            raise Unclear("unterminated single quote")
         text = self.text[self.position + 1 : close]
         self.position = close + 1
         return Text(text, quoted=True)
@@ -118,7 +118,7 @@ class Words(Source):
             if self.take('"'):
                 return
             self._special_in_quotes(parts, '$`"\\')
-        raise self.unclear("unterminated double quote")
+        raise Unclear("unterminated double quote")
 
     def _special_in_quotes(self, parts: list[Part], escapable: str) -> None:
         character = self.next()
@@ -149,7 +149,7 @@ class Words(Source):
 
     def _pattern_group(self, parts: list[Part]) -> None:
         """Extended globs such as `@(a|b)`, taken as a pattern without parsing the inside."""
-        self.effort.enter(self.position)
+        self.effort.enter()
         self.position += 1
         add(parts, "(", quoted=False)
         while True:
@@ -157,7 +157,7 @@ class Words(Source):
             parts.extend(inner.parts)
             character = self.next()
             if character not in ("|", ")", "("):
-                raise self.unclear("unterminated extended glob")
+                raise Unclear("unterminated extended glob")
             if character == "(":
                 self._pattern_group(parts)
                 continue
@@ -168,7 +168,7 @@ class Words(Source):
                 return
 
     def _deeper(self) -> Sequence:
-        self.effort.enter(self.position)
+        self.effort.enter()
         body = self.substituted()
         self.effort.depth -= 1
         return body
@@ -192,9 +192,9 @@ class Words(Source):
         elif name := self.run(_PARAMETER):
             parts.append(Parameter(name, quoted))
             if self.looking_at("\\\n") and name[0].isidentifier():
-                raise self.unclear("line continuation within a variable name")
+                raise Unclear("line continuation within a variable name")
         elif self.looking_at("\\\n"):
-            raise self.unclear("line continuation after a dollar sign")
+            raise Unclear("line continuation after a dollar sign")
         else:
             add(parts, "$", quoted=quoted)
 
@@ -225,7 +225,7 @@ class Words(Source):
         return None
 
     def _expression(self, closer: str) -> list[Part]:
-        self.effort.enter(self.position)
+        self.effort.enter()
         opener = "(" if closer == ")" else "["
         parts: list[Part] = []
         nesting = 0
@@ -234,7 +234,7 @@ class Words(Source):
             add(parts, self.run(_ARITHMETIC_RUN), quoted=True)
             character = self.next()
             if character in ("", "'"):
-                raise self.unclear("arithmetic expression is unterminated or contains quotes")
+                raise Unclear("arithmetic expression is unterminated or contains quotes")
             if character in "()[]":
                 self.position += 1
                 nesting += (character == opener) - (character == closer)
@@ -263,14 +263,14 @@ class Words(Source):
             self.position += 1
         name = self.run(_BRACED)
         if not name:
-            raise self.unclear("expected a name after ${")
+            raise Unclear("expected a name after ${")
         made = Parameter(name, quoted)
         made.prefix = "!" if prefix == "!" else "#" if prefix else ""
         if self.take("["):
             made.subscript = self.subscript()
         made.operator = self.run(_OPERATOR)
         if self.next() != "}" and not made.operator and not (made.prefix and self.next() in "@*"):
-            raise self.unclear("unknown operator in ${…}")
+            raise Unclear("unknown operator in ${…}")
         made.word = self._braced_word(quoted=quoted, operator=made.operator)
         return made
 
@@ -284,7 +284,7 @@ class Words(Source):
             add(parts, self.run(pattern), quoted=quoted)
             character = self.next()
             if not character:
-                raise self.unclear("unterminated ${")
+                raise Unclear("unterminated ${")
             if self.take("}"):
                 return parts
             if quoted and character in "\\$`":
@@ -296,8 +296,8 @@ class Words(Source):
         self.position += 1
         text = self.run(_ANSI_C)
         if not self.take("'"):
-            raise self.unclear("unterminated $'")
-        self.effort.spend(4 * text.count("\\") // BY_HAND, self.position)
+            raise Unclear("unterminated $'")
+        self.effort.spend(4 * text.count("\\") // BY_HAND)
         return Text(ansi_c(text), quoted=True)
 
     def _backticks(self, parts: list[Part], *, quoted: bool) -> None:
@@ -305,11 +305,11 @@ class Words(Source):
         start = self.position
         found = _BACKTICKS.match(self.text, start + 1, self.end)
         if found is None or not self.text.startswith("`", found.end(), self.end):
-            raise self.unclear("unterminated backtick")
+            raise Unclear("unterminated backtick")
         inner = found[0]
-        self.effort.enter(self.position)
+        self.effort.enter()
         if "\\" in inner:
-            self.effort.spend(len(inner) // BY_HAND, start)
+            self.effort.spend(len(inner) // BY_HAND)
             special = r'\\([$`\\"])' if quoted else r"\\([$`\\])"
             body = self.nested(re.sub(special, r"\1", inner), start)
         else:
