@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from sandbox_server.network.addresses import IPAddress
+from sandbox_server.network.hosts import IPAddress
 
 HERE = "127.0.0.1"
 PACKAGE = "internet-test-package"

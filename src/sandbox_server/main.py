@@ -50,7 +50,7 @@ from sandbox_server.environments.opening import LiveEnvironments, open_builds
 from sandbox_server.events.opening import budget_teller, limit_teller, open_webhooks
 from sandbox_server.metrics.opening import UNMEASURED, Measured, measuring
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
-from sandbox_server.network.preset_watch import PresetWatch
+from sandbox_server.network.presets import PresetWatch
 from sandbox_server.previews.opening import PreviewPort, bind_previews, serving_previews
 from sandbox_server.previews.server import TenantOf, no_tenant
 from sandbox_server.providers import facts_of, networks_of, pool_of, providers_of, rules_of

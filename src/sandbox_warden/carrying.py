@@ -11,7 +11,7 @@ from .pipes import Pipes
 from .shell import Shell
 from .shells import Shells
 from .state import WORKSPACE, ShellState, begun, folder_refused, left_traps, unsaved
-from .terminals import Size
+from .stdin import Size
 
 LOAD_S = 5.0
 """A shell killed after this long without having begun was blocked by its state."""
@@ -23,6 +23,7 @@ class Carrying:
         self._shells = shells
         self._pipes = pipes
         self.state = ShellState.fresh()
+        """What the last command left, and the next one begins with."""
         self._waiting: Optional[Nursery] = None
         """Its shell ran the last command, has its state and can go on."""
 

@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from . import frames
 from .command import Command
 from .commands import Commands
+from .connection import Connection
 from .errors import Refused
 from .frames import Decoder, FrameError, decode_json, encode_json
 from .loop import Loop
@@ -31,8 +32,8 @@ PATIENCE_S = 90.0
 start, and 3 s to end after an interrupt."""
 SOURCES = "bridge.json"
 MODULES = (
-    "errors", "frames", "kernel_wire", "kernel_launch", "kernel_specs", "kernel_process",
-    "kernel_output", "kernel_contexts", "kernel_bridge",
+    "errors", "frames", "kernel_launch", "kernel_specs", "kernel_process", "kernel_output",
+    "kernel_contexts", "kernel_bridge",
 )  # fmt: skip
 _BOOT = """
 import json, os, sys, types
@@ -56,8 +57,6 @@ _STREAMS = {frames.STDOUT: STDOUT, frames.STDERR: STDERR, frames.RESULT: RESULT}
 _LAST_WORDS = 1000
 
 Body = Dict[str, Any]
-Answer = Callable[[Body], None]
-Refuse = Callable[[str, str], None]
 
 
 class _BridgeOutput(OutputLog):
@@ -90,7 +89,7 @@ class Cells:
         self._decoder = Decoder()
         self._number = 0
         self._cells: Dict[int, Command] = {}
-        self._asked: Dict[int, Tuple[Answer, Refuse]] = {}
+        self._asked: Dict[int, Tuple[Connection, int]] = {}
         # Read now: the file that the warden came in may be gone later.
         self._sources = bridge_sources()
         self._contexts: List[Body] = []
@@ -101,7 +100,9 @@ class Cells:
     def start(self, body: Body, *, ident: str, key: Optional[str], digest: str) -> Command:
         """Begin a cell."""
         text_limit = int(body["output_limit"])
-        command = Command(ident, digest, OutputLog(4 * (text_limit + RESULT_LIMIT)), _now())
+        command = Command(
+            ident, digest, OutputLog(4 * (text_limit + RESULT_LIMIT)), time.monotonic()
+        )
         command.key = key
         command.oom_before = self._meter.oom_kills()
         command.tells_changes = bool(body.get("changes"))
@@ -117,16 +118,17 @@ class Cells:
         self._send(encode_json(frames.CODE, number, dict(request, result_limit=RESULT_LIMIT)))
         return command
 
-    def ask(self, body: Body, answer: Answer, refuse: Refuse) -> None:
+    def ask(self, body: Body, connection: Connection, channel: int) -> None:
         """Something about contexts. The answer comes later."""
         if self._bridge is None and body.get("op") == "list":
-            answer({"contexts": [dict(each, state="lost") for each in self._contexts]})
+            lost = [dict(each, state="lost") for each in self._contexts]
+            connection.reply(channel, {"contexts": lost})
             return
         if self._bridge is None and body.get("op") == "env":
-            answer({"contexts": []})  # It will have them from its shell.
+            connection.reply(channel, {"contexts": []})  # It will have them from its shell.
             return
         number = self._next_number()
-        self._asked[number] = answer, refuse
+        self._asked[number] = connection, channel
         self._send(encode_json(frames.CONTEXTS, number, body))
 
     def _signal(self, command: Command, number: int) -> None:
@@ -180,8 +182,9 @@ class Cells:
         for number in list(self._cells):
             self._lose(number, why)
         asked, self._asked = self._asked, {}
-        for _, refuse in asked.values():
-            refuse("context_lost", "%s; try again" % why)
+        for connection, channel in asked.values():
+            connection.refuse(channel, "context_lost", "%s; try again" % why)
+            connection.pump_soon()
 
     def _lose(self, number: int, why: str) -> None:
         command = self._cells[number]
@@ -203,18 +206,19 @@ class Cells:
         if kind in _STREAMS:
             command = self._cells.get(number)
             if command is not None:
-                self._commands.cell_output(command, _STREAMS[kind], payload)
+                command.wrote(_STREAMS[kind], payload)
         elif kind == frames.CONTEXTS:
             self._contexts = [dict(each) for each in decode_json(payload)["contexts"]]
         elif number in self._cells:
             self._on_end(number, kind, decode_json(payload))
         elif number in self._asked:
-            answer, refuse = self._asked.pop(number)
+            connection, channel = self._asked.pop(number)
             body = decode_json(payload)
             if kind == frames.REPLY:
-                answer(body)
+                connection.reply(channel, body)
             else:
-                refuse(str(body["code"]), str(body["message"]))
+                connection.refuse(channel, str(body["code"]), str(body["message"]))
+            connection.pump_soon()
 
     def _on_end(self, number: int, kind: int, body: Body) -> None:
         if kind == frames.REPLY:
@@ -246,7 +250,3 @@ def bridge_sources() -> bytes:
 
 def _source(name: str) -> str:
     return (pkgutil.get_data(__package__, name + ".py") or b"").decode()
-
-
-def _now() -> float:
-    return time.monotonic()

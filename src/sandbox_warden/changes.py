@@ -2,7 +2,7 @@
 
 import os
 import stat
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 from . import files
 from .errors import Refused
@@ -20,16 +20,8 @@ LEFT_OUT = ("node_modules", "__pycache__")
 class Changes(Listing):
     """Lists files: those marked, then those changed since a time, unless that is None."""
 
-    def __init__(
-        self,
-        channel: int,
-        marks: List[str],
-        since: Optional[float],
-        *,
-        limit: int,
-        again: Callable[[], None],
-    ) -> None:
-        super().__init__(channel, WORKSPACE, depth=MAX_DEPTH, limit=limit, again=again)
+    def __init__(self, marks: List[str], since: Optional[float], *, limit: int) -> None:
+        super().__init__(WORKSPACE, depth=MAX_DEPTH, limit=limit)
         self._marks = marks
         self._since = since
         self._left = LOOKED_AT

@@ -2,123 +2,97 @@
 
 from typing import Optional
 
+from . import frames
 from .command import Command, Follower
 from .commands import Commands
-from .connection import Connection, Source
+from .connection import Source
 from .errors import Refused
-from .frames import (
-    CHUNK,
-    GAP,
-    OFFSET,
-    REPLY,
-    RESULT,
-    STARTED,
-    STDERR,
-    STDOUT,
-    WINDOW,
-    FrameError,
-    encode_at,
-    encode_error,
-    encode_json,
-)
 from .stdin import Stdin
 
-_KINDS = (STDOUT, STDERR, RESULT)
+_KINDS = (frames.STDOUT, frames.STDERR, frames.RESULT)
 
 
-class Following(Source):
+class Following(Source, Follower):
     """Sends a command's output from an offset on, then its result. at_once: only up to its current
     state, without waiting for the end."""
 
     def __init__(
-        self, connection: Connection, channel: int, commands: Commands, command: Command, *,
-        offset: int, live: bool, at_once: bool,
-    ) -> None:  # fmt: skip
-        self._connection = connection
-        self._channel = channel
+        self, commands: Commands, command: Command, *, offset: int, live: bool, at_once: bool
+    ) -> None:
+        super().__init__(command, offset, live=live)
         self._commands = commands
-        self._command = command
-        self._credit = WINDOW
         self._announced = False
         self._until: Optional[int] = None
         if at_once:
             command.log.settle()
             self._until = command.log.size
-        self._follower = Follower(command, offset, live, connection.pump)
-        command.followers.add(self._follower)
+
+    def wake(self) -> None:
+        self.connection.pump()
 
     def pull(self) -> Optional[bytes]:
-        command, follower = self._command, self._follower
+        command = self.command
         whole = command.result is not None or self._until is not None
-        if not whole and not follower.live and command.stdin is None:
+        if not whole and not self.live and command.stdin is None:
             return None  # Not live: everything is sent at the end.
         if not self._announced:
             if not command.has_begun and self._until is None:
                 return None
             self._announced = True
             return self._started()
-        if self._credit <= 0 or not (whole or follower.live):
+        if self._credit <= 0 or not (whole or self.live):
             return None
         # If the command has ended meanwhile, send all of it.
         until = command.log.size if command.result or self._until is None else self._until
-        most = min(CHUNK, until - follower.cursor)
-        piece = command.log.read(follower.cursor, most) if most > 0 else None
+        most = min(frames.CHUNK, until - self.cursor)
+        piece = command.log.read(self.cursor, most) if most > 0 else None
         if piece is not None:
             return self._piece(*piece)
         if not whole:
             return None
-        self.done = True
-        if follower.cursor < until:  # That output has been dropped meanwhile.
-            self._connection.send(self._gap(until))
+        if self.cursor < until:  # That output has been dropped meanwhile.
+            self.connection.send(self._gap(until))
         if command.refused is not None:
-            return encode_error(self._channel, command.refused.code, str(command.refused))
-        result = command.result or command.standing(output_bytes=until, cwd=self._commands.cwd)
-        return encode_json(REPLY, self._channel, result)
+            return self.refuse(command.refused)
+        result = command.result or command.standing(
+            output_bytes=until, cwd=self._commands.carrying.state.cwd
+        )
+        return self.answer(result)
 
     def _started(self) -> bytes:
-        stdin = self._command.stdin
+        stdin = self.command.stdin
         received = stdin.received if stdin is not None else 0
-        body = {"command_id": self._command.ident, "stdin_received": received}
-        if self._command.pid:
-            body["pid"] = self._command.pid
-        return encode_json(STARTED, self._channel, body)
+        body = {"command_id": self.command.ident, "stdin_received": received}
+        if self.command.pid:
+            body["pid"] = self.command.pid
+        return frames.encode_json(frames.STARTED, self.channel, body)
 
     def _piece(self, offset: int, stream: int, data: bytes) -> bytes:
-        follower = self._follower
-        if offset > follower.cursor:
+        if offset > self.cursor:
             return self._gap(offset)
-        follower.cursor = offset + len(data)
-        if follower.lossy and follower.lag() == 0:
-            follower.lossy = False
+        self.cursor = offset + len(data)
+        if self.lossy and self.lag() == 0:
+            self.lossy = False
         # The offset counts too, or pieces of one byte would send nine times the credit.
-        self._credit -= OFFSET.size + len(data)
-        self._commands.pipes.resume(self._command)
-        return encode_at(_KINDS[stream], self._channel, offset, data)
+        self._credit -= frames.OFFSET.size + len(data)
+        self._commands.pipes.resume(self.command)
+        return frames.encode_at(_KINDS[stream], self.channel, offset, data)
 
     def _gap(self, end: int) -> bytes:
-        follower = self._follower
-        start, follower.cursor = follower.cursor, end
-        return encode_json(GAP, self._channel, {"start": start, "end": end})
-
-    def credit(self, count: int) -> None:
-        self._credit += count
+        start, self.cursor = self.cursor, end
+        return frames.encode_json(frames.GAP, self.channel, {"start": start, "end": end})
 
     def closed(self) -> None:
-        self._command.followers.discard(self._follower)
-        self._commands.pipes.resume(self._command)
+        self.command.followers.discard(self)
+        self._commands.pipes.resume(self.command)
 
 
 class Feeding(Source):
     """Input for a command: taken once all of it has arrived and fits, then acknowledged."""
 
-    def __init__(
-        self, connection: Connection, channel: int, stdin: Stdin, *, ident: str,
-        offset: Optional[int], end: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, stdin: Stdin, *, ident: str, offset: Optional[int], end: bool) -> None:
         """ident: the command's id, for messages."""
-        self._connection = connection
         self._ident = ident
-        self._channel = channel
         self._stdin = stdin
         self._offset = offset
         self._end = end
@@ -129,16 +103,15 @@ class Feeding(Source):
     def pull(self) -> Optional[bytes]:
         if not self._whole or not self._stdin.has_room(len(self._data)):
             return None
-        self.done = True
         try:
             received = self._stdin.take(bytes(self._data), offset=self._offset, end=self._end)
         except Refused as exc:
-            return encode_error(self._channel, exc.code, "command %s: %s" % (self._ident, exc))
-        return encode_json(REPLY, self._channel, {"received": received})
+            return self.refuse(Refused(exc.code, "command %s: %s" % (self._ident, exc)))
+        return self.answer({"received": received})
 
     def data(self, payload: bytes) -> None:
-        if len(self._data) + len(payload) > WINDOW:
-            raise FrameError("STDIN request with more than %d bytes" % WINDOW)
+        if len(self._data) + len(payload) > frames.WINDOW:
+            raise frames.FrameError("STDIN request with more than %d bytes" % frames.WINDOW)
         self._data += payload
 
     def eof(self) -> None:
@@ -148,5 +121,5 @@ class Feeding(Source):
         self._stdin.waiting.discard(self._room)
 
     def _room(self) -> None:
-        if self._connection.open:
-            self._connection.pump()
+        if self.connection.open:
+            self.connection.pump()

@@ -1,9 +1,10 @@
-"""One command and the followers of its output."""
+"""One command, the followers of its output, and the records of all."""
 
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, Optional, Set, Tuple
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from .errors import Refused
 from .loop import Timer
@@ -11,14 +12,18 @@ from .marks import file_clock
 from .nursery import Nursery
 from .output import OutputLog
 from .shell import Shell
-from .stdin import Stdin
-from .terminals import Keys, Size, resize
+from .stdin import Keys, Size, Stdin, resize
 
 _SIGNALS = {
     1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 5: "TRAP", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL",
     10: "USR1", 11: "SEGV", 12: "USR2", 13: "PIPE", 14: "ALRM", 15: "TERM", 24: "XCPU", 25: "XFSZ",
     31: "SYS",
 }  # fmt: skip
+KEPT_BYTES = 8 << 20
+KEPT_COMMANDS = 2000
+SUMMARIES = 256
+"""Most summaries in one answer: they fit into a frame with keys of any length."""
+KEY_LENGTH = 200
 
 
 def exit_of(status: int) -> Tuple[int, Optional[str]]:
@@ -32,14 +37,16 @@ def exit_of(status: int) -> Tuple[int, Optional[str]]:
 class Follower:
     """A reader of a command's output: as it comes if `live`, else at the end."""
 
-    def __init__(
-        self, command: "Command", offset: int, live: bool, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, command: "Command", offset: int, *, live: bool) -> None:
         self.command = command
         self.cursor = offset
         self.live = live
-        self.wake = wake
         self.lossy = False
+        command.followers.add(self)
+
+    def wake(self) -> None:
+        """There is something to read."""
+        raise NotImplementedError
 
     def lag(self) -> int:
         return self.command.log.size - self.cursor
@@ -119,6 +126,16 @@ class Command:
     def age_s(self) -> float:
         return time.monotonic() - self.started
 
+    def wake(self, *, live: bool = False) -> None:
+        """Tell its followers that there is something to read. live: those who read as it comes."""
+        for follower in list(self.followers):
+            if follower.live or not live:
+                follower.wake()
+
+    def wrote(self, stream: int, data: bytes) -> None:
+        self.log.append(stream, data)
+        self.wake(live=True)
+
     def resize(self, size: Size) -> None:
         """Raises Refused if it has no terminal. Does nothing after its end."""
         if self.terminal is None:
@@ -160,3 +177,109 @@ class Command:
             "pid": self.pid or None,
             **self.told,
         }
+
+
+class Records:
+    """Every command by id and by idempotency key. Finished ones are limited: first their output is
+    dropped, oldest first, then the records."""
+
+    def __init__(self) -> None:
+        self._by_id: Dict[str, Command] = {}
+        self._by_key: Dict[str, Command] = {}
+        self._done: Deque[Command] = deque()
+        self._with_output: Deque[Command] = deque()
+        self._kept_bytes = 0
+        self.services: Set[str] = set()
+        """Ids of processes of ours, which no record tells of."""
+
+    def summaries(self) -> Tuple[List[Dict[str, Any]], bool]:
+        """Summaries of the running and the newest ended commands in order of start, and whether
+        there are more."""
+        newest = list(reversed(self._by_id.values()))
+        newest.sort(key=lambda command: command.result is not None)
+        told = set(newest[:SUMMARIES])
+        found = [command.summary() for command in self._by_id.values() if command in told]
+        return found, len(found) < len(self._by_id)
+
+    def get(self, ident: str) -> Command:
+        command = self._by_id.get(ident)
+        if command is None:
+            raise Refused(
+                "command_not_found",
+                "no command %s in this session; list its commands to see those there are"
+                % ident[:64],
+            )
+        return command
+
+    def knows(self, ident: bytes) -> bool:
+        name = ident.decode("utf-8", "replace")
+        return name in self._by_id or name in self.services
+
+    def known(self, ident: str, key: Optional[str], digest: str) -> Optional[Command]:
+        """The command that an earlier attempt of the same call started, if any."""
+        command = self._by_id.get(ident) or (self._by_key.get(key) if key else None)
+        if command is not None and command.digest != digest:
+            message = "idempotency_key %.64s was used for another command; use a new key" % (
+                key or ident
+            )
+            raise Refused("idempotency_mismatch", message)
+        return command
+
+    def add(self, command: Command) -> None:
+        self._by_id[command.ident] = command
+        if command.key:
+            self._by_key[command.key] = command
+
+    def finished(self, command: Command) -> None:
+        self._done.append(command)
+        self._with_output.append(command)
+        self._kept_bytes += command.log.retained
+        while self._kept_bytes > KEPT_BYTES:
+            self._forget_output()
+        if len(self._done) > KEPT_COMMANDS:
+            oldest = self._done.popleft()
+            if self._with_output[0] is oldest:
+                self._forget_output()
+            del self._by_id[oldest.ident]
+            if oldest.key:
+                self._by_key.pop(oldest.key, None)
+
+    def _forget_output(self) -> None:
+        oldest = self._with_output.popleft()
+        self._kept_bytes -= oldest.log.retained
+        oldest.log.forget()
+
+
+class Totals:
+    def __init__(self) -> None:
+        self._commands = 0
+        self._running: Set[Command] = set()
+        self._seconds = 0.0
+        self._bytes_in = self._bytes_out = 0
+
+    def begin(self, command: Command) -> None:
+        self._commands += 1
+        self._running.add(command)
+
+    def end(self, command: Command) -> None:
+        """No-op for one that does not count."""
+        if command in self._running:
+            self._running.discard(command)
+            self._seconds += command.age_s
+            self._bytes_in += _received(command)
+            self._bytes_out += command.log.size
+
+    def read(self) -> Dict[str, int]:
+        """With what those that run have used so far."""
+        running = list(self._running)
+        seconds = self._seconds + sum(each.age_s for each in running)
+        return {
+            "commands": self._commands,
+            "command_ms": int(seconds * 1000),
+            "bytes_in": self._bytes_in + sum(map(_received, running)),
+            "bytes_out": self._bytes_out + sum(each.log.size for each in running),
+        }
+
+
+def _received(command: Command) -> int:
+    return 0 if command.stdin is None else command.stdin.received

@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from .carrying import Carrying
-from .command import Command, exit_of
+from .command import Command, Records, Totals, exit_of
 from .errors import Refused, refusal
 from .killing import Trace
 from .loop import READ, Loop
@@ -16,13 +16,10 @@ from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
-from .records import Records
 from .shell import Shell, encode_call, is_special
 from .shells import Shells
-from .state import ShellState, begun
-from .stdin import Stdin
-from .terminals import Size
-from .totals import Totals
+from .state import begun
+from .stdin import Size, Stdin
 
 OVERLAP_S = 0.02
 """A command that runs for longer gets a spare shell beside it, for one that is started meanwhile."""
@@ -48,7 +45,7 @@ class Commands:
         self._cells: Set[Command] = set()
         self.shells = Shells(loop, open_files, on_exit=self._shell_ended, on_gone=self._all_gone)
         self.pipes = Pipes(loop, on_room=self._settle)
-        self._carrying = Carrying(loop, self.shells, self.pipes)
+        self.carrying = Carrying(loop, self.shells, self.pipes)
         self.finished_at = time.monotonic()
         self.ran = 0
         self.totals = Totals()
@@ -67,22 +64,9 @@ class Commands:
             return 0.0
         return now - max([used_at, self.finished_at, *(each.touched for each in running)])
 
-    @property
-    def cwd(self) -> str:
-        return self._carrying.state.cwd
-
-    @property
-    def state(self) -> ShellState:
-        """What the last command left."""
-        return self._carrying.state
-
-    def set_state(self, state: ShellState) -> None:
-        """The next command begins with it."""
-        self._carrying.replace(state)
-
     def own_pids(self) -> List[int]:
         """Processes that change nothing: nurseries, and shells that wait for a command."""
-        return self.shells.own_pids(self._carrying.waiting_shell)
+        return self.shells.own_pids(self.carrying.waiting_shell)
 
     def start(
         self,
@@ -114,7 +98,7 @@ class Commands:
         command.cwd = cwd
         command.told = _told(text, cwd, env)
         command.oom_before = self._meter.oom_kills()
-        command.call = lambda shell: shell.call(call, self._carrying.state)
+        command.call = lambda shell: shell.call(call, self.carrying.state)
         command.special = is_special(text) or on_terminal
         self.records.add(command)
         self.ran += 1
@@ -141,7 +125,7 @@ class Commands:
         call = encode_call(text, command_id=ident, cwd=None, env=env)
         command = Command(ident, "", log, time.monotonic())
         command.on_end = on_end
-        command.call = lambda shell: shell.call(call, self._carrying.state)
+        command.call = lambda shell: shell.call(call, self.carrying.state)
         command.special = True
         self.records.services.add(ident)
         try:
@@ -159,18 +143,12 @@ class Commands:
         self.ran += 1
         self.totals.begin(command)
 
-    def cell_output(self, command: Command, stream: int, data: bytes) -> None:
-        command.log.append(stream, data)
-        for follower in list(command.followers):
-            if follower.live:
-                follower.wake()
-
     def finish_cell(self, command: Command, *, exit_code: int, reason: Optional[str]) -> None:
         self._cells.discard(command)
         self._finish(command, exit_code=exit_code, reason=reason)
 
     def _spawn(self, command: Command, *, stdin: bool, stdin_open: bool = False) -> None:
-        nursery = self._carrying.shell_for(command, stdin=stdin, terminal=command.terminal)
+        nursery = self.carrying.shell_for(command, stdin=stdin, terminal=command.terminal)
         shell = nursery.go()
         command.nursery = nursery
         self._by_shell[shell] = command
@@ -211,8 +189,7 @@ class Commands:
         except (OSError, MemoryError) as exc:
             self._abandon(command, shell)
             self._could_not_start(command, exc)
-        for follower in list(command.followers):
-            follower.wake()  # They wait for its pid.
+        command.wake()  # Its followers wait for its pid.
 
     def _abandon(self, command: Command, shell: Shell) -> None:
         """Close a shell that has not got its command; it exits."""
@@ -291,7 +268,7 @@ class Commands:
             self._loop.unwatch(shell.ended)
             return
         command.saved = shell.saved()
-        if code < 0 or not self._carrying.can_go_on(command, nursery):
+        if code < 0 or not self.carrying.can_go_on(command, nursery):
             self._loop.unwatch(shell.ended)
             shell.dismiss()
             return
@@ -305,7 +282,7 @@ class Commands:
         self._loop.unwatch(shell.ended)
         command = self._by_shell.get(shell)
         if command is None:
-            self._carrying.ended(nursery, shell)
+            self.carrying.ended(nursery, shell)
             return
         if command.goes_on:  # It was killed while it waited for readers of the last output.
             command.goes_on = False
@@ -330,7 +307,7 @@ class Commands:
         command.shells += 1
         failed = os.WIFEXITED(status) and not was_waiting
         if failed or command.shells > 2 * KILLED_SHELLS:
-            self._carrying.drop(command)
+            self.carrying.drop(command)
         if command.shells == KILLED_SHELLS:
             self._make_room(command, "a process in the box kills every new shell")
         self.pipes.close(command)
@@ -351,7 +328,7 @@ class Commands:
         if nursery.shell is not None:
             self._by_shell.pop(nursery.shell, None)
             if command.goes_on:
-                self._carrying.wait(command, nursery)
+                self.carrying.wait(command, nursery)
                 return
         self.shells.release(nursery)
 
@@ -369,7 +346,7 @@ class Commands:
                 command.deadline = self._loop.after(SETTLE_S, lambda: self.pipes.hurry(command))
             return
         code, signal = exit_of(status)
-        saved = self._carrying.take(command)
+        saved = self.carrying.take(command)
         self._finish(
             command,
             exit_code=TIMEOUT_EXIT_CODE if command.timed_out else code,
@@ -393,7 +370,7 @@ class Commands:
         command.log.settle()
         command.result = command.standing(
             output_bytes=command.log.size,
-            cwd=self._carrying.state.cwd,
+            cwd=self.carrying.state.cwd,
             timed_out=command.timed_out,
             exit_code=exit_code,
             **more,
@@ -406,8 +383,7 @@ class Commands:
         elif command.tells_changes and is_unchanged(command.started_at):
             command.result["unchanged"] = True
         self._clear(command)
-        for follower in list(command.followers):
-            follower.wake()
+        command.wake()
         if command.on_end is None:
             self.records.finished(command)
         else:

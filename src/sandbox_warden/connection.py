@@ -4,10 +4,9 @@ import os
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
-from .errors import internal_error
-from .frames import REPLY, Decoder, FrameError, TooLong, encode_error, encode_json
+from .errors import Refused, internal_error, report
+from .frames import REPLY, WINDOW, Decoder, FrameError, TooLong, encode_error, encode_json
 from .loop import READ, WRITE, Loop, Timer
-from .reporting import report
 
 READ_SIZE = 256 * 1024
 HIGH_WATER = 256 * 1024
@@ -26,13 +25,28 @@ class Source:
     pull() returns the next frame, or None if there is nothing to send right now.
     """
 
+    connection: "Connection"
+    """That it was added to."""
+    channel: int
     done = False
+    _credit = WINDOW
+    """How many more bytes its reader has room for."""
 
     def pull(self) -> Optional[Sent]:
         raise AssertionError("pull() is not implemented")
 
+    def answer(self, body: Dict[str, Any]) -> bytes:
+        """The last frame."""
+        self.done = True
+        return encode_json(REPLY, self.channel, body)
+
+    def refuse(self, refused: Refused) -> bytes:
+        """The last frame."""
+        self.done = True
+        return encode_error(self.channel, refused.code, str(refused))
+
     def credit(self, count: int) -> None:
-        """The reader of this channel has room for count more bytes."""
+        self._credit += count
 
     def data(self, payload: bytes) -> None:
         """Bytes received on this channel."""
@@ -106,6 +120,7 @@ class Connection:
         self.send(encode_error(channel, code, message))
 
     def add(self, channel: int, source: Source) -> None:
+        source.connection, source.channel = self, channel
         self.sources[channel] = source
         self._turn.append(source)
 
@@ -196,13 +211,11 @@ class Connection:
         except Exception as exc:
             report()
             source.done = True
-            channel = next((number for number, s in self.sources.items() if s is source), 0)
-            return encode_error(channel, "internal", internal_error(exc))
+            return encode_error(source.channel, "internal", internal_error(exc))
 
     def _drop(self, source: Source) -> None:
-        for channel, other in list(self.sources.items()):
-            if other is source:
-                del self.sources[channel]
+        if self.sources.get(source.channel) is source:
+            del self.sources[source.channel]
         source.closed()
 
     def cancel(self, channel: int) -> None:

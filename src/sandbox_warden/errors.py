@@ -1,26 +1,20 @@
-"""Errors that a warden answers requests with."""
+"""Errors that a warden answers requests with, and reports of its own on stderr, its only log."""
 
 import errno
+import os
+import select
+import sys
+import time
 
 _CODES = {
-    errno.ENOSPC: "disk_full",
-    errno.EDQUOT: "disk_full",
-    errno.ENOENT: "file_not_found",
-    errno.ENOTDIR: "file_not_found",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "disk_full"),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "file_not_found"),
     errno.EISDIR: "is_directory",
-    errno.ENAMETOOLONG: "invalid_path",
-    errno.ELOOP: "invalid_path",
-    errno.EINVAL: "invalid_path",
-    errno.EXDEV: "invalid_path",
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EXDEV), "invalid_path"),
     errno.EFBIG: "file_too_large",
     errno.ENXIO: "not_a_file",
-    errno.EACCES: "permission_denied",
-    errno.EPERM: "permission_denied",
-    errno.EROFS: "permission_denied",
-    errno.EAGAIN: "exhausted",
-    errno.ENOMEM: "exhausted",
-    errno.EMFILE: "exhausted",
-    errno.ENFILE: "exhausted",
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "permission_denied"),
+    **dict.fromkeys((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE), "exhausted"),
 }
 _ADVICE = {
     errno.ENOENT: "does not exist; list its folder to see what is there",
@@ -31,6 +25,10 @@ _ADVICE = {
 }
 _SHOWN = 200
 """Characters of a path in a message."""
+_EVERY_S = 1.0
+_MAX_SIZE = 2000
+_PLACES = 12
+_reported_at = float("-inf")
 
 
 class Refused(Exception):
@@ -62,3 +60,38 @@ def internal_error(error: Exception) -> str:
     """The message for a failure of the warden itself."""
     message = "internal error in the box's warden (%s): retry, or end the session"
     return message % type(error).__name__
+
+
+def report() -> None:
+    """Write the current exception to stderr.
+
+    At most once a second, and never blocking.
+    """
+    global _reported_at
+    try:
+        now = time.monotonic()
+        if now - _reported_at < _EVERY_S or not select.select([], [2], [], 0)[1]:
+            return
+        _reported_at = now
+        os.write(2, _description().encode("utf-8", "replace")[:_MAX_SIZE])
+    except Exception:
+        pass  # No reader, or no memory or descriptors left.
+
+
+def _description() -> str:
+    """The exception and where it was raised. Not traceback.format_exc(), which loads modules and
+    sources: there may be no memory or descriptor left for that."""
+    kind, error, step = sys.exc_info()
+    places = []
+    while step is not None:
+        code = step.tb_frame.f_code
+        places.append(
+            "%s:%d %s" % (os.path.basename(code.co_filename), step.tb_lineno, code.co_name)
+        )
+        step = step.tb_next
+    name = kind.__name__ if kind is not None else ""
+    return "sandbox: internal error: %s: %a (%s)\n" % (
+        name,
+        str(error),
+        " > ".join(places[-_PLACES:]),
+    )

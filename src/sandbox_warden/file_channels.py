@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 from . import files
 from .connection import Source
 from .errors import Refused, refusal, shown
-from .frames import CHUNK, DATA, EOF, REPLY, STARTED, WINDOW, encode, encode_error, encode_json
+from .frames import CHUNK, DATA, EOF, STARTED, encode, encode_json
 from .paths import MAX_PATH, is_inside
 from .uploads import Upload
 from .walk import MAX_DEPTH, Item, Walk
@@ -30,13 +30,10 @@ written again and again."""
 
 class Working(Source):
     """A source with work between its frames, done in small slices so that other channels are served
-    in between. again: asks for another turn."""
+    in between."""
 
-    def __init__(self, channel: int, path: str, again: Callable[[], None]) -> None:
+    def __init__(self, path: str) -> None:
         """path: a file or folder, kept open until the channel is closed."""
-        self._channel = channel
-        self._again = again
-        self._credit = WINDOW
         self._fd, self._info, self._path = files.open_path(path)
 
     def pull(self) -> Optional[bytes]:
@@ -45,26 +42,20 @@ class Working(Source):
         try:
             frame = self._next()
         except Refused as exc:
-            self.done = True
-            return encode_error(self._channel, exc.code, str(exc))
+            return self.refuse(exc)
         except OSError as exc:
-            self.done = True
-            refused = refusal(exc, self._path)
-            return encode_error(self._channel, refused.code, str(refused))
+            return self.refuse(refusal(exc, self._path))
         if frame is None:
-            self._again()
+            self.connection.pump_soon()
         return frame
 
     def _data(self, data: bytes) -> bytes:
         self._credit -= len(data)
-        return encode(DATA, self._channel, data)
+        return encode(DATA, self.channel, data)
 
     def _next(self) -> Optional[bytes]:
         """The next frame, or None after a slice of work. Raises Refused, OSError."""
         raise NotImplementedError
-
-    def credit(self, count: int) -> None:
-        self._credit += count
 
     def closed(self) -> None:
         if self._fd >= 0:
@@ -75,11 +66,9 @@ class Working(Source):
 class Listing(Working):
     """Sends a folder's entries in batches, a DATA and an EOF each, then whether it is truncated."""
 
-    def __init__(
-        self, channel: int, path: str, *, depth: int, limit: int, again: Callable[[], None]
-    ) -> None:
+    def __init__(self, path: str, *, depth: int, limit: int) -> None:
         """depth: how many folders in folders, the listed one included."""
-        super().__init__(channel, path, again)
+        super().__init__(path)
         self._room = limit
         self._bytes = MAX_LISTED_BYTES
         self._truncated = False
@@ -99,13 +88,12 @@ class Listing(Working):
                 return self._sent()
         if self._batch:
             return self._sent()
-        self.done = True
-        return encode_json(REPLY, self._channel, {"truncated": self._truncated})
+        return self.answer({"truncated": self._truncated})
 
     def _sent(self) -> bytes:
         data = b"[" + b",".join(self._batch) + b"]"
         self._batch = []
-        return self._data(data) + encode(EOF, self._channel)
+        return self._data(data) + encode(EOF, self.channel)
 
     def _walk(self, depth: int) -> Iterator[Optional[Dict[str, Any]]]:
         def enter(item: Item) -> bool:
@@ -145,8 +133,8 @@ class Listing(Working):
 class Sending(Working):
     """Sends a file, or a folder as a tar: first its description, then its bytes."""
 
-    def __init__(self, channel: int, path: str, *, digest: bool, again: Callable[[], None]) -> None:
-        super().__init__(channel, path, again)
+    def __init__(self, path: str, *, digest: bool) -> None:
+        super().__init__(path)
         self._folder = stat.S_ISDIR(self._info.st_mode)
         self._size = self._info.st_size
         # In /proc and /sys, sizes are wrong.
@@ -171,7 +159,7 @@ class Sending(Working):
             return None
         if self._chunks is None:
             self._chunks = self._open_chunks()
-            return encode_json(STARTED, self._channel, self._about())
+            return encode_json(STARTED, self.channel, self._about())
         for data in self._chunks:
             if data is None:
                 return None
@@ -179,8 +167,7 @@ class Sending(Working):
             return self._data(data)
         if not self._folder and self._sent < self._size:
             raise _shorter(self._path)
-        self.done = True
-        return encode_json(REPLY, self._channel, {})
+        return self.answer({})
 
     def _open_chunks(self) -> Iterator[Optional[bytes]]:
         if self._folder:
@@ -193,7 +180,7 @@ class Sending(Working):
         return files.file_chunks(self._fd, self._size)
 
     def _keep(self) -> None:
-        self._kept = files.read_small(self._fd, _SMALL)
+        self._kept = files.read_at(self._fd, _SMALL)
         self._info = os.fstat(self._fd)
         self._size = len(self._kept)
 
@@ -263,35 +250,54 @@ class Sending(Working):
         super().closed()
 
 
-class Receiving(Source):
-    """Receives a file; answers when it is complete."""
+class Taking(Source):
+    """Takes bytes; answers when all are taken, or some are refused."""
 
-    def __init__(self, channel: int, upload: Upload) -> None:
-        self._channel = channel
-        self._upload = upload
-        self._answer: Optional[bytes] = None
+    _answer: Optional[bytes] = None
 
     def pull(self) -> Optional[bytes]:
         self.done = self._answer is not None
         return self._answer
 
     def data(self, payload: bytes) -> None:
-        if self._answer is None:
-            self._try(lambda: self._upload.write(payload))
+        self._try(lambda: self._take(payload))
 
     def eof(self) -> None:
-        if self._answer is None and self._try(self._upload.finish):
-            body = {"path": self._upload.path, "size": self._upload.size}
-            self._answer = encode_json(REPLY, self._channel, body)
+        self._try(self._end)
 
-    def _try(self, step: Callable[[], None]) -> bool:
+    def _end(self) -> None:
+        self._answer = self.answer(self._finish())
+
+    def _try(self, step: Callable[[], None]) -> None:
+        if self._answer is not None:
+            return
         try:
             step()
         except Refused as exc:
-            self._upload.close()
-            self._answer = encode_error(self._channel, exc.code, str(exc))
-            return False
-        return True
+            self.closed()
+            self._answer = self.refuse(exc)
+
+    def _take(self, payload: bytes) -> None:
+        """Raises Refused."""
+        raise NotImplementedError
+
+    def _finish(self) -> Dict[str, Any]:
+        """The answer. Raises Refused."""
+        raise NotImplementedError
+
+
+class Receiving(Taking):
+    """Receives a file; answers when it is complete."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+
+    def _take(self, payload: bytes) -> None:
+        self._upload.write(payload)
+
+    def _finish(self) -> Dict[str, Any]:
+        self._upload.finish()
+        return {"path": self._upload.path, "size": self._upload.size}
 
     def closed(self) -> None:
         self._upload.close()

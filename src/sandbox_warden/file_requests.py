@@ -1,13 +1,12 @@
-"""Handlers of a server's requests about files."""
+"""Handlers of a server's requests about files, and work that takes more than a turn."""
 
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Optional
 
 from . import files, metadata
 from .commands import Commands
 from .connection import Connection
-from .errors import Refused
+from .errors import Refused, internal_error, refusal, report
 from .file_channels import MAX_LISTED, Listing, Receiving, Sending
-from .jobs import Jobs
 from .loop import Loop
 from .marks import file_clock, marked
 from .uploads import Upload
@@ -17,6 +16,53 @@ if TYPE_CHECKING:
     from .watching import Watches
 
 Body = Dict[str, Any]
+MAX_JOBS = 32
+
+Work = Generator[None, None, Optional[Dict[str, Any]]]
+
+
+class Jobs:
+    """Does a slice of each job in every turn of the loop, and answers at its end. A job goes on if
+    its connection is closed: half of it would be worse than all. on_idle: called when the last has
+    ended."""
+
+    def __init__(self, on_idle: Callable[[], None]) -> None:
+        self.count = 0
+        self._on_idle = on_idle
+
+    def run(self, connection: Connection, channel: int, work: Work) -> None:
+        """The first slice at once. Raises Refused if there are too many."""
+        if self.count >= MAX_JOBS:
+            message = "%d files or folders are being moved or removed; try again in a moment"
+            raise Refused("exhausted", message % self.count)
+        self.count += 1
+        self._step(connection, channel, work)
+
+    def _step(self, connection: Connection, channel: int, work: Work) -> None:
+        answer: Dict[str, Any] = {}
+        refused: Optional[Refused] = None
+        try:
+            next(work)
+            connection.after(0, lambda: self._step(connection, channel, work))
+            return
+        except StopIteration as end:
+            answer = end.value or {}
+        except Refused as exc:
+            refused = exc
+        except OSError as exc:
+            refused = refusal(exc)
+        except Exception as exc:
+            report()
+            refused = Refused("internal", internal_error(exc))
+        self.count -= 1
+        if connection.open:
+            if refused is None:
+                connection.reply(channel, answer)
+            else:
+                connection.refuse(channel, refused.code, str(refused))
+            connection.pump_soon()
+        if not self.count:
+            self._on_idle()
 
 
 class FileRequests:
@@ -33,20 +79,14 @@ class FileRequests:
             limit=int(body["limit"]),
             about=metadata.checked(body.get("metadata") or {}),
         )
-        connection.add(channel, Receiving(channel, upload))
+        connection.add(channel, Receiving(upload))
 
     def get(self, connection: Connection, channel: int, body: Body) -> None:
         path, digest = text_of(body, "path"), bool(body.get("digest"))
-        connection.add(channel, Sending(channel, path, digest=digest, again=connection.pump_soon))
+        connection.add(channel, Sending(path, digest=digest))
 
     def list(self, connection: Connection, channel: int, body: Body) -> None:
-        listing = Listing(
-            channel,
-            text_of(body, "path"),
-            depth=_depth(body),
-            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
-            again=connection.pump_soon,
-        )
+        listing = Listing(text_of(body, "path"), depth=_depth(body), limit=_limit(body))
         connection.add(channel, listing)
 
     def changes(self, connection: Connection, channel: int, body: Body) -> None:
@@ -60,14 +100,8 @@ class FileRequests:
             since = file_clock() - float(body["age_s"])
         elif not body.get("marked_only"):
             since = self._commands.records.get(text_of(body, "command_id")).started_at
-        changes = Changes(
-            channel,
-            [] if ident is None else marked(text_of(body, "command_id")),
-            since,
-            limit=min(max(int(body["limit"]), 1), MAX_LISTED),
-            again=connection.pump_soon,
-        )
-        connection.add(channel, changes)
+        marks = [] if ident is None else marked(text_of(body, "command_id"))
+        connection.add(channel, Changes(marks, since, limit=_limit(body)))
 
     def stat(self, connection: Connection, channel: int, body: Body) -> None:
         follow = body.get("follow") is True
@@ -91,7 +125,7 @@ class FileRequests:
 
     def watch(self, connection: Connection, channel: int, body: Body) -> None:
         """`start` a watch, `read` what came after a position, or `end` it."""
-        from .watch_channels import WatchReading  # Imported late to save memory.
+        from .watch_log import WatchReading  # Imported late to save memory.
         from .watching import Watches
 
         if self._watches is None:
@@ -103,7 +137,7 @@ class FileRequests:
         elif body["op"] == "read":
             watch = self._watches.get(text_of(body, "watch_id"))
             after, wait_s = int(body["after"]), float(body.get("wait") or 0)
-            reading = WatchReading(connection, channel, watch, after=after, wait_s=wait_s)
+            reading = WatchReading(connection, watch, after=after, wait_s=wait_s)
             connection.add(channel, reading)
         elif body["op"] == "end":
             ended = self._watches.end(text_of(body, "watch_id"))
@@ -117,6 +151,10 @@ def text_of(body: Body, name: str) -> str:
     if not isinstance(value, str):
         raise Refused("invalid_request", "%s must be a string" % name)
     return value
+
+
+def _limit(body: Body) -> int:
+    return min(max(int(body["limit"]), 1), MAX_LISTED)
 
 
 def _depth(body: Body) -> int:

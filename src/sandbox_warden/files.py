@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 from . import metadata
 from .errors import Refused, shown
 from .frames import CHUNK
-from .paths import VOLUMES, find, is_inside, refusal_at
+from .paths import VOLUMES, find, found_at, is_inside, refusal_at
 
 FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_NAMES = 1 << 20
@@ -21,16 +21,11 @@ def open_path(path: str) -> Tuple[int, os.stat_result, str]:
 
     Raises Refused, also for a pipe, socket or device: reading one might block.
     """
-    found = find(path, follow=True)
-    try:
+    with found_at(path, follow=True) as found:
         if not _is_readable(os.lstat(found.name or ".", dir_fd=found.folder)):
             raise _not_readable(found.path)  # To open a device may already do something.
-        fd = os.open(found.name or ".", FILE, dir_fd=found.folder)
         device = os.fstat(found.folder).st_dev
-    except OSError as exc:
-        raise refusal_at(found.path, found.folder, exc) from None
-    finally:
-        os.close(found.folder)
+        fd = os.open(found.name or ".", FILE, dir_fd=found.folder)
     info = os.fstat(fd)
     if info.st_dev != device and is_inside(found.path) and found.path not in VOLUMES:
         os.close(fd)
@@ -53,13 +48,8 @@ def _not_readable(path: str) -> Refused:
 
 def describe(path: str, *, follow: bool = False) -> Dict[str, Any]:
     """The entry at path; a link is one itself, unless it is followed."""
-    found = find(path, follow=follow)
-    try:
+    with found_at(path, follow=follow) as found:
         return entry_of(found.folder, found.name, found.path)
-    except OSError as exc:
-        raise refusal_at(found.path, found.folder, exc) from None
-    finally:
-        os.close(found.folder)
 
 
 def make_folder(path: str) -> Dict[str, Any]:
@@ -71,10 +61,8 @@ def make_folder(path: str) -> Dict[str, Any]:
             raise _in_the_way(path) from None
         raise
     try:
-        created = False
         if found.name:
             os.mkdir(found.name, 0o755, dir_fd=found.folder)
-            created = True
         info = os.lstat(found.name or ".", dir_fd=found.folder)
     except FileExistsError:
         raise _in_the_way(found.path) from None
@@ -82,7 +70,7 @@ def make_folder(path: str) -> Dict[str, Any]:
         raise refusal_at(found.path, found.folder, exc) from None
     finally:
         os.close(found.folder)
-    return {"created": created, "entry": entry(found.path, info)}
+    return {"created": bool(found.name), "entry": entry(found.path, info)}
 
 
 def _in_the_way(path: str) -> Refused:
@@ -175,11 +163,11 @@ def capacity(fd: int) -> int:
     return info.f_blocks * info.f_frsize or 1 << 62
 
 
-def read_small(fd: int, most: int) -> bytes:
-    """What a file has, but at most its first `most` bytes; in one step where that is possible, as
-    it may be written meanwhile. Raises OSError."""
-    data = os.pread(fd, most, 0)
-    while len(data) < most and (more := os.pread(fd, most - len(data), len(data))):
+def read_at(fd: int, most: int, offset: int = 0) -> bytes:
+    """What a file has from an offset on, but at most so many bytes; in one step where that is
+    possible, as it may be written meanwhile. Raises OSError."""
+    data = os.pread(fd, most, offset)
+    while len(data) < most and (more := os.pread(fd, most - len(data), offset + len(data))):
         data += more
     return data
 

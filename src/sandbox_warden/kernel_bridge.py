@@ -38,7 +38,7 @@ class Bridge:
         self._env = _environment()
         self._out = bytearray()
         self._told: List[Body] = []
-        self._requests: Dict[str, Callable[[int, Body], Body]] = {
+        self._requests: Dict[str, Callable[[Body], Body]] = {
             "list": self._list,
             "create": self._create,
             "restart": self._restart,
@@ -100,10 +100,7 @@ class Bridge:
         if kernel.stderr in ready:
             kernel.read_stderr()
         # Output first: a reply comes after what was written before it.
-        for socket, handle in (
-            (kernel.iopub, context.on_output),
-            (kernel.shell, context.on_shell),
-        ):
+        for socket, handle in ((kernel.iopub, context.on_output), (kernel.shell, context.on_shell)):
             if socket in ready:
                 while context.kernel is kernel:
                     message = kernel.receive(socket)
@@ -127,7 +124,7 @@ class Bridge:
             elif kind == frames.SIGNAL:
                 self._signal(body)
             else:
-                answer = self._requests[str(body["op"])](number, body)
+                answer = self._requests[str(body["op"])](body)
                 self._reply(number, answer)
                 self._tell_contexts()
         except Refused as exc:
@@ -224,10 +221,10 @@ class Bridge:
 
     # Contexts
 
-    def _list(self, _number: int, _body: Body) -> Body:
+    def _list(self, _body: Body) -> Body:
         return {"contexts": [context.about() for context in self._contexts.values()]}
 
-    def _create(self, _number: int, body: Body) -> Body:
+    def _create(self, body: Body) -> Body:
         ident = str(body["context_id"])
         context = self._contexts.get(ident)
         if context is None:
@@ -235,20 +232,20 @@ class Bridge:
             context = self._new(ident, language, body, default=False)
         return {"contexts": [context.about()]}
 
-    def _restart(self, _number: int, body: Body) -> Body:
+    def _restart(self, body: Body) -> Body:
         context = self._get(str(body["context_id"]))
         context.close("restarted")
         self._start(context, body)
         context.lost, context.used, context.count = None, True, 0
         return {"contexts": [context.about()]}
 
-    def _remove(self, _number: int, body: Body) -> Body:
+    def _remove(self, body: Body) -> Body:
         context = self._get(str(body["context_id"]))
         context.close("removed")
         del self._contexts[context.ident]
         return {"contexts": [context.about()]}
 
-    def _interrupt(self, _number: int, body: Body) -> Body:
+    def _interrupt(self, body: Body) -> Body:
         context = self._get(str(body["context_id"]))
         if context.cell is not None:
             context.interrupt(context.cell, "interrupted")
@@ -269,26 +266,26 @@ class Bridge:
             cell.reason = cell.reason or "killed"
             context.kernel.kill()
 
-    def _warm(self, _number: int, body: Body) -> Body:
+    def _warm(self, body: Body) -> Body:
         """Start the kernels of languages ahead of their first cell."""
         for language in body.get("languages") or ():
             if language not in self._contexts:
                 self._new(str(language), str(language), body, default=True)
-        return self._list(0, body)
+        return self._list(body)
 
-    def _set_env(self, _number: int, body: Body) -> Body:
+    def _set_env(self, body: Body) -> Body:
         """Variables of the session, also for kernels that were started before they were known."""
         env = {str(name): str(value) for name, value in dict(body["env"]).items()}
         self._env.update(env)
         for context in self._contexts.values():
             if context.language == "python":
-                context.set_env(env)
+                context.new_env.update(env)
             elif context.kernel is not None and not context.used:
                 context.close("restarted")
                 self._start(context, body)
         return {"contexts": []}
 
-    def _remember(self, _number: int, body: Body) -> Body:
+    def _remember(self, body: Body) -> Body:
         """Contexts of a bridge before this one, which are lost."""
         for about in body["contexts"]:
             ident = str(about["context_id"])

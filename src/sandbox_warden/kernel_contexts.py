@@ -8,9 +8,8 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from . import frames
 from .errors import Refused
 from .kernel_output import CellOutput
-from .kernel_process import START_S, Kernel
+from .kernel_process import START_S, Kernel, Message
 from .kernel_specs import Spec
-from .kernel_wire import Message
 
 GRACE_S = 3.0
 """How long a cell may take to end after it was interrupted, before its kernel is killed."""
@@ -98,12 +97,8 @@ class Context:
         self.lost: Optional[str] = None
         """Why its kernel is gone, where it has ended by itself."""
         self._late = ""
-        self._new_env: Dict[str, str] = {}
-        """Variables of the session that its kernel has not got yet."""
-
-    def set_env(self, env: Dict[str, str]) -> None:
-        """Variables that became known after its kernel was started."""
-        self._new_env.update(env)
+        self.new_env: Dict[str, str] = {}
+        """Variables of the session that its kernel has not got yet: they became known later."""
 
     def about(self) -> Body:
         kernel = self.kernel
@@ -111,11 +106,8 @@ class Context:
         if kernel is not None and not kernel.ready:
             state = "starting"
         return {
-            "context_id": self.ident,
-            "language": self.language,
+            **self.remembered(),
             "kernel": self.spec.name if self.spec else "",
-            "cwd": self.cwd,
-            "default": self.default,
             "state": state,
             "running": self.cell.ident if self.cell else None,
             "waiting": len(self.waiting),
@@ -151,9 +143,9 @@ class Context:
             return
         cell = self.cell = self.waiting.popleft()
         cell.begin(time.monotonic())
-        if self._new_env:
-            cell.steps.appendleft((_UPDATE_ENV % repr(self._new_env), False))
-            self._new_env = {}
+        if self.new_env:
+            cell.steps.appendleft((_UPDATE_ENV % repr(self.new_env), False))
+            self.new_env = {}
         if self._late:
             cell.output.record({"type": "late", "text": self._late})
             self._late = ""

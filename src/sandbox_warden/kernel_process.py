@@ -1,17 +1,30 @@
-"""One Jupyter kernel: its process, and the sockets to it."""
+"""One Jupyter kernel: its process, the sockets to it, and the messages on them.
 
+Not jupyter_client's session: importing that takes longer than starting a kernel's first cell.
+"""
+
+import contextlib
 import ctypes
+import hmac
 import json
 import os
 import signal
 import subprocess
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+import uuid
+from typing import Any, Dict, List, Optional, Tuple
 
 from .kernel_specs import Spec
-from .kernel_wire import Message, Wire
 
+DELIMITER = b"<IDS|MSG>"
+PROTOCOL = "5.3"
+_DATE = "1970-01-01T00:00:00Z"
+"""Kernels need a date and make nothing of it; the clock of a machine may jump."""
+_NOT_WANTED = b".execute_input"
+"""The topic of messages that tell what was sent to run."""
+_PARTS = 5
+"""Signature, header, parent header, metadata and content."""
 START_S = 60.0
 """How long a kernel may take until it answers."""
 _ASK_AGAIN_S = 0.1
@@ -20,6 +33,60 @@ _OOM_SCORE = "500"
 """Before the bridge and the warden, a kernel is what has to go when memory is short."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
+
+
+class Message:
+    """A message from a kernel, as far as it matters here."""
+
+    def __init__(self, kind: str, parent_id: str, content: Dict[str, Any]) -> None:
+        self.kind = kind
+        self.parent_id = parent_id
+        """The id of the request that it belongs to."""
+        self.content = content
+
+
+class Wire:
+    """Signs what is sent with the key of one kernel, and checks what comes."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._session = uuid.uuid4().hex
+        self._sent = 0
+
+    def request(self, kind: str, content: Dict[str, Any]) -> Tuple[str, List[bytes]]:
+        """The id and the parts of a request."""
+        self._sent += 1
+        ident = "%s_%d_%d" % (self._session, os.getpid(), self._sent)
+        header = {
+            "msg_id": ident,
+            "msg_type": kind,
+            "username": "sandbox",
+            "session": self._session,
+            "date": _DATE,
+            "version": PROTOCOL,
+        }
+        parts = [json.dumps(part).encode() for part in (header, {}, {}, content)]
+        return ident, [DELIMITER, self._signature(parts), *parts]
+
+    def message(self, received: List[bytes]) -> Optional[Message]:
+        """The message in these parts. None if it is not one, or not of the kernel: code in the box
+        may write to its kernel's sockets too."""
+        try:
+            if received[0].endswith(_NOT_WANTED):
+                return None
+            start = received.index(DELIMITER) + 1
+            signature, *parts = received[start : start + _PARTS]
+            if len(parts) < _PARTS - 1:
+                return None
+            if not hmac.compare_digest(signature, self._signature(parts)):
+                return None
+            header, parent, _, content = (json.loads(part) for part in parts)
+            return Message(str(header["msg_type"]), str(parent.get("msg_id")), dict(content))
+        except (ValueError, IndexError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def _signature(self, parts: List[bytes]) -> bytes:
+        return hmac.digest(self._key, b"".join(parts), "sha256").hex().encode()
 
 
 class Kernel:
@@ -88,11 +155,9 @@ class Kernel:
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
-        try:
-            with open("/proc/%d/oom_score_adj" % process.pid, "w") as file:
-                file.write(_OOM_SCORE)
-        except OSError:
-            pass
+        oom_score = "/proc/%d/oom_score_adj" % process.pid
+        with contextlib.suppress(OSError), open(oom_score, "w") as file:
+            file.write(_OOM_SCORE)
         return process
 
     # Starting
@@ -171,11 +236,9 @@ class Kernel:
 
     def _signal(self, number: int) -> None:
         for send in (os.killpg, os.kill):  # Its group may be another one by now.
-            try:
+            with contextlib.suppress(OSError):
                 send(self._process.pid, number)
                 return
-            except OSError:
-                pass
 
     def ended(self) -> Optional[int]:
         """Its exit code as a shell tells it, None while it runs."""
@@ -185,10 +248,9 @@ class Kernel:
     def close(self) -> None:
         """Kill it, and wait for its end."""
         self.kill()
-        try:
+        # One that hangs in the system has the signal wait for it.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            pass  # It hangs in the system; the signal waits for it.
         self.read_stderr()
         assert self._process.stderr is not None
         self._process.stderr.close()
@@ -252,10 +314,8 @@ def _connection_file(about: Dict[str, Any]) -> str:
 
 
 def _remove(path: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass
 
 
 def _die_with_parent() -> None:

@@ -10,7 +10,7 @@ import select
 import time
 from typing import Callable, Dict, List, Optional, Set, Tuple
 
-from .reporting import report
+from .errors import report
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT

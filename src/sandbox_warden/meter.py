@@ -26,15 +26,13 @@ class Meter:
         self._max_pids = max_pids
         if not self._fds:
             for name, paths in _PATHS.items():
-                self._open(name, paths)
-
-    def _open(self, name: str, paths: Any) -> None:
-        for path in paths:
-            try:
-                self._fds[name] = os.open("/sys/fs/cgroup/" + path, os.O_RDONLY | os.O_CLOEXEC)
-                return
-            except OSError:
-                continue
+                for path in paths:
+                    try:
+                        flags = os.O_RDONLY | os.O_CLOEXEC
+                        self._fds[name] = os.open("/sys/fs/cgroup/" + path, flags)
+                        break
+                    except OSError:
+                        continue
 
     def oom_kills(self) -> Optional[int]:
         return _field(self._read("oom"), "oom_kill")

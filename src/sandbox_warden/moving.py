@@ -11,9 +11,9 @@ from typing import Any, Dict, Generator, Iterator, List, Tuple
 from . import metadata
 from .errors import Refused, shown
 from .files import FILE, entry_of
-from .paths import VOLUMES, Found, find, refusal_at
+from .paths import VOLUMES, Found, find, found_at, refusal_at
 from .removing import remove_tree
-from .tree import PIECE, extents
+from .tree import PIECE, extents, write_at
 from .uploads import forget, hide
 from .walk import FOLDER, Item, Walk, descend
 
@@ -25,8 +25,7 @@ Moved = Generator[None, None, Dict[str, Any]]
 def rename(path: str, to: str, *, replace: bool) -> Moved:
     """Move a file, folder or link; returns its new entry. Missing folders are created. An existing
     target is replaced only with `replace`, a folder never. If it fails, the source is as it was."""
-    source = find(path, follow=False, write=True)
-    try:
+    with found_at(path, follow=False, write=True) as source:
         if not source.name or source.path in VOLUMES:
             message = "%s is a folder of the box itself and cannot be moved"
             raise Refused("invalid_path", message % source.path)
@@ -39,10 +38,6 @@ def rename(path: str, to: str, *, replace: bool) -> Moved:
             return entry_of(target.folder, target.name, target.path)
         finally:
             os.close(target.folder)
-    except OSError as exc:
-        raise refusal_at(source.path, source.folder, exc) from None
-    finally:
-        os.close(source.folder)
 
 
 def _check_target(target: Found, *, replace: bool) -> None:
@@ -195,10 +190,8 @@ def _copy_file(item: Item, folder: int, name: str) -> Iterator[None]:
                     data = os.pread(read, min(PIECE, end - start), start)
                     if not data:
                         break  # Truncated meanwhile.
-                    view = memoryview(data)
-                    while view:
-                        count = os.pwrite(write, view, start)
-                        view, start = view[count:], start + count
+                    write_at(write, memoryview(data), start)
+                    start += len(data)
                     yield
             os.ftruncate(write, info.st_size)
             metadata.copy(read, write)

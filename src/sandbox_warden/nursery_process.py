@@ -14,7 +14,7 @@ from typing import Dict, List, NoReturn, Optional, Tuple
 
 from .shell import ARGV, INTERACTIVE_ARGV, KEYS, PRELUDE, PRELUDE_TARGET, TARGETS, prctl
 from .state import WORKSPACE
-from .terminals import signal_foreground
+from .stdin import signal_foreground
 
 _PR_SET_CHILD_SUBREAPER = 36
 _BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")

@@ -5,13 +5,14 @@ one in meanwhile causes an error and is no way out. What the user of the box may
 anywhere, but the warden's own /proc entry, which the user may not; written is in the places alone.
 """
 
+import contextlib
 import errno
 import os
 import stat
-from typing import List, NamedTuple, Optional
+from typing import Iterator, List, NamedTuple, Optional
 
 from .errors import Refused, refusal, shown
-from .own_proc import is_warden
+from .processes import is_warden
 from .state import WORKSPACE
 
 HOME = "/home/sandboxuser"
@@ -76,6 +77,20 @@ def find(
     except BaseException:
         search.close()
         raise
+
+
+@contextlib.contextmanager
+def found_at(
+    path: str, *, follow: bool, write: bool = False, create: bool = False
+) -> Iterator[Found]:
+    """What find() finds, with its folder open inside. An OSError inside is about it."""
+    found = find(path, follow=follow, write=write, create=create)
+    try:
+        yield found
+    except OSError as exc:
+        raise refusal_at(found.path, found.folder, exc) from None
+    finally:
+        os.close(found.folder)
 
 
 class _Search:

@@ -55,12 +55,9 @@ class Pipes:
         elif command.result is not None:
             command.late_bytes += len(data)
         else:
-            command.log.append(command.pipes[fd], data)
             if command.terminal is not None:
                 command.touched = time.monotonic()
-            for follower in list(command.followers):
-                if follower.live:
-                    follower.wake()
+            command.wrote(command.pipes[fd], data)
         return len(data)
 
     def drain(self, command: Command) -> bool:

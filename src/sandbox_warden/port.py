@@ -70,7 +70,8 @@ class Port:
         """Raises OSError."""
         self._loop = loop
         self._socket = bound
-        self._on_wire = on_wire
+        self.on_wire = on_wire
+        """Raises OSError."""
         self._admitted: List[Admitted] = []
         self._strangers: List[Handshake] = []
         bound.setblocking(False)
@@ -111,10 +112,6 @@ class Port:
         """It is no stranger any more, or it has ended."""
         if handshake in self._strangers:
             self._strangers.remove(handshake)
-
-    def done(self, wire: Wire) -> None:
-        """Raises OSError."""
-        self._on_wire(wire)
 
 
 class Handshake:
@@ -195,7 +192,7 @@ class Handshake:
         fds = (os.dup(self._sock.fileno()), os.dup(self._sock.fileno()))
         self.end()
         try:
-            self._port.done(TlsWire(tls, *fds))
+            self._port.on_wire(TlsWire(tls, *fds))
         except BaseException:
             for fd in fds:
                 os.close(fd)

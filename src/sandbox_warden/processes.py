@@ -1,5 +1,6 @@
 """The process table of the box: finding and killing processes."""
 
+import ctypes
 import os
 import resource
 import signal
@@ -11,6 +12,7 @@ _LIMITS = 16
 """How many resource limits Linux knows."""
 _ROUNDS = 10
 _FROZEN_ROUNDS = 20
+_PROC_SUPER_MAGIC = 0x9FA0
 
 
 class Process(NamedTuple):
@@ -219,9 +221,32 @@ def _stat(pid: int) -> List[bytes]:
 
 def _stat_of(folder: str) -> List[bytes]:
     """The fields of a process's or thread's stat after the name: state, parent, …"""
-    with open(folder + "/stat", "rb") as file:
-        # The name is in parentheses and may itself contain parentheses.
-        fields = file.read().rpartition(b")")[2].split()
+    # The name is in parentheses and may itself contain parentheses.
+    fields = _read(folder + "/stat").rpartition(b")")[2].split()
     if len(fields) < 20:
         raise ValueError("%s/stat is empty" % folder)
     return fields
+
+
+def is_warden(folder: int, name: str) -> bool:
+    """Whether a name in an open folder is the warden's entry in a procfs, wherever that is mounted.
+    The warden has no threads, so there is one; `self` and `thread-self` are links to it.
+
+    The kernel shows a process its own memory, environment and descriptors, and those of the warden
+    are nothing for the user. Every other process is shown to the warden as it is to the user."""
+    if not name.isdecimal():
+        return False
+    try:
+        if os.readlink("self", dir_fd=folder) != name:
+            return False
+    except OSError:
+        return False
+    return _type(folder) == _PROC_SUPER_MAGIC
+
+
+def _type(folder: int) -> int:
+    """The kind of file system that a folder is on; procfs if it cannot be told."""
+    about = ctypes.create_string_buffer(512)
+    if ctypes.CDLL(None).fstatfs(folder, about) != 0:
+        return _PROC_SUPER_MAGIC
+    return ctypes.c_long.from_buffer(about).value

@@ -9,8 +9,8 @@ import stat
 from typing import Generator, Iterator, List, Tuple
 
 from .errors import Refused, shown
-from .paths import VOLUMES, find, refusal_at
-from .walk import FOLDER
+from .paths import VOLUMES, found_at
+from .walk import FOLDER, Inode, inode_of
 
 _SLICE = 100
 """Names removed in one go."""
@@ -19,14 +19,10 @@ _AGAIN = 100
 _ABILITY = 0o700
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
 
-Inode = Tuple[int, int]
-"""Device and number."""
-
 
 def remove(path: str, *, recursive: bool) -> Generator[None, None, None]:
     """Remove a file, a link (not what it leads to), or a folder with all in it. Raises Refused."""
-    found = find(path, follow=False, write=True)
-    try:
+    with found_at(path, follow=False, write=True) as found:
         if not found.name or found.path in VOLUMES:
             message = "%s is a folder of the box itself and cannot be removed; remove what is in it"
             raise Refused("invalid_path", message % found.path)
@@ -36,14 +32,13 @@ def remove(path: str, *, recursive: bool) -> Generator[None, None, None]:
         elif recursive:
             yield from remove_tree(found.folder, found.name, found.path)
         else:
-            os.rmdir(found.name, dir_fd=found.folder)
-    except OSError as exc:
-        if exc.errno in _NOT_EMPTY and not recursive:
-            message = "%s is a folder with something in it; set recursive to remove it all"
-            raise Refused("invalid_path", message % shown(found.path)) from None
-        raise refusal_at(found.path, found.folder, exc) from None
-    finally:
-        os.close(found.folder)
+            try:
+                os.rmdir(found.name, dir_fd=found.folder)
+            except OSError as exc:
+                if exc.errno not in _NOT_EMPTY:
+                    raise
+                message = "%s is a folder with something in it; set recursive to remove it all"
+                raise Refused("invalid_path", message % shown(found.path)) from None
 
 
 def remove_tree(parent: int, name: str, path: str) -> Iterator[None]:
@@ -93,7 +88,7 @@ class _Emptying:
             inner = os.open(name, FOLDER, dir_fd=self._at)
         except FileNotFoundError:  # Somebody else has removed it.
             return
-        self._above.append((name, _inode(self._at)))
+        self._above.append((name, inode_of(self._at)))
         os.close(self._at)
         self._at = inner
 
@@ -103,7 +98,7 @@ class _Emptying:
         parent = os.open("..", FOLDER, dir_fd=self._at)
         os.close(self._at)
         self._at = parent
-        if _inode(parent) != inode:  # It was moved away meanwhile.
+        if inode_of(parent) != inode:  # It was moved away meanwhile.
             os.close(parent)
             self._at = os.dup(self._root)
             self._above = []
@@ -141,11 +136,6 @@ class _Emptying:
             _open_up(folder, name)
             return False
         return True
-
-
-def _inode(folder: int) -> Inode:
-    info = os.fstat(folder)
-    return info.st_dev, info.st_ino
 
 
 def _open_up(folder: int, name: str) -> None:

@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 from . import frames
 from .cells import Cells
 from .channels import Feeding, Following
-from .command import Command
+from .command import KEY_LENGTH, Command
 from .commands import Commands
 from .connection import Connection
 from .errors import Refused, refusal
-from .file_requests import FileRequests, text_of
-from .jobs import Jobs
+from .file_requests import FileRequests, Jobs, text_of
 from .loop import Loop
 from .meter import Meter
 from .paths import PLACES, in_home
-from .records import KEY_LENGTH
 from .state import WORKSPACE
-from .terminals import Size
+from .stdin import Size
 from .tunnels import Tunnels, addresses_of, port_of
 from .walk import BEING_RECEIVED
 
 if TYPE_CHECKING:
-    from .tree_channels import Hold
+    from .pause import Hold
 
 MAX_STATE = 64 * 1024
 MAX_OUTPUT_LIMIT = 64 << 20
@@ -141,17 +139,17 @@ class Requests:
             "uptime_s": round(now - self._started_at, 3),
             "idle_s": round(self._commands.idle_s(now, self._used_at), 3),
             "ran": self._commands.ran,
-            "cwd": self._commands.cwd,
+            "cwd": self._commands.carrying.state.cwd,
             "state": self._state,
         }
 
     # Tunnels
 
     def _dial(self, connection: Connection, channel: int, body: Body) -> None:
-        connection.add(channel, self._tunnels.dial(connection, channel, addresses_of(body)))
+        connection.add(channel, self._tunnels.dial(connection, addresses_of(body)))
 
     def _accept(self, connection: Connection, channel: int, body: Body) -> None:
-        connection.add(channel, self._tunnels.accept(connection, channel, port_of(body)))
+        connection.add(channel, self._tunnels.accept(connection, port_of(body)))
 
     # Commands
 
@@ -193,15 +191,7 @@ class Requests:
         self._follow(connection, channel, command, body, live=bool(body.get("follow")))
 
     def _contexts(self, connection: Connection, channel: int, body: Body) -> None:
-        def answer(body: Body) -> None:
-            connection.reply(channel, body)
-            connection.pump_soon()
-
-        def refuse(code: str, message: str) -> None:
-            connection.refuse(channel, code, message)
-            connection.pump_soon()
-
-        self._cells.ask(body, answer, refuse)
+        self._cells.ask(body, connection, channel)
 
     def _attach(self, connection: Connection, channel: int, body: Body) -> None:
         command = self._command(body)
@@ -211,8 +201,7 @@ class Requests:
         self, connection: Connection, channel: int, command: Command, body: Body, *, live: bool
     ) -> None:
         following = Following(
-            connection, channel, self._commands, command,
-            offset=max(int(body.get("offset") or 0), 0), live=live,
+            self._commands, command, offset=max(int(body.get("offset") or 0), 0), live=live,
             at_once=bool(body.get("at_once")),
         )  # fmt: skip
         connection.add(channel, following)
@@ -238,10 +227,7 @@ class Requests:
             raise Refused("stdin_closed", message % command.ident)
         offset = None if body.get("offset") is None else max(int(body["offset"]), 0)
         command.touched = time.monotonic()
-        feeding = Feeding(
-            connection, channel, stdin,
-            ident=command.ident, offset=offset, end=bool(body.get("end")),
-        )  # fmt: skip
+        feeding = Feeding(stdin, ident=command.ident, offset=offset, end=bool(body.get("end")))
         connection.add(channel, feeding)
 
     def _command(self, body: Body) -> Command:
@@ -259,8 +245,7 @@ class Requests:
         pause_s = min(max(float(body["pause_s"]), 0.0), MAX_PAUSE_S)
         still = body.get("still") is True
         packing = Packing(
-            channel, roots, self._commands.state, self._hold(),
-            pause_s=pause_s, connection=connection,
+            connection, roots, self._commands.carrying.state, self._hold(), pause_s=pause_s,
             receiving=list(BEING_RECEIVED.values()) if still else None,
         )  # fmt: skip
         connection.add(channel, packing)
@@ -270,8 +255,7 @@ class Requests:
 
         if self._holds:
             raise Refused("conflict", "the files of the box are being read; try again")
-        unpacking = Unpacking(channel, self._hold(), self._commands.set_state)
-        connection.add(channel, unpacking)
+        connection.add(channel, Unpacking(self._hold(), self._commands.carrying.replace))
 
     def _pause(self, connection: Connection, channel: int, body: Body) -> None:
         """Stop what runs until it is to go on: its time limits stand still, and commands wait."""
@@ -285,7 +269,7 @@ class Requests:
         connection.reply(channel, {"paused": self._paused is not None})
 
     def _hold(self) -> "Hold":
-        from .tree_channels import Hold  # Imported late to save memory.
+        from .pause import Hold  # Imported late to save memory.
 
         self._holds += 1
         return Hold(self._commands.own_pids, self._let_go)

@@ -18,7 +18,7 @@ from typing import Dict, List, Optional, Tuple
 
 from . import processes
 from .state import BEGUN, STATE_LIMIT, ShellState, key
-from .terminals import Keys, Size, resize
+from .stdin import Keys, Size, resize
 
 ARGV = [
     "bash",

@@ -14,7 +14,7 @@ from .loop import Loop
 from .nursery import Nursery
 from .processes import Killer, Process, Table
 from .shell import MOST_COMMANDS, Shell, prelude_file
-from .terminals import Size
+from .stdin import Size
 
 _SPARES = 1
 """For a command that cannot go on in the shell of the last one."""

@@ -14,7 +14,7 @@ import zlib
 from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import refusal
-from .files import FILE, capacity
+from .files import FILE, capacity, read_at
 from .paths import VOLUMES
 from .walk import FOLDER, Item, LeftOut, Walk
 
@@ -46,10 +46,16 @@ END = b""
 class Packed(NamedTuple):
     """What a packer has seen."""
 
-    files: int
-    folders: int
-    size: int
+    files: int = 0
+    folders: int = 0
+    size: int = 0
     """Bytes of all files, with their holes."""
+
+    def and_file(self, size: int) -> "Packed":
+        return Packed(self.files + 1, self.folders, self.size + size)
+
+    def and_folder(self) -> "Packed":
+        return self._replace(folders=self.folders + 1)
 
 
 class Packer:
@@ -66,7 +72,7 @@ class Packer:
         """The first name of files that have several."""
         self._opened: List[Tuple[str, int]] = []
         """Folders that are open to us only for now, and their modes."""
-        self.seen = Packed(0, 0, 0)
+        self.seen = Packed()
 
     def __iter__(self) -> Iterator[Optional[bytes]]:
         try:
@@ -141,7 +147,7 @@ class Packer:
         kind, about = stat.S_IFMT(info.st_mode), (info.st_mode, info.st_mtime_ns)
         if kind == stat.S_IFDIR:
             self._record(DIRECTORY, path, *about)
-            self._count(folders=1)
+            self.seen = self.seen.and_folder()
         elif kind == stat.S_IFLNK:
             target = os.readlink(os.fsencode(item.name), dir_fd=item.folder)
             self._record(SYMLINK, path, *about, target)
@@ -171,7 +177,7 @@ class Packer:
                 for start, end in filled:
                     yield from self._parts(fd, path, start, end)
                 yield from self._cut()
-            self._count(files=1, size=info.st_size)
+            self.seen = self.seen.and_file(info.st_size)
         finally:
             os.close(fd)
 
@@ -217,10 +223,6 @@ class Packer:
             self._filled = 0
             yield END
 
-    def _count(self, *, files: int = 0, folders: int = 0, size: int = 0) -> None:
-        seen = self.seen
-        self.seen = Packed(seen.files + files, seen.folders + folders, seen.size + size)
-
 
 def _open(item: Item) -> int:
     try:
@@ -236,13 +238,8 @@ def _open(item: Item) -> int:
 
 def _read(fd: int, offset: int, size: int) -> bytes:
     """Exactly so many bytes: what is truncated meanwhile ends with zeros."""
-    data = os.pread(fd, size, offset)
-    while len(data) < size:
-        more = os.pread(fd, size - len(data), offset + len(data))
-        if not more:
-            return data + bytes(size - len(data))
-        data += more
-    return data
+    data = read_at(fd, size, offset)
+    return data + bytes(size - len(data))
 
 
 def _after_zeros(fd: int, start: int, stop: int) -> int:
@@ -252,6 +249,12 @@ def _after_zeros(fd: int, start: int, stop: int) -> int:
             break
         start += size
     return start
+
+
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        count = os.pwrite(fd, data, offset)
+        data, offset = data[count:], offset + count
 
 
 def extents(fd: int, size: int) -> List[Tuple[int, int]]:

@@ -2,21 +2,12 @@
 
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
+from . import frames
 from .connection import Connection, Sent, Source
 from .errors import Refused
-from .frames import (
-    DATA,
-    EOF,
-    REPLY,
-    STARTED,
-    WINDOW,
-    encode,
-    encode_error,
-    encode_json,
-    header,
-)
+from .file_channels import Taking
 from .loop import Timer
-from .pause import Pause, named, others
+from .pause import Hold
 from .state import ShellState
 from .tree import END, Packer
 from .unpacking import Unpacker
@@ -25,52 +16,15 @@ _MOST_TOLD = 100
 _LONGEST_TOLD = 200
 
 
-class Hold:
-    """Keeps the box as it is: no command begins, no file is received, and what runs is paused, but
-    for the pids in `keep`. on_end lets commands begin again."""
-
-    def __init__(self, keep: Callable[[], List[int]], on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
-        self._pause: Optional[Pause] = None
-        self._ended = False
-        found = others(keep)
-        self.running = named(found)[:_MOST_TOLD]
-        """Processes that a copy of the files does not have."""
-        if found:
-            self._pause = Pause(keep)
-            if not self._pause.begin():
-                self.end()
-                message = "the processes of the box do not stand still; try again, or end them"
-                raise Refused("conflict", message)
-
-    @property
-    def took_s(self) -> float:
-        return 0.0 if self._pause is None else self._pause.took_s
-
-    @property
-    def pauses(self) -> bool:
-        return self._pause is not None
-
-    def end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            if self._pause is not None:
-                self._pause.end()
-            self._on_end()
-
-
 class Packing(Source):
     """Sends the segments of the box's files, a DATA or more and an EOF each."""
 
     def __init__(
-        self, channel: int, roots: List[str], state: ShellState, hold: Hold, *, pause_s: float,
-        connection: Connection, receiving: Optional[List[str]],
+        self, connection: Connection, roots: List[str], state: ShellState, hold: Hold, *,
+        pause_s: float, receiving: Optional[List[str]],
     ) -> None:  # fmt: skip
         """receiving: if the disk of the box is copied besides, the files on it that are not whole
         yet. The first segment is then sent after an EOF of the server, which has that copy."""
-        self._channel = channel
-        self._again = connection.pump_soon
-        self._credit = WINDOW
         self._hold = hold
         self._pause_s = pause_s
         self._expired = False
@@ -101,9 +55,9 @@ class Packing(Source):
         try:
             return self._next()
         except Refused as exc:
-            return self._failed(exc)
+            return self.refuse(exc)
         except OSError as exc:
-            return self._failed(Refused("failed", "the files of the box cannot be read: %s" % exc))
+            return self.refuse(Refused("failed", "the files of the box cannot be read: %s" % exc))
 
     def eof(self) -> None:
         self._waits = False
@@ -111,12 +65,12 @@ class Packing(Source):
     def _expire(self) -> None:
         self._expired = True
         self._hold.end()
-        self._again()
+        self.connection.pump_soon()
 
     def _next(self) -> Optional[Sent]:
         if not self._begun:
             self._begun = True
-            return encode_json(STARTED, self._channel, {"running": self._hold.running})
+            return frames.encode_json(frames.STARTED, self.channel, {"running": self._hold.running})
         if self._expired:
             message = (
                 "the files of the box could not be read within %g s, for which its processes may be"
@@ -127,17 +81,16 @@ class Packing(Source):
             return None
         piece = next(self._pieces, self)
         if piece is self:
-            self.done = True
             self._hold.end()
-            return encode_json(REPLY, self._channel, self._about())
+            return self.answer(self._about())
         if piece is None:
-            self._again()
+            self.connection.pump_soon()
             return None
         assert isinstance(piece, bytes)
         if piece == END:
-            return encode(EOF, self._channel)
+            return frames.encode(frames.EOF, self.channel)
         self._credit -= len(piece)
-        return header(DATA, self._channel, piece), piece
+        return frames.header(frames.DATA, self.channel, piece), piece
 
     def _about(self) -> Dict[str, Any]:
         return dict(
@@ -147,13 +100,6 @@ class Packing(Source):
             paused_ms=round(self._hold.took_s * 1000, 3),
         )
 
-    def _failed(self, refused: Refused) -> bytes:
-        self.done = True
-        return encode_error(self._channel, refused.code, str(refused))
-
-    def credit(self, count: int) -> None:
-        self._credit += count
-
     def closed(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -161,38 +107,22 @@ class Packing(Source):
         self._hold.end()
 
 
-class Unpacking(Source):
+class Unpacking(Taking):
     """Receives segments; answers when all are unpacked. on_state gets the state of the shell."""
 
-    def __init__(self, channel: int, hold: Hold, on_state: Callable[[ShellState], None]) -> None:
-        self._channel = channel
+    def __init__(self, hold: Hold, on_state: Callable[[ShellState], None]) -> None:
         self._hold = hold
         self._on_state = on_state
         self._unpacker = Unpacker()
-        self._answer: Optional[bytes] = None
 
-    def pull(self) -> Optional[bytes]:
-        self.done = self._answer is not None
-        return self._answer
+    def _take(self, payload: bytes) -> None:
+        self._unpacker.feed(payload)
 
-    def data(self, payload: bytes) -> None:
-        self._try(lambda: self._unpacker.feed(payload))
-
-    def eof(self) -> None:
-        if self._try(self._unpacker.finish):
-            if self._unpacker.state is not None:
-                self._on_state(self._unpacker.state)
-            self._answer = encode_json(REPLY, self._channel, self._unpacker.seen._asdict())
-
-    def _try(self, step: Callable[[], None]) -> bool:
-        if self._answer is not None:
-            return False
-        try:
-            step()
-        except Refused as exc:
-            self._answer = encode_error(self._channel, exc.code, str(exc))
-            return False
-        return True
+    def _finish(self) -> Dict[str, Any]:
+        self._unpacker.finish()
+        if self._unpacker.state is not None:
+            self._on_state(self._unpacker.state)
+        return self._unpacker.seen._asdict()
 
     def closed(self) -> None:
         self._unpacker.close()

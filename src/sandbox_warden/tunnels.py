@@ -10,21 +10,9 @@ import socket
 from collections import deque
 from typing import Callable, Deque, Dict, List, Optional, Tuple, Union
 
+from . import frames
 from .connection import Connection, Source
 from .errors import Refused, refusal
-from .frames import (
-    CHUNK,
-    CREDIT,
-    DATA,
-    EOF,
-    OFFSET,
-    REPLY,
-    STARTED,
-    WINDOW,
-    encode,
-    encode_error,
-    encode_json,
-)
 from .loop import READ, WRITE, Loop
 
 MAX_TUNNELS = 256
@@ -43,27 +31,27 @@ class Tunnels:
         self._open: List[Tunnel] = []
         self._listeners: Dict[int, Listener] = {}
 
-    def dial(self, connection: Connection, channel: int, addresses: List[Address]) -> "Tunnel":
+    def dial(self, connection: Connection, addresses: List[Address]) -> "Tunnel":
         """A tunnel to the first address that somebody listens at. Raises Refused."""
-        tunnel = self._new(connection, channel)
+        tunnel = self._new(connection)
         tunnel.dial(addresses)
         return tunnel
 
-    def accept(self, connection: Connection, channel: int, port: int) -> "Tunnel":
+    def accept(self, connection: Connection, port: int) -> "Tunnel":
         """A tunnel that begins with the next connection to a port of the box's loopback, at which
         the warden listens from now on. Raises Refused, OSError."""
         listener = self._listeners.get(port)
         if listener is None:
             listener = self._listeners[port] = Listener(self._loop, port)
-        tunnel = self._new(connection, channel)
+        tunnel = self._new(connection)
         listener.wait(tunnel)
         return tunnel
 
-    def _new(self, connection: Connection, channel: int) -> "Tunnel":
+    def _new(self, connection: Connection) -> "Tunnel":
         if len(self._open) >= MAX_TUNNELS:
             message = "the box has %d tunnels open, and may not have more; close some"
             raise Refused("exhausted", message % MAX_TUNNELS)
-        tunnel = Tunnel(self._loop, connection, channel, self._open.remove)
+        tunnel = Tunnel(self._loop, connection, self._open.remove)
         self._open.append(tunnel)
         return tunnel
 
@@ -107,20 +95,14 @@ class Listener:
 
 class Tunnel(Source):
     def __init__(
-        self,
-        loop: Loop,
-        connection: Connection,
-        channel: int,
-        on_end: Callable[["Tunnel"], None],
+        self, loop: Loop, connection: Connection, on_end: Callable[["Tunnel"], None]
     ) -> None:
         self._loop = loop
-        self._connection = connection
-        self._channel = channel
+        self.connection = connection
         self._on_end = on_end
         self._socket: Optional[socket.socket] = None
         self._begun = self._told = False
         self._refused: Optional[Refused] = None
-        self._credit = WINDOW
         self._readable = False
         """Whether the socket may have bytes for us."""
         self._sent_all = False
@@ -144,7 +126,7 @@ class Tunnel(Source):
     def _dial_next(self, error: Optional[OSError]) -> None:
         self._close_socket()
         if not self._left:
-            self._refuse(_nobody(self._where, error))
+            self._give_up(_nobody(self._where, error))
             return
         address = self._left.pop(0)
         family = socket.AF_UNIX if isinstance(address, str) else _family(address)
@@ -175,7 +157,7 @@ class Tunnel(Source):
     def _too_late(self) -> None:
         if not self._begun and not self.done:
             error = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-            self._refuse(_nobody(self._where, error))
+            self._give_up(_nobody(self._where, error))
 
     def begin(self, sock: socket.socket) -> None:
         """With a connected socket."""
@@ -184,28 +166,27 @@ class Tunnel(Source):
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._readable = True
-        self._connection.pump_soon()
+        self.connection.pump_soon()
 
-    def _refuse(self, refused: Refused) -> None:
+    def _give_up(self, refused: Refused) -> None:
         self._refused = refused
-        self._connection.pump_soon()
+        self.connection.pump_soon()
 
     # What the box sends
 
     def pull(self) -> Optional[bytes]:
         if self._refused is not None:
-            self.done = True
-            return encode_error(self._channel, self._refused.code, str(self._refused))
+            return self.refuse(self._refused)
         if not self._begun:
             return None
         if not self._told:
             self._told = True
-            return encode_json(STARTED, self._channel, {})
-        if self._taken >= WINDOW // 2:
+            return frames.encode_json(frames.STARTED, self.channel, {})
+        if self._taken >= frames.WINDOW // 2:
             granted, self._taken = self._taken, 0
-            return encode(CREDIT, self._channel, OFFSET.pack(granted))
+            return frames.encode(frames.CREDIT, self.channel, frames.OFFSET.pack(granted))
         if self._sent_all:
-            return self._end() if self._shut else None
+            return self.answer({}) if self._shut else None
         if not self._readable or self._credit <= 0:
             return None
         return self._read()
@@ -213,41 +194,30 @@ class Tunnel(Source):
     def _read(self) -> Optional[bytes]:
         assert self._socket is not None
         try:
-            data = self._socket.recv(min(CHUNK, self._credit))
+            data = self._socket.recv(min(frames.CHUNK, self._credit))
         except BlockingIOError:
             self._readable = False
             self._watch()
             return None
         except OSError as exc:
-            return self._broken(exc)
+            return self.refuse(_broken(exc))
         if data:
             self._credit -= len(data)
-            return encode(DATA, self._channel, data)
+            return frames.encode(frames.DATA, self.channel, data)
         self._sent_all = True
         if self._shut:
-            self._connection.pump_soon()
+            self.connection.pump_soon()
         self._watch()
-        return encode(EOF, self._channel)
-
-    def _end(self) -> bytes:
-        self.done = True
-        return encode_json(REPLY, self._channel, {})
-
-    def _broken(self, error: OSError) -> bytes:
-        self.done = True
-        return encode_error(self._channel, "broken", "the connection broke: %s" % error.strerror)
-
-    def credit(self, count: int) -> None:
-        self._credit += count
+        return frames.encode(frames.EOF, self.channel)
 
     # What the box receives
 
     def data(self, payload: bytes) -> None:
         if self._received_all or not self._begun:
-            self._refuse(Refused("invalid_request", "bytes that nobody waits for"))
+            self._give_up(Refused("invalid_request", "bytes that nobody waits for"))
             return
-        if self._pending_size + len(payload) > WINDOW + CHUNK:
-            self._refuse(Refused("invalid_request", "more bytes than were granted"))
+        if self._pending_size + len(payload) > frames.WINDOW + frames.CHUNK:
+            self._give_up(Refused("invalid_request", "more bytes than were granted"))
             return
         self._pending.append(memoryview(payload))
         self._pending_size += len(payload)
@@ -276,7 +246,7 @@ class Tunnel(Source):
             pass
         except OSError as exc:
             if self._sent_all or exc.errno not in (errno.EPIPE, errno.ENOTCONN):
-                self._refuse(Refused("broken", "the connection broke: %s" % exc.strerror))
+                self._give_up(_broken(exc))
                 return
             # Nobody reads any more, but what the box has sent may still be on its way.
             self._taken += self._pending_size
@@ -284,7 +254,7 @@ class Tunnel(Source):
             self._pending_size = 0
             self._shut = self._received_all = True
         self._watch()
-        self._connection.pump_soon()
+        self.connection.pump_soon()
 
     # Both
 
@@ -306,10 +276,10 @@ class Tunnel(Source):
             self._write()
         else:
             self._watch()
-            self._connection.pump()
+            self.connection.pump()
 
     def _fail(self) -> None:
-        self._refuse(Refused("internal", "the tunnel failed"))
+        self._give_up(Refused("internal", "the tunnel failed"))
 
     def _close_socket(self) -> None:
         if self._socket is not None:
@@ -341,6 +311,10 @@ def port_of(body: Dict[str, object]) -> int:
     if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
         raise Refused("invalid_request", "port %r is not between 1 and 65535" % (port,))
     return port
+
+
+def _broken(error: OSError) -> Refused:
+    return Refused("broken", "the connection broke: %s" % error.strerror)
 
 
 def _family(address: Tuple[str, int]) -> int:

@@ -10,31 +10,16 @@ import stat
 import struct
 from typing import Iterator, List, Optional, Tuple
 
+from . import tree
 from .errors import Refused, shown
 from .paths import PLACES, VOLUMES, in_home, in_volume, refusal_at
 from .state import STATE_LIMIT, ShellState
-from .tree import (
-    DIRECTORY,
-    FIFO,
-    GONE,
-    LARGE,
-    PART,
-    RECORD,
-    REGULAR,
-    ROOT,
-    SAME,
-    SEGMENT,
-    SIZE,
-    STATE,
-    SYMLINK,
-    Packed,
-)
-from .walk import FOLDER
+from .walk import FOLDER, descend
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _IN_MEMORY = 64 << 20
 """Bytes of a large file that may wait to be written."""
-_MAX_BODY = max(SEGMENT + SIZE.size, STATE_LIMIT + 65536)
+_MAX_BODY = max(tree.SEGMENT + tree.SIZE.size, STATE_LIMIT + 65536)
 
 
 class Unpacker:
@@ -42,7 +27,7 @@ class Unpacker:
 
     def __init__(self) -> None:
         self.state: Optional[ShellState] = None
-        self.seen = Packed(0, 0, 0)
+        self.seen = tree.Packed()
         self._buffer = bytearray()
         self._folder, self._at = -1, b""
         """The folder of the last record, and its path."""
@@ -61,22 +46,22 @@ class Unpacker:
             self._buffer += rest
         buffer, at = self._buffer, 0
         try:
-            while len(buffer) - at >= RECORD.size:
-                kind, mode, size, time_ns, length = RECORD.unpack_from(buffer, at)
+            while len(buffer) - at >= tree.RECORD.size:
+                kind, mode, size, time_ns, length = tree.RECORD.unpack_from(buffer, at)
                 if size > _MAX_BODY:
                     raise _damaged("a record of %d bytes" % size)
-                start = at + RECORD.size + length
+                start = at + tree.RECORD.size + length
                 end = start + (
-                    SIZE.size if kind == PART else size
+                    tree.SIZE.size if kind == tree.PART else size
                 )  # A part is written as it comes.
                 if len(buffer) < end:
                     break
-                path = bytes(buffer[at + RECORD.size : start])
+                path = bytes(buffer[at + tree.RECORD.size : start])
                 with memoryview(buffer) as view, view[start:end] as body, _checked(self, path):
                     self._record(kind, path, mode, time_ns, body)
                 at = end
-                if kind == PART:
-                    self._part_left = size - SIZE.size
+                if kind == tree.PART:
+                    self._part_left = size - tree.SIZE.size
                     with memoryview(buffer) as view, view[at:] as rest:
                         at += self._take(rest)
         finally:
@@ -87,7 +72,7 @@ class Unpacker:
         with data[: self._part_left] as mine:
             if mine and self._part_at is not None:
                 with _checked(self, self._large_path):
-                    _write(self._large, mine, self._part_at)
+                    tree.write_at(self._large, mine, self._part_at)
                 self._part_at += len(mine)
                 if len(mine) == self._part_left:
                     _write_back(self._large, self._part_at)
@@ -128,7 +113,7 @@ class Unpacker:
         self._at = b""
 
     def _record(self, kind: bytes, path: bytes, mode: int, time_ns: int, body: memoryview) -> None:
-        if kind == STATE:
+        if kind == tree.STATE:
             cwd, _, text = bytes(body).partition(b"\0")
             self.state = ShellState(text, os.fsdecode(cwd))
             return
@@ -136,31 +121,31 @@ class Unpacker:
         self._part_at = None
         if in_volume(os.fsdecode(path)):
             return  # What was there is hidden by the volume, which keeps its own files.
-        if kind == PART:
+        if kind == tree.PART:
             self._part(path, body)
             return
         self._end_large()
         folder, name = self._place(path)
-        if kind == ROOT:
+        if kind == tree.ROOT:
             _clear(folder, os.fsdecode(path))
             self._folders.append((path, mode, time_ns))
-        elif kind == GONE and name:
+        elif kind == tree.GONE and name:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
         elif not name:
             raise _damaged("%s is a place of the box" % shown(os.fsdecode(path)))
-        elif kind == DIRECTORY:
+        elif kind == tree.DIRECTORY:
             os.mkdir(name, 0o700, dir_fd=folder)
             self._folders.append((path, mode, time_ns))
-            self._count(folders=1)
-        elif kind in (REGULAR, LARGE):
+            self.seen = self.seen.and_folder()
+        elif kind in (tree.REGULAR, tree.LARGE):
             self._file(kind, path, mode, time_ns, body)
-        elif kind == SAME:
+        elif kind == tree.SAME:
             self._link(folder, name, bytes(body))
-        elif kind == SYMLINK:
+        elif kind == tree.SYMLINK:
             os.symlink(bytes(body), name, dir_fd=folder)
             os.utime(name, ns=(time_ns, time_ns), dir_fd=folder, follow_symlinks=False)
-        elif kind == FIFO:
+        elif kind == tree.FIFO:
             os.mkfifo(name, 0o600, dir_fd=folder)
             os.chmod(name, mode, dir_fd=folder)
             os.utime(name, ns=(time_ns, time_ns), dir_fd=folder, follow_symlinks=False)
@@ -170,23 +155,23 @@ class Unpacker:
     def _file(self, kind: bytes, path: bytes, mode: int, time_ns: int, body: memoryview) -> None:
         folder, name = self._place(path)
         fd = os.open(name, _NEW, 0o600, dir_fd=folder)
-        if kind == LARGE:
-            (size,) = SIZE.unpack(body)
+        if kind == tree.LARGE:
+            (size,) = tree.SIZE.unpack(body)
             self._large, self._large_path, self._large_info = fd, path, (mode, time_ns)
             os.ftruncate(fd, size)
-            self._count(files=1, size=size)
+            self.seen = self.seen.and_file(size)
             return
         try:
-            _write(fd, body, 0)
+            tree.write_at(fd, body, 0)
             _finish(fd, mode, time_ns)
         finally:
             os.close(fd)
-        self._count(files=1, size=len(body))
+        self.seen = self.seen.and_file(len(body))
 
     def _part(self, path: bytes, body: memoryview) -> None:
         if self._large < 0 or path != self._large_path:
             raise _damaged("bytes of %s without the file" % shown(os.fsdecode(path)))
-        (self._part_at,) = SIZE.unpack(body)
+        (self._part_at,) = tree.SIZE.unpack(body)
 
     def _end_large(self) -> None:
         if self._large >= 0:
@@ -214,23 +199,15 @@ class Unpacker:
         name = steps.pop() if steps else b""
         parent = b"/".join([place, *steps])
         if parent != self._at or self._folder < 0:
-            folder = os.open(place, FOLDER)
+            root = os.open(place, FOLDER)
             try:
-                for step in steps:
-                    inner = os.open(step, FOLDER, dir_fd=folder)
-                    os.close(folder)
-                    folder = inner
-            except BaseException:
-                os.close(folder)
-                raise
+                folder = descend(root, os.fsdecode(b"/".join(steps)))
+            finally:
+                os.close(root)
             if self._folder >= 0:
                 os.close(self._folder)
             self._folder, self._at = folder, parent
         return self._folder, name
-
-    def _count(self, *, files: int = 0, folders: int = 0, size: int = 0) -> None:
-        seen = self.seen
-        self.seen = Packed(seen.files + files, seen.folders + folders, seen.size + size)
 
 
 @contextlib.contextmanager
@@ -248,18 +225,12 @@ def _finish(fd: int, mode: int, time_ns: int) -> None:
     os.fchmod(fd, mode)
 
 
-def _write(fd: int, data: memoryview, offset: int) -> None:
-    while data:
-        count = os.pwrite(fd, data, offset)
-        data, offset = data[count:], offset + count
-
-
 def _write_back(fd: int, end: int) -> None:
     """Have the kernel write a large file while it still comes, and forget what it has written: else
     a box with little memory stands still until there is room for more."""
     if end > _IN_MEMORY:
-        for start in (end - SEGMENT, end - _IN_MEMORY):
-            os.posix_fadvise(fd, start, SEGMENT, os.POSIX_FADV_DONTNEED)
+        for start in (end - tree.SEGMENT, end - _IN_MEMORY):
+            os.posix_fadvise(fd, start, tree.SEGMENT, os.POSIX_FADV_DONTNEED)
 
 
 def _clear(folder: int, path: str) -> None:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Tuple
 
 from .errors import Refused
-from .own_proc import is_warden
+from .processes import is_warden
 
 MAX_DEPTH = 256
 _NAMES_BYTES = 32 << 20
@@ -25,6 +25,9 @@ _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 BEING_RECEIVED: Dict[str, str] = {}
 """Names of files that are being uploaded: random ones, which nobody is to see."""
+
+Inode = Tuple[int, int]
+"""Device and number."""
 
 LeftOut = Callable[[str, str], None]
 """Called with a path below the root, and why it is left out."""
@@ -163,6 +166,11 @@ def descend(root: int, path: str) -> int:
         finally:
             os.close(parent)
     return folder
+
+
+def inode_of(folder: int) -> Inode:
+    info = os.fstat(folder)
+    return info.st_dev, info.st_ino
 
 
 def _sorted_names(

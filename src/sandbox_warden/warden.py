@@ -11,11 +11,10 @@ from .cells import Cells
 from .commands import Commands
 from .connection import Connection, Wire
 from .door import Door
-from .errors import Refused, internal_error
+from .errors import Refused, internal_error, report
 from .frames import decode_json
 from .loop import READ, Loop
 from .meter import Meter
-from .reporting import report
 from .requests import Requests
 from .shell import prctl
 from .tunnels import Tunnels

@@ -1,11 +1,13 @@
-"""One watch of a folder: what changed there, as far back as it is kept."""
+"""One watch of a folder: what changed there, as far back as it is kept, and who waits for it."""
 
 import os
 import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
+from .connection import Connection, Source
 from .errors import Refused
+from .walk import Inode
 
 MAX_EVENTS = 4096
 MAX_BYTES = 512 * 1024
@@ -14,13 +16,14 @@ _ANSWER_EVENTS = 500
 _ANSWER_BYTES = 128 * 1024
 _REPEATED = ("write", "chmod")
 """Kinds of which one is as good as several in a row."""
+MAX_WAIT_S = 30.0
 
 
 class Watch:
     """The changes below a folder. Positions count them, from 1 on. Those of the oldest that were
     dropped are missing, and a reader that has not seen them gets a `gap`."""
 
-    def __init__(self, path: str, inode: Tuple[int, int], *, recursive: bool) -> None:
+    def __init__(self, path: str, inode: Inode, *, recursive: bool) -> None:
         """inode: device and number of the folder, which is not kept open: the kernel would not tell
         of its end."""
         self.ident = os.urandom(8).hex()
@@ -92,3 +95,34 @@ class Watch:
 def _event(position: int, event: Tuple[str, str, Optional[str]]) -> Dict[str, Any]:
     kind, path, type_ = event
     return {"position": position, "kind": kind, "path": path, "type": type_}
+
+
+class WatchReading(Source):
+    """Answers as soon as something has changed after a position, or with nothing after `wait_s`."""
+
+    def __init__(self, connection: Connection, watch: Watch, *, after: int, wait_s: float) -> None:
+        self._watch = watch
+        self._after = after
+        self._due = False
+        watch.read(after)  # Raises Refused.
+        self._timer = connection.after(min(max(wait_s, 0.0), MAX_WAIT_S), self._expire)
+        watch.waiting.add(self._wake)
+
+    def pull(self) -> Optional[bytes]:
+        if self._watch.ended:
+            return self.refuse(Refused("watch_not_found", "the watch was ended meanwhile"))
+        if self._watch.position == self._after and not self._due:
+            return None
+        return self.answer(self._watch.read(self._after))
+
+    def _wake(self) -> None:
+        self.connection.pump_soon()
+
+    def _expire(self) -> None:
+        self._due = True
+        self._wake()
+
+    def closed(self) -> None:
+        self._timer.cancel()
+        self._watch.waiting.discard(self._wake)
+        self._watch.used()

@@ -13,10 +13,10 @@ from .errors import Refused, refusal
 from .files import describe, type_of
 from .inotify import Change, Inotify
 from .loop import READ, Loop
-from .own_proc import is_warden
 from .paths import find
+from .processes import is_warden
 from .uploads import BEFORE_SHOWN, ON_STORED, REPLACING, UNNAMED
-from .walk import BEING_RECEIVED, descend
+from .walk import BEING_RECEIVED, descend, inode_of
 from .watch_log import Watch
 
 MAX_WATCHES = 32
@@ -283,11 +283,6 @@ class Watches:
             watch.log("write", path, "file")
         return
         yield
-
-
-def inode_of(folder: int) -> Tuple[int, int]:
-    info = os.fstat(folder)
-    return info.st_dev, info.st_ino
 
 
 def open_below(watch: Watch, path: str) -> int:

@@ -23,12 +23,10 @@ from sandbox_sdk.protocol.models import (
 )
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.network.egress import facts_of
-from sandbox_server.network.index_config import ToolConfig
-from sandbox_server.network.indexes import indexes_of
-from sandbox_server.network.metering import EgressLimits
+from sandbox_server.network.indexes import ToolConfig, indexes_of
 from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks
-from sandbox_server.network.outbound import Note
+from sandbox_server.network.outbound import EgressLimits, Note
 from sandbox_server.network.presets import read_presets
 from sandbox_server.pool import PoolSettings
 from sandbox_server.runtime.agent import put_files

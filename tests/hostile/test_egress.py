@@ -12,8 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from sandbox_server.network.egress import Subject, log_note
-from sandbox_server.network.metering import EgressLimits
-from sandbox_server.network.outbound import Note
+from sandbox_server.network.outbound import EgressLimits, Note
 from sandbox_server.network.presets import read_presets
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 from tests.contract.conftest import MakeBox

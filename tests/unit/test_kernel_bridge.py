@@ -9,8 +9,8 @@ import pytest
 from sandbox_warden import frames
 from sandbox_warden.errors import Refused
 from sandbox_warden.kernel_output import MOST_RESULTS, CellOutput
+from sandbox_warden.kernel_process import Wire
 from sandbox_warden.kernel_specs import find_specs, spec_for
-from sandbox_warden.kernel_wire import Wire
 
 
 class Sent:

@@ -9,7 +9,7 @@ from sandbox_server.metrics.prometheus import PrometheusMetrics
 from sandbox_server.metrics.recorder import Metrics, Readings
 from sandbox_server.network.egress import Subject
 from sandbox_server.network.outbound import Note
-from sandbox_server.network.refusals import Verdict
+from sandbox_server.network.rules import Verdict
 from sandbox_server.providers import networks_of
 from sandbox_server.runtime.docker.engine import Endpoint, Engine
 from sandbox_server.settings import load

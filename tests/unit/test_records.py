@@ -2,12 +2,10 @@
 
 import pytest
 
-from sandbox_warden import records
-from sandbox_warden.command import Command
+from sandbox_warden.command import KEPT_BYTES, KEPT_COMMANDS, SUMMARIES, Command, Records
 from sandbox_warden.errors import Refused
 from sandbox_warden.frames import MAX_PAYLOAD, REPLY, encode_json
 from sandbox_warden.output import STDOUT, OutputLog
-from sandbox_warden.records import Records
 
 
 def finished(number: int, output: bytes) -> Command:
@@ -28,12 +26,12 @@ def filled(count: int, output: bytes) -> Records:
 
 
 def test_results_are_kept_up_to_a_number() -> None:
-    known = filled(records.KEPT_COMMANDS + 500, b"x")
-    assert len(known._by_id) == records.KEPT_COMMANDS
+    known = filled(KEPT_COMMANDS + 500, b"x")
+    assert len(known._by_id) == KEPT_COMMANDS
     told, more = known.summaries()
-    assert (len(told), more) == (records.SUMMARIES, True)
-    assert len(known._with_output) == records.KEPT_COMMANDS
-    assert known._kept_bytes == records.KEPT_COMMANDS
+    assert (len(told), more) == (SUMMARIES, True)
+    assert len(known._with_output) == KEPT_COMMANDS
+    assert known._kept_bytes == KEPT_COMMANDS
     assert known.known("c0", "k0", "digest") is None
     with pytest.raises(Refused, match="no command c0"):
         known.get("c0")
@@ -42,29 +40,29 @@ def test_results_are_kept_up_to_a_number() -> None:
 def test_what_runs_is_told_however_much_ended_since() -> None:
     known = Records()
     known.add(Command("running", "digest", OutputLog(1 << 20), 0.0))
-    for number in range(records.SUMMARIES + 20):
+    for number in range(SUMMARIES + 20):
         command = finished(number, b"x")
         known.add(command)
         known.finished(command)
     told = [summary["command_id"] for summary in known.summaries()[0]]
     assert told[:2] == ["running", "c21"]
-    assert len(told) == records.SUMMARIES
+    assert len(told) == SUMMARIES
 
 
 def test_what_is_told_fits_into_a_frame() -> None:
     known = Records()
-    for number in range(records.SUMMARIES):
+    for number in range(SUMMARIES):
         command = finished(number, b"x")
         command.key = "\x01" * 196 + f"{number:04}"
         known.add(command)
     told, more = known.summaries()
-    assert (len(told), more) == (records.SUMMARIES, False)
+    assert (len(told), more) == (SUMMARIES, False)
     assert len(encode_json(REPLY, 1, {"commands": told})) < MAX_PAYLOAD - (64 << 10) - (16 << 10)
 
 
 def test_outputs_are_kept_up_to_a_size_and_results_beyond() -> None:
     known = filled(20, bytes(1 << 20))
-    assert known._kept_bytes <= records.KEPT_BYTES
+    assert known._kept_bytes <= KEPT_BYTES
     assert known.get("c0").log.retained == 0
     assert known.get("c0").log.truncated
     assert not known.get("c19").log.truncated

@@ -9,8 +9,8 @@ import pytest
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RateLimited
 from sandbox_sdk.protocol.models import UsageRequest
-from sandbox_server.network.metering import EgressLimits, Meter
-from sandbox_server.network.refusals import Refused
+from sandbox_server.network.outbound import EgressLimits, Meter
+from sandbox_server.network.rules import Refused
 from sandbox_server.sessions.counting import Usage, _Tracked
 from sandbox_server.usage import ledger as ledger_module
 from sandbox_server.usage.budgets import Budgets

@@ -22,8 +22,8 @@ from sandbox_server import __version__
 from sandbox_server.events.log import Event, EventLog
 from sandbox_server.events.outbox import Delivery, Outbox
 from sandbox_server.events.webhooks import Webhook
-from sandbox_server.network.addresses import IPAddress, is_public, parse, plain
-from sandbox_server.network.resolving import Resolver, SystemResolver
+from sandbox_server.network.dialing import Resolver, SystemResolver
+from sandbox_server.network.hosts import IPAddress, is_public, parse_address, plain
 from sandbox_server.tasks import stop
 
 log = structlog.get_logger()
@@ -238,7 +238,7 @@ class Sender:
             return "" if answer.is_success else f"answered {answer.status_code}"
 
     async def _judged(self, webhook: Webhook, host: str) -> IPAddress:
-        written = parse(host)
+        written = parse_address(host)
         if written is not None:
             return written
         try:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import HappeningKind
 from sandbox_server.events.log import Event
-from sandbox_server.network.addresses import parse
+from sandbox_server.network.hosts import parse_address
 from sandbox_server.registry import yaml_lines
 from sandbox_server.registry.yaml_lines import YamlError
 
@@ -102,7 +102,7 @@ def _made(path: Path, entry: _Entry) -> Webhook:
         kinds=frozenset(entry.kinds),
         tenants=None if entry.tenants is None else frozenset(entry.tenants),
         # An address that is written down is meant.
-        private=entry.private or parse(parts.hostname) is not None,
+        private=entry.private or parse_address(parts.hostname) is not None,
     )
 
 

@@ -9,21 +9,49 @@ import functools
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
+from typing import Protocol
 
 from sandbox_sdk.protocol.channels import ByteChannel
-from sandbox_server.network.addresses import IPAddress, is_own, plain
-from sandbox_server.network.hosts import Target
-from sandbox_server.network.refusals import Refused, timed_out, unreachable
-from sandbox_server.network.resolving import Resolver
-from sandbox_server.network.rules import Allowed, RuleSet
+from sandbox_server.network.hosts import IPAddress, Target, is_own, parse_address, plain
+from sandbox_server.network.rules import Allowed, Refused, RuleSet, timed_out, unreachable
 
+_THREADS = 16
 RESOLVE_S = 10.0
 CONNECT_S = 10.0
 """For each address."""
 _ADDRESSES = 4
 """Of a name that are tried."""
 _PIECE = 1 << 16
+
+
+class Resolver(Protocol):
+    async def resolve(self, name: str) -> Sequence[IPAddress]:
+        """All addresses of a name, the preferred first. Raises OSError if there are none."""
+
+    def close(self) -> None: ...
+
+
+class SystemResolver:
+    """As the server's machine resolves names, in threads of its own: no box can use up those of the
+    server. Close it."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, "resolve")
+
+    async def resolve(self, name: str) -> Sequence[IPAddress]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, _look_up, name)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _look_up(name: str) -> list[IPAddress]:
+    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    texts = dict.fromkeys(str(each[4][0]) for each in found)
+    return [address for text in texts if (address := parse_address(text)) is not None]
 
 
 class Upstream(ByteChannel):

@@ -17,10 +17,8 @@ from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, SessionLos
 from sandbox_server.network import socks
 from sandbox_server.network.dialing import Dialer
 from sandbox_server.network.http_proxy import HttpProxy
-from sandbox_server.network.metering import EgressLimits, Meter, MeteredChannel
-from sandbox_server.network.outbound import Note, Outbound
-from sandbox_server.network.refusals import Refused, Verdict
-from sandbox_server.network.rules import RuleSet
+from sandbox_server.network.outbound import EgressLimits, Meter, MeteredChannel, Note, Outbound
+from sandbox_server.network.rules import Refused, RuleSet, Verdict
 from sandbox_server.network.socks import SocksProxy
 from sandbox_server.runtime.agent import BoxAgent, Fenced
 from sandbox_server.runtime.box_network import PROXY_PORT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Iterable
 from http import HTTPStatus
 
 import h11
@@ -13,18 +14,66 @@ from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.network.headers import SecretMissing
 from sandbox_server.network.hosts import InvalidHost, Target, parse_target
-from sandbox_server.network.http_side import Headers, HttpSide, end_to_end
-from sandbox_server.network.metering import MeteredChannel
-from sandbox_server.network.outbound import Outbound
-from sandbox_server.network.refusals import Refused, bad_request, timed_out, unreachable
+from sandbox_server.network.outbound import MeteredChannel, Outbound
 from sandbox_server.network.relay import first_of, hang_up, relay
-from sandbox_server.network.rules import HTTP, HTTPS, Allowed
+from sandbox_server.network.rules import (
+    HTTP,
+    HTTPS,
+    Allowed,
+    Refused,
+    bad_request,
+    timed_out,
+    unreachable,
+)
 
+MAX_HEAD = 64 * 1024
+Headers = list[tuple[bytes, bytes]]
+Event = h11.Event | type[h11.PAUSED]
+_HOP_BY_HOP = frozenset(
+    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
+     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+)  # fmt: skip
 HEAD_S = 60.0
 """How long a box may take for a request, and keep an idle connection."""
 ANSWER_S = 300.0
 """How long a host may be silent in the middle of an answer."""
 _URL = re.compile(r"(?i)(https?)://([^/?#]*)([^#]*)")
+
+
+class HttpSide:
+    """One end of a connection, as events of h11: what is sent on is always written anew, so that no
+    two readers can take it differently."""
+
+    def __init__(self, channel: ByteChannel, role: type[h11.CLIENT] | type[h11.SERVER]) -> None:
+        self.state = h11.Connection(role, max_incomplete_event_size=MAX_HEAD)
+        self._channel = channel
+
+    def feed(self, data: bytes) -> None:
+        self.state.receive_data(data)
+
+    async def next_event(self) -> Event:
+        """Raises h11.RemoteProtocolError, and what the channel raises."""
+        while (event := self.state.next_event()) is h11.NEED_DATA:
+            self.state.receive_data(await self._channel.read())
+        assert not isinstance(event, type) or event is h11.PAUSED
+        return event
+
+    async def send(self, event: h11.Event) -> None:
+        if data := self.state.send(event):
+            await self._channel.write(data)
+
+
+def end_to_end(headers: Iterable[tuple[bytes, bytes]], *more: bytes) -> Headers:
+    """Those that are not about this one connection. more: names to leave out besides."""
+    given = [(name.lower(), value) for name, value in headers]
+    named = {
+        word.strip().lower()
+        for name, value in given
+        if name == b"connection"
+        for word in value.split(b",")
+    }
+    left_out = _HOP_BY_HOP | named | set(more)
+    return [(name, value) for name, value in given if name not in left_out]
 
 
 class HttpProxy:
@@ -81,10 +130,7 @@ class HttpProxy:
             await self._side.next_event()  # The end of the request.
             await self._side.send(h11.Response(status_code=200, headers=[], reason=b"connected"))
             early, _ = self._side.state.trailing_data
-            try:
-                await relay(self._box, upstream, allowed, rules, early)
-            except Refused as exc:
-                raise _Told(exc) from None
+            await relay(self._box, upstream, allowed, rules, early)
 
     async def _exchange(
         self, request: h11.Request, allowed: Allowed, path: str, upstream: ByteChannel
@@ -152,11 +198,9 @@ class HttpProxy:
                     raise
 
     async def _answer(self, refused: Refused) -> None:
-        """In plain words. The connection ends with it."""
-        if isinstance(refused, _Told) or self._side.state.our_state not in (
-            h11.IDLE,
-            h11.SEND_RESPONSE,
-        ):
+        """In plain words. The connection ends with it. No-op once an answer has begun: of a tunnel
+        that it has, the box is told by what ends it."""
+        if self._side.state.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = f"{refused.text}\n".encode("utf-8", "replace")
         phrase = HTTPStatus(refused.status).phrase
@@ -176,13 +220,6 @@ class HttpProxy:
         with contextlib.suppress(SandboxError):
             await self._box.tell(b"".join(part for part in parts if part))
             await hang_up(self._box)
-
-
-class _Told(Refused):
-    """The box knows already."""
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.text, status=refused.status, verdict=refused.verdict)
 
 
 def _asked_for(request: h11.Request) -> tuple[Target, str, bool]:

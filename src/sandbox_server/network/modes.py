@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import EgressRules
-from sandbox_server.network.addresses import is_public
+from sandbox_server.network.hosts import is_public
 from sandbox_server.network.narrowing import Narrowing, is_named, narrowing_of
 from sandbox_server.network.rules import RuleSet
 from sandbox_server.registry.environments import Environment

@@ -7,8 +7,7 @@ from ipaddress import ip_network
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import EgressRules
-from sandbox_server.network.addresses import IPAddress, IPNetwork, embedded
-from sandbox_server.network.hosts import Host, InvalidHost, parse_host
+from sandbox_server.network import hosts
 
 _EVERYTHING = frozenset({ip_network("0.0.0.0/0"), ip_network("::/0")})
 
@@ -20,8 +19,8 @@ class Narrowing:
 
     names: tuple[str, ...] = ()
     """Allowed ones, or `*.name` for those below it."""
-    allowed: tuple[IPNetwork, ...] = ()
-    denied: tuple[IPNetwork, ...] = ()
+    allowed: tuple[hosts.IPNetwork, ...] = ()
+    denied: tuple[hosts.IPNetwork, ...] = ()
     texts: tuple[str, ...] = field(default=(), compare=False)
     """What is allowed, as its caller wrote it."""
 
@@ -35,17 +34,17 @@ class Narrowing:
         """Whether nothing passes at all."""
         return self.denies_all and not self.names and not self.allowed
 
-    def may_pass(self, host: Host) -> bool:
+    def may_pass(self, host: hosts.Host) -> bool:
         """Whether some address of a host may pass: a name is not resolved where none can."""
         if not isinstance(host, str):
             return self.passes(host, host)
         return bool(self.allowed) or not self.denies_all or self._named(host)
 
-    def passes(self, host: Host, address: IPAddress) -> bool:
+    def passes(self, host: hosts.Host, address: hosts.IPAddress) -> bool:
         """Whether a connection to this address may be made. host: as it was asked for."""
         if isinstance(host, str) and self._named(host):
             return True
-        forms = {address, embedded(address) or address}
+        forms = {address, hosts.embedded(address) or address}
         if _among(forms, self.allowed):
             return True
         return not self.denies_all and not _among(forms, self.denied)
@@ -54,7 +53,7 @@ class Narrowing:
         return any(is_named(host, each) for each in self.names)
 
 
-def _among(forms: set[IPAddress], networks: tuple[IPNetwork, ...]) -> bool:
+def _among(forms: set[hosts.IPAddress], networks: tuple[hosts.IPNetwork, ...]) -> bool:
     if any(each in _EVERYTHING for each in networks):
         return True
     return any(form in network for form in forms for network in networks)
@@ -72,7 +71,7 @@ def narrowing_of(rules: EgressRules | None) -> Narrowing | None:
     denied = tuple(_denied(text) for text in rules.deny)
     names, allowed = [], []
     for text in rules.allow:
-        if (network := _network(text)) is not None:
+        if (network := hosts.parse_network(text, strict=False)) is not None:
             allowed.append(network)
         else:
             names.append(_name(text))
@@ -87,8 +86,8 @@ def narrowing_of(rules: EgressRules | None) -> Narrowing | None:
     return found
 
 
-def _denied(text: str) -> IPNetwork:
-    network = _network(text)
+def _denied(text: str) -> hosts.IPNetwork:
+    network = hosts.parse_network(text, strict=False)
     if network is None:
         raise InvalidRequest(
             f"egress_rules.deny: {text[:80]!r} is not an address or a network, such as 192.0.2.1 or"
@@ -97,18 +96,11 @@ def _denied(text: str) -> IPNetwork:
     return network
 
 
-def _network(text: str) -> IPNetwork | None:
-    try:
-        return ip_network(text, strict=False)
-    except ValueError:
-        return None
-
-
 def _name(text: str) -> str:
     below = text.startswith("*.")
     try:
-        name = parse_host(text.removeprefix("*."))
-    except InvalidHost as exc:
+        name = hosts.parse_host(text.removeprefix("*."))
+    except hosts.InvalidHost as exc:
         raise InvalidRequest(f"egress_rules.allow: {exc}") from None
     if not isinstance(name, str) or ("." not in name and not below):
         raise InvalidRequest(

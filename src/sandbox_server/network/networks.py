@@ -11,15 +11,13 @@ import structlog
 from sandbox_sdk.nearest import did_you_mean
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import EgressRules
-from sandbox_server.network.apt import APT_ENV, APT_FILES
-from sandbox_server.network.dialing import Dialer
+from sandbox_server.network.dialing import Dialer, Resolver, SystemResolver
 from sandbox_server.network.egress import Egress, Report, Subject, log_note
 from sandbox_server.network.hosts import InvalidHost
-from sandbox_server.network.indexes import Indexes, read_indexes
-from sandbox_server.network.metering import EgressLimits
+from sandbox_server.network.indexes import APT_ENV, APT_FILES, Indexes, read_indexes
 from sandbox_server.network.modes import NetworkModes, NetworkTerms, narrowed
 from sandbox_server.network.narrowing import narrowing_of
-from sandbox_server.network.resolving import Resolver, SystemResolver
+from sandbox_server.network.outbound import EgressLimits
 from sandbox_server.network.rules import Rule, RuleSet, parse_rule
 from sandbox_server.registry.environments import Environment
 from sandbox_server.runtime.agent import BoxAgent

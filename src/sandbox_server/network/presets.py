@@ -1,23 +1,32 @@
-"""Presets: rules under a name, in YAML files of an operator."""
+"""Presets: rules under a name, in YAML files of an operator, read again when a file has changed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.network.headers import Secret, SecretMissing, header_name, secret
 from sandbox_server.network.hosts import InvalidHost
+from sandbox_server.network.networks import Networks
 from sandbox_server.network.rules import Rule, parse_rule
 from sandbox_server.registry import yaml_lines
+from sandbox_server.registry.stamps import Stamps, stamps
 from sandbox_server.registry.yaml_lines import Located, YamlError
+from sandbox_server.tasks import stop
+
+log = structlog.get_logger()
 
 _SUFFIXES = (".yaml", ".yml")
 _MOST = 200
 """Files."""
+LOOK_S = 0.5
 
 
 class _Strict(BaseModel):
@@ -90,20 +99,20 @@ def _wrong(path: Path, located: Located, where: tuple[str | int, ...], what: str
     return InvalidRequest(f"{path}:{line}: {named}: {what}" if named else f"{path}:{line}: {what}")
 
 
+@dataclass(frozen=True)
 class _Entry:
     """One rule of a file."""
 
-    def __init__(self, path: Path, located: Located, at: int, entry: _RuleEntry) -> None:
-        self._path = path
-        self._located = located
-        self._at = at
-        self._entry = entry
+    path: Path
+    located: Located
+    at: int
+    entry: _RuleEntry
 
     def _wrong(self, field: str, what: str) -> InvalidRequest:
-        return _wrong(self._path, self._located, ("rules", self._at, field), what)
+        return _wrong(self.path, self.located, ("rules", self.at, field), what)
 
     def rule(self) -> Rule:
-        entry = self._entry
+        entry = self.entry
         try:
             named = parse_rule(entry.host)
         except InvalidHost as exc:
@@ -138,11 +147,63 @@ class _Entry:
 
     def _header(self, name: str, text: str) -> tuple[str, Secret]:
         try:
-            return header_name(name), secret(text, folder=self._path.parent)
+            return header_name(name), secret(text, folder=self.path.parent)
         except (ValueError, SecretMissing) as exc:
             raise self._wrong("headers", f"{name}: {exc}") from None
 
     def _ca(self, name: str) -> str:
-        if name and not (self._path.parent / name).is_file():
+        if name and not (self.path.parent / name).is_file():
             raise self._wrong("ca", f"no file {name!r}")
-        return str((self._path.parent / name).absolute()) if name else ""
+        return str((self.path.parent / name).absolute()) if name else ""
+
+
+class PresetWatch:
+    """Use as an async context manager: it looks for changes inside. A bad change is logged and told
+    by the networks' `problem`; the last presets without a mistake stay in use."""
+
+    def __init__(self, folder: Path | None, networks: Networks) -> None:
+        """folder: that the networks' presets are from; None: there are none."""
+        self._folder = folder
+        self._networks = networks
+        self._seen: Stamps = () if folder is None else _stamps(folder)
+        self._watching: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._folder is not None:
+            self._watching = asyncio.create_task(self._watch(self._folder))
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._watching is not None:
+            await stop(self._watching)
+
+    async def look(self, folder: Path) -> None:
+        """Take up what has changed."""
+        seen = await asyncio.to_thread(_stamps, folder)
+        if seen == self._seen:
+            return
+        self._seen, problem = seen, ""
+        try:
+            self._networks.use_presets(await asyncio.to_thread(read_presets, folder))
+            log.info("presets.read", folder=str(folder))
+        except InvalidRequest as exc:
+            problem = exc.message
+            if problem != self._networks.problem:
+                log.error("presets.bad", why=problem, kept="the last good ones")
+        self._networks.problem = problem
+
+    async def _watch(self, folder: Path) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look(folder)
+            except Exception:
+                log.exception("presets.failed")
+
+
+def _stamps(folder: Path) -> Stamps:
+    """Empty for a folder that cannot be listed."""
+    try:
+        return stamps((folder, *preset_files(folder)))
+    except OSError:
+        return ()

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.network import server_name
-from sandbox_server.network.metering import MeteredChannel
-from sandbox_server.network.refusals import Refused
-from sandbox_server.network.rules import Allowed, RuleSet
+from sandbox_server.network.outbound import MeteredChannel
+from sandbox_server.network.rules import Allowed, Refused, RuleSet
 from sandbox_server.tasks import stop
 
 IDLE_S = 900.0
@@ -30,15 +29,19 @@ async def relay(
 ) -> None:
     """Until both have sent all, or one end breaks. early: what the box has sent already. Raises
     Refused for what may not pass, after the box was told."""
-    clock, judged = _Clock(), asyncio.Event()
+    clock, judged = asyncio.get_running_loop().time, asyncio.Event()
     if allowed.plain:  # The host may be the one that speaks first.
         judged.set()
+
+    def touch() -> None:
+        if not idle.expired():
+            idle.reschedule(clock() + IDLE_S)
 
     async def out() -> None:
         data = await _beginning(box, early, allowed, rules)
         judged.set()
         while data:
-            clock.touch()
+            touch()
             await upstream.write(data)
             data = await box.read()
         await upstream.end()
@@ -46,46 +49,22 @@ async def relay(
     async def back() -> None:
         await judged.wait()
         while data := await upstream.read():
-            clock.touch()
+            touch()
             await box.write(data)
         await box.end()
 
-    with contextlib.suppress(OSError, SandboxError):
-        await _both(out(), back(), clock.expired())
+    with contextlib.suppress(OSError, SandboxError):  # A TimeoutError is an OSError.
+        async with asyncio.timeout(IDLE_S) as idle:
+            await _both(out(), back())
 
 
-class _Clock:
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.touch()
-
-    def touch(self) -> None:
-        self._last = self._loop.time()
-
-    async def expired(self) -> None:
-        """Wait until nothing has happened for long."""
-        while True:
-            left_s = self._last + IDLE_S - self._loop.time()
-            if left_s <= 0:
-                return
-            await asyncio.sleep(left_s)
-
-
-async def _both(
-    one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None], end: Coroutine[Any, Any, None]
-) -> None:
-    """Until both are done, one of them raises, or `end` is over."""
-    watch = asyncio.create_task(end)
-    working = {asyncio.create_task(one), asyncio.create_task(other)}
-    every = (*working, watch)
+async def _both(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
+    """Until both are done, or one of them raises."""
+    tasks = asyncio.create_task(one), asyncio.create_task(other)
     try:
-        while working and not watch.done():
-            done, _ = await asyncio.wait((*working, watch), return_when=asyncio.FIRST_COMPLETED)
-            working -= done
-            for task in done:
-                task.result()
+        await asyncio.gather(*tasks)
     finally:
-        await stop(*every)
+        await stop(*tasks)
 
 
 async def first_of(main: Coroutine[Any, Any, _T], other: Coroutine[Any, Any, None]) -> _T:

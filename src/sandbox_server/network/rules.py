@@ -1,18 +1,17 @@
-"""Rules: which hosts a box may reach, at which ports, with which methods and paths. Pure."""
+"""Rules: which hosts a box may reach, at which ports, with which methods and paths, and what it is
+told where it may not. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
-from ipaddress import ip_network
 
-from sandbox_server.network.addresses import IPAddress, IPNetwork, embedded, is_public
+from sandbox_server.network import hosts
 from sandbox_server.network.headers import Secret
-from sandbox_server.network.hosts import Host, InvalidHost, Target, parse_host
 from sandbox_server.network.narrowing import Narrowing
-from sandbox_server.network.refusals import Refused, bad_request
 
 HTTP, HTTPS = 80, 443
 _USUAL = frozenset({HTTP, HTTPS})
@@ -22,13 +21,44 @@ _ODD_PATH = re.compile(r"(?i)%2e|%2f|%5c|\\|//|/\.{1,2}(/|$)")
 """What one server takes for another path than the next."""
 
 
+class Verdict(StrEnum):
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+    """By the rules, or because a limit of the session is reached."""
+    FAILED = "failed"
+    """Allowed, but the other end cannot be reached."""
+
+
+class Refused(Exception):
+    """A connection that is not made, or is cut. The text is for the agent in the box, and never
+    holds a secret."""
+
+    def __init__(self, text: str, *, status: int = 403, verdict: Verdict = Verdict.REFUSED) -> None:
+        super().__init__(text)
+        self.text = text
+        self.status = status
+        self.verdict = verdict
+
+
+def bad_request(text: str) -> Refused:
+    return Refused(text, status=400)
+
+
+def unreachable(text: str) -> Refused:
+    return Refused(text, status=502, verdict=Verdict.FAILED)
+
+
+def timed_out(text: str) -> Refused:
+    return Refused(text, status=504, verdict=Verdict.FAILED)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """What it leaves out, it allows: any method and path, and of ports the usual ones."""
 
     host: str = ""
     """A name, or `*.name` for those below it; empty where an address is named."""
-    network: IPNetwork | None = None
+    network: hosts.IPNetwork | None = None
     ports: frozenset[int] = frozenset()
     """Empty: those of http and https, and over them nothing else."""
     methods: frozenset[str] = frozenset()
@@ -45,7 +75,7 @@ class Rule:
         """Whether what is sent does not matter, so that it may be encrypted."""
         return not (self.methods or self.paths)
 
-    def names(self, host: Host) -> bool:
+    def names(self, host: hosts.Host) -> bool:
         if not isinstance(host, str):
             return self.network is not None and host in self.network
         if self.host.startswith("*."):
@@ -84,7 +114,7 @@ def _fits(path: str, pattern: str) -> bool:
 class Allowed:
     """How a request, or a connection, may go out."""
 
-    target: Target
+    target: hosts.Target
     https: bool = False
     tunnel: bool = False
     """Whether what is sent is not judged."""
@@ -129,7 +159,7 @@ class RuleSet:
         kind = "open" if self.open else "allowlist"
         return f"<RuleSet {kind}, {len(self.rules)} rules>"
 
-    def tunnel(self, target: Target) -> Allowed:
+    def tunnel(self, target: hosts.Target) -> Allowed:
         """Judge a connection of which nothing more is known. Raises Refused."""
         self._check_narrowing(target)
         there = [rule for rule in self.rules if rule.names(target.host)]
@@ -145,7 +175,7 @@ class RuleSet:
             )
         raise Refused(f"this sandbox may not connect to {target}. {self.told()}")
 
-    def request(self, target: Target, method: str, path: str, *, https: bool) -> Allowed:
+    def request(self, target: hosts.Target, method: str, path: str, *, https: bool) -> Allowed:
         """Judge a request for a URL, of http or https. Raises Refused."""
         self._check_narrowing(target)
         there = [rule for rule in self.rules if rule.names(target.host)]
@@ -168,15 +198,15 @@ class RuleSet:
             ca=next((rule.ca for rule in found if rule.ca), ""),
         )
 
-    def _check_narrowing(self, target: Target) -> None:
+    def _check_narrowing(self, target: hosts.Target) -> None:
         if self.narrowing is not None and not self.narrowing.may_pass(target.host):
             raise self.denied(target)
 
-    def passes(self, host: Host, address: IPAddress) -> bool:
+    def passes(self, host: hosts.Host, address: hosts.IPAddress) -> bool:
         """Whether the caller of the session lets it go there. host: as it was asked for."""
         return self.narrowing is None or self.narrowing.passes(host, address)
 
-    def keeps(self, allowed: Allowed, address: IPAddress) -> bool:
+    def keeps(self, allowed: Allowed, address: hosts.IPAddress) -> bool:
         """Whether what was allowed once may stay open. Requests are judged one by one anyway."""
         target = allowed.target
         if not (self.passes(target.host, address) and self.address(address, target.port)):
@@ -190,20 +220,20 @@ class RuleSet:
             rule.names(target.host) and rule.has_port(target.port) for rule in self.rules
         )
 
-    def denied(self, target: Target) -> Refused:
+    def denied(self, target: hosts.Target) -> Refused:
         """By the session's caller."""
         return Refused(
             f"this sandbox may not connect to {target}: it was made so, or told so later."
             f" {self.told()}"
         )
 
-    def address(self, address: IPAddress, port: int) -> bool:
+    def address(self, address: hosts.IPAddress, port: int) -> bool:
         """Whether a host that is allowed may be at this address."""
-        return is_public(address) or self.named(address, port)
+        return hosts.is_public(address) or self.named(address, port)
 
-    def named(self, address: IPAddress, port: int) -> bool:
+    def named(self, address: hosts.IPAddress, port: int) -> bool:
         """Whether the operator has named the address as such."""
-        forms = {address, embedded(address) or address}
+        forms = {address, hosts.embedded(address) or address}
         return any(
             rule.has_port(port) and any(rule.names(form) for form in forms) for rule in self.rules
         )
@@ -222,35 +252,28 @@ class RuleSet:
         return f"Allowed are: {', '.join(shown)}{f' and {more} more' if more else ''}."
 
 
-def _port(rule: Rule, target: Target, *, https: bool) -> int:
+def _port(rule: Rule, target: hosts.Target, *, https: bool) -> int:
     """The port at which a request would go out by a rule."""
     return _upgraded(target).port if rule.https and not https else target.port
 
 
-def _upgraded(target: Target) -> Target:
-    return Target(target.host, HTTPS if target.port == HTTP else target.port)
+def _upgraded(target: hosts.Target) -> hosts.Target:
+    return hosts.Target(target.host, HTTPS if target.port == HTTP else target.port)
 
 
 def parse_rule(text: str) -> Rule:
     """`host`, `*.host`, an address or a network, each with `:port` or without. Raises
     InvalidHost."""
-    if (network := _network(text)) is not None:
+    if (network := hosts.parse_network(text)) is not None:
         return Rule(network=network)
     host, _, port = text.rpartition(":") if re.search(r":\d{1,5}$", text) else (text, "", "")
     ports = frozenset({int(port)} if port else ())
     if any(not 1 <= each <= 65535 for each in ports):
-        raise InvalidHost(f"{text!r}: a port is between 1 and 65535")
-    if (network := _network(host.removeprefix("[").removesuffix("]"))) is not None:
+        raise hosts.InvalidHost(f"{text!r}: a port is between 1 and 65535")
+    if (network := hosts.parse_network(host.removeprefix("[").removesuffix("]"))) is not None:
         return Rule(network=network, ports=ports)
     below = host.startswith("*.")
-    name = parse_host(host.removeprefix("*."))
+    name = hosts.parse_host(host.removeprefix("*."))
     if not isinstance(name, str) or (below and "." not in name):
-        raise InvalidHost(f"{text!r}: name a host, such as example.com, or *.example.com")
+        raise hosts.InvalidHost(f"{text!r}: name a host, such as example.com, or *.example.com")
     return Rule(host=f"*.{name}" if below else name, ports=ports)
-
-
-def _network(text: str) -> IPNetwork | None:
-    try:
-        return ip_network(text)
-    except ValueError:
-        return None

@@ -8,12 +8,10 @@ from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
 
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_server.network.addresses import plain
-from sandbox_server.network.hosts import InvalidHost, Target, parse_host
-from sandbox_server.network.metering import MeteredChannel
-from sandbox_server.network.outbound import Outbound
-from sandbox_server.network.refusals import Refused, Verdict, bad_request
+from sandbox_server.network.hosts import InvalidHost, Target, parse_host, plain
+from sandbox_server.network.outbound import MeteredChannel, Outbound
 from sandbox_server.network.relay import hang_up, relay
+from sandbox_server.network.rules import Refused, Verdict, bad_request
 
 VERSION = 5
 METHOD = "SOCKS"

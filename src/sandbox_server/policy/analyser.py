@@ -5,34 +5,35 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from sandbox_server.policy.analysis import Call, Doubt, Place
-from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS, Effort
+from sandbox_server.policy.analysis import Call, Doubt, Place, Scope
 from sandbox_server.policy.bash.parser import Parser
+from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS, Effort
 from sandbox_server.policy.bash.syntax import Assignment, Sequence, Simple, TooMuch, Unclear
 from sandbox_server.policy.builtins import DECLARING, affect, assigned_names, bind
 from sandbox_server.policy.expand import expand, expand_one, is_literal
-from sandbox_server.policy.fields import HOLE, NAME, SPLIT, certain, known
+from sandbox_server.policy.fields import HOLE, NAME, SPLIT, certain, command_name, known
 from sandbox_server.policy.inner import Inner, Run, Script, Unread
-from sandbox_server.policy.names import command_name
-from sandbox_server.policy.record import Record, Scope
-from sandbox_server.policy.scan import scan
-from sandbox_server.policy.streams import Streams
 from sandbox_server.policy.variables import UNKNOWN, Values, Variables
 from sandbox_server.policy.walk import Walk
 from sandbox_server.policy.wrappers import READS_INPUT, unwrap
 
 _BAD_SUBSCRIPT = re.compile(r"\[|[^\x20-\x7e]")
+MAX_SCANNED = 500
+"""Most distinct pieces taken as commands, out of MAX_PIECES examined."""
+MAX_PIECES = 2000
+MAX_WORDS = 2000
+MAX_PIECE = 4096
+_SEPARATORS = re.compile(r"[;&|\n(){}`]+|\$\(")
+_BEFORE_NAMES = frozenset({"do", "then", "else", "!", "sudo"})
 
 
-class Analyser:
+class Analyser(Walk):
     """Records every simple command, and analyses what it runs."""
 
     def __init__(self, effort: Effort) -> None:
-        self.record = Record(effort)
-        self._streams = Streams(self.record)
-        self._walk = Walk(self.record, self._streams, self._simple)
+        super().__init__(effort)
         self._aliases: dict[str, str] = {}
         self._active: list[str] = []
 
@@ -40,23 +41,23 @@ class Analyser:
         """Analyse bash source. What does not parse is scanned for words."""
         place = scope.place
         pinned = (place.start, place.end) if place else None
-        self.record.effort.spend(len(source) // CHARACTERS)
-        parser = Parser(source, self.record.effort, pinned=pinned)
-        depth = self.record.effort.depth
+        self.effort.spend(len(source) // CHARACTERS)
+        parser = Parser(source, self.effort, pinned=pinned)
+        depth = self.effort.depth
         parsed: Sequence = parser.whole
         try:
             parser.parse()
         except TooMuch:
             raise
         except Unclear as exc:
-            self.record.effort.depth = depth
-            rest = parser.src.text[self._reached(parsed) if not pinned else 0 :]
+            self.effort.depth = depth
+            rest = parser.text[self._reached(parsed) if not pinned else 0 :]
             here = place or Place(rest[:200], len(source) - len(rest), len(source))
-            self.record.doubt(Doubt.NOT_PARSED, here, exc.why)
-            self.record.effort.spend(len(rest) // CHARACTERS)
+            self.doubt(Doubt.NOT_PARSED, here, exc.why)
+            self.effort.spend(len(rest) // CHARACTERS)
             for call in scan(rest, here):
-                self.record.emit(call)
-        self._walk.sequence(parsed, scope)
+                self.emit(call)
+        self.sequence(parsed, scope)
 
     @staticmethod
     def _reached(parsed: Sequence) -> int:
@@ -64,25 +65,25 @@ class Analyser:
         last = parsed.items[-1][0] if parsed.items else None
         return last.end if isinstance(last, Simple) else 0
 
-    def _simple(self, node: Simple, scope: Scope) -> None:
+    def simple(self, node: Simple, scope: Scope) -> None:
         place = scope.place or Place(node.text, node.start, node.end)
         if self._aliased(node, scope, place):
             return
-        self._walk.parts(list(self._walk.assigned_parts(node.assignments)), scope, place)
+        self.parts(list(self.assigned_parts(node.assignments)), scope, place)
         for word in node.words:
-            self._walk.parts(word.parts, scope, place)
-        writes = self._walk.redirected(node.redirects, scope, place) if node.redirects else []
+            self.parts(word.parts, scope, place)
+        writes = self.redirected(node.redirects, scope, place) if node.redirects else []
         inner = scope
         if node.redirects:
-            inner = dataclasses.replace(scope, stdin=self._streams.input_of(node.redirects, scope))
+            inner = dataclasses.replace(scope, stdin=self.input_of(node.redirects, scope))
         names = [assignment.name for assignment in node.assignments]
         if not node.words:
             self._assign(node.assignments, scope)
-            self.record.emit(scope.wordless(place, assigned=names, writes=writes))
+            self.emit(scope.wordless(place, assigned=names, writes=writes))
             return
         before = {name: scope.variables.values.get(name) for name in names}
         self._assign(node.assignments, inner)
-        call = Call(place, self._streams.words(node.words, inner), via=scope.via, assigned=names)
+        call = Call(place, self.words(node.words, inner), via=scope.via, assigned=names)
         call.writes, call.literal = writes, is_literal(node.words[0])
         self._invoke(call, inner)
         if node.words[0].bare() not in DECLARING:
@@ -91,32 +92,28 @@ class Analyser:
     def _invoke(self, call: Call, scope: Scope) -> None:
         """Record a call, made by the source or by another command, and analyse what it runs."""
         call.cwd, call.other_cwds = scope.variables.cwd, scope.variables.other_cwds
-        self.record.emit(call)
-        with self.record.deeper(call.place.start):
+        self.emit(call)
+        with self.deeper():
             for index, argv in enumerate(call.argvs):
-                before = self.record.copied(scope.variables) if index else None
+                before = self.copied(scope.variables) if index else None
                 if argv:
                     self._invoke_argv(call, argv, scope)
                 if before is not None:
                     scope.variables.or_as(before)
         if not any(call.argvs) and not call.literal:
-            self.record.doubt(
-                Doubt.UNKNOWN_NAME, call.place, "the command name is only known at run time"
-            )
+            self.doubt(Doubt.UNKNOWN_NAME, call.place, "the command name is only known at run time")
 
     def _invoke_argv(self, call: Call, argv: list[str], scope: Scope) -> None:
         name = command_name(argv[0])
         if name is None or not call.literal:
-            self.record.doubt(
-                Doubt.UNKNOWN_NAME, call.place, "the command name is only known at run time"
-            )
+            self.doubt(Doubt.UNKNOWN_NAME, call.place, "the command name is only known at run time")
         if name is None:
             if likely := _likely(argv):
                 self._invoke(Call(call.place, [likely], call.via, literal=False), scope)
             return
         call.assigned.extend(assigned_names(name, argv))
         self._subscripts(name, argv, call)
-        if name in self._walk.functions and call.direct:
+        if name in self.functions and call.direct:
             call.function = name in scope.variables.functions
             self._call_function(name, argv, scope)
         elif name == "alias":
@@ -134,13 +131,13 @@ class Analyser:
     def _inner(self, name: str, inner: Inner, call: Call, scope: Scope) -> None:
         via = (*call.via, name)
         if isinstance(inner, Unread):
-            self.record.doubt(Doubt.UNKNOWN_SCRIPT, call.place, inner.why)
+            self.doubt(Doubt.UNKNOWN_SCRIPT, call.place, inner.why)
             return
         if isinstance(inner, Run):
             names = [text.partition("=")[0] for text in inner.assigned]
             made = Call(call.place, [inner.argv], via, assigned=names, direct=False)
             if inner.elsewhere:
-                scope = self.record.apart(scope)
+                scope = self.apart(scope)
                 scope.variables.cwd, scope.variables.other_cwds = None, ()
             self._invoke(made, dataclasses.replace(scope, via=via))
             return
@@ -148,7 +145,7 @@ class Analyser:
 
     def _script(self, script: Script, call: Call, scope: Scope) -> None:
         text = script.text
-        read = self._streams.processes.get(script.file or "")
+        read = self.processes.get(script.file or "")
         if read and len(read.texts) == 1:
             text = read.texts[0] if read.complete else f"{read.texts[0]}\n{SPLIT}"
         if SPLIT in text or HOLE in text or NAME in text:
@@ -156,12 +153,12 @@ class Analyser:
             if script.file is not None:
                 file = certain(script.file) or "the file"
                 why = f"the content of {file[:100]} is not known before running"
-            self.record.doubt(Doubt.UNKNOWN_SCRIPT, call.place, why)
+            self.doubt(Doubt.UNKNOWN_SCRIPT, call.place, why)
         text = certain(text) or text.replace(SPLIT, HOLE).replace(NAME, HOLE)
         if not text.strip(HOLE + " \t\n"):
             return
         if not script.here:
-            self.record.effort.spend(len(scope.variables.values) // BY_HAND)
+            self.effort.spend(len(scope.variables.values) // BY_HAND)
             scope = dataclasses.replace(scope, variables=scope.variables.inherited())
         if script.arguments:
             scope.variables.assign("0", Values(script.arguments[:1]))
@@ -170,8 +167,8 @@ class Analyser:
             text = text.replace("\\_", " ")
         before = scope.variables
         if script.late:
-            scope = self.record.apart(scope)
-        with self.record.deeper(call.place.start):
+            scope = self.apart(scope)
+        with self.deeper():
             self.source(text, dataclasses.replace(scope, stdin=UNKNOWN))
         if script.late:
             before.unstable |= scope.variables.changed(before)
@@ -182,9 +179,9 @@ class Analyser:
         if name in self._active:
             return
         self._active.append(name)
-        before = self.record.copied(scope.variables)
+        before = self.copied(scope.variables)
         bind(argv[1:], scope.variables)
-        self._walk.node(self._walk.functions[name].body, scope)
+        self.node(self.functions[name].body, scope)
         for key in [*"@123456789"]:
             scope.variables.values.pop(key, None)
             scope.variables.arrays.pop(key, None)
@@ -200,7 +197,7 @@ class Analyser:
             if equals:
                 self._aliases[name] = certain(value) or HOLE
                 via = (*call.via, "alias")
-                inside = dataclasses.replace(self.record.apart(scope), place=call.place, via=via)
+                inside = dataclasses.replace(self.apart(scope), place=call.place, via=via)
                 self._script(Script(value, here=True), call, inside)
 
     def _aliased(self, node: Simple, scope: Scope, place: Place) -> bool:
@@ -209,14 +206,14 @@ class Analyser:
         if name is None or value is None or f"alias {name}" in self._active:
             return False
         self._active.append(f"alias {name}")
-        with self.record.deeper(place.start):
+        with self.deeper():
             text = value + node.text[len(name) :]
             self.source(text, dataclasses.replace(scope, place=place, via=(*scope.via, name)))
         self._active.pop()
         return True
 
     def _assign(self, assignments: list[Assignment], scope: Scope) -> None:
-        variables, outputs = scope.variables, self._streams.outputs(scope)
+        variables, outputs = scope.variables, self.outputs(scope)
         for assignment in assignments:
             name, value = assignment.name, assignment.value
             if isinstance(value, list):
@@ -225,13 +222,13 @@ class Analyser:
                     field for each in ways for field in [*each[0], *[SPLIT] * (len(each) > 1)]
                 )
                 before = variables.array(name) if assignment.append else ()
-                self.record.effort.spend((len(before) + len(fields)) // BY_HAND)
+                self.effort.spend((len(before) + len(fields)) // BY_HAND)
                 variables.set_array(name, (*before, *fields))
                 continue
             values = expand_one(value, variables, outputs)
             if assignment.append:
                 values = variables.get(name).followed_by(values)
-                self.record.effort.spend(sum(map(len, values.texts)) // CHARACTERS)
+                self.effort.spend(sum(map(len, values.texts)) // CHARACTERS)
             if assignment.subscript:
                 variables.arrays.pop(name, None)
                 variables.forget(name)
@@ -256,7 +253,7 @@ class Analyser:
         else:
             return
         if bad:
-            self.record.doubt(Doubt.UNKNOWN_VALUE, call.place, f"{name} evaluates its argument")
+            self.doubt(Doubt.UNKNOWN_VALUE, call.place, f"{name} evaluates its argument")
 
 
 def _restore(before: Mapping[str, Values | None], variables: Variables) -> None:
@@ -280,3 +277,37 @@ def _likely(argv: list[str]) -> list[str]:
     if rest:
         return [rest, *argv[1:]] if rest != argv[0] and known(rest) else []
     return argv[1:] if argv[1:] and argv[1][:1] != "-" else []
+
+
+def scan(source: str, place: Place) -> list[Call]:
+    """Take the words between separators as commands, without quotes and backslashes. No parsing:
+    text in a string also looks like a command."""
+    seen: set[str] = set()
+    calls: list[Call] = []
+    left = MAX_WORDS
+    for piece in _pieces(source):
+        if piece in seen:
+            continue
+        seen.add(piece)
+        if words := _words(piece):
+            calls.append(Call(place, [words], ("?",), literal=False))
+            left -= len(words)
+        if len(seen) >= MAX_SCANNED or left <= 0:
+            break
+    return calls
+
+
+def _pieces(source: str) -> Iterator[str]:
+    last = 0
+    for _, separator in zip(range(MAX_PIECES), _SEPARATORS.finditer(source), strict=False):
+        yield source[last : min(separator.start(), last + MAX_PIECE)]
+        last = separator.end()
+    yield source[last : last + MAX_PIECE]
+
+
+def _words(piece: str) -> list[str]:
+    words = re.sub(r"[\"'\\]", "", piece).split()
+    first = 0
+    while first < len(words) and ("=" in words[first] or words[first] in _BEFORE_NAMES):
+        first += 1
+    return words[first : first + 64]

@@ -7,7 +7,7 @@ import re
 
 from sandbox_server.policy.fields import HOLE, NAME, SPLIT, certain, known
 from sandbox_server.policy.inner import Options
-from sandbox_server.policy.outputs import output
+from sandbox_server.policy.streams import output
 from sandbox_server.policy.variables import MAX_VALUES, UNKNOWN, Values, Variables
 
 DECLARING = frozenset({"declare", "typeset", "local", "readonly", "export"})

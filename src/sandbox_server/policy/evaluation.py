@@ -6,12 +6,16 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from sandbox_server.policy.bash.effort import BY_HAND
+from sandbox_server.policy.bash.source import BY_HAND
 from sandbox_server.policy.bash.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
-from sandbox_server.policy.expand import Outputs, expand_one, parameter
+from sandbox_server.policy.expand import expand_one, parameter
 from sandbox_server.policy.fields import NUMBER, known
 from sandbox_server.policy.variables import Values, Variables
+
+if TYPE_CHECKING:
+    from sandbox_server.policy.streams import Outputs
 
 _NAMES = re.compile(r"(?<![\w$#])[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNS = re.compile(r"\s*(?:=(?!=)|[-+*/%&|^]=|<<=|>>=|\+\+|--)")

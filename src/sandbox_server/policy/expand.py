@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from sandbox_server.policy.bash.effort import BY_HAND, CHARACTERS
+from sandbox_server.policy.bash.source import BY_HAND, CHARACTERS
 from sandbox_server.policy.bash.syntax import Arithmetic, Parameter, Part, Substitution, Text, Word
 from sandbox_server.policy.fields import (
     BRACKET,
@@ -21,8 +21,10 @@ from sandbox_server.policy.fields import (
     SPLIT,
     STAR,
 )
-from sandbox_server.policy.parameters import cost, transformed
-from sandbox_server.policy.variables import UNKNOWN, Values, Variables
+from sandbox_server.policy.variables import UNKNOWN, Values, Variables, cost, transformed
+
+if TYPE_CHECKING:
+    from sandbox_server.policy.streams import Outputs
 
 MAX_ALTERNATIVES = 16
 MAX_BRACES = 64
@@ -33,18 +35,6 @@ _ACTIVE = str.maketrans({"*": STAR, "?": QUESTION, "[": BRACKET, "{": OPEN, ",":
 _ACTIVE_BUT_BRACKETS = {key: value for key, value in _ACTIVE.items() if value != BRACKET}
 _SPECIAL = re.compile(r"[*?{~]|\[.*\]")
 _RANGE = re.compile(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.-?\d+)?")
-
-
-class Outputs(Protocol):
-    """Gives the output of substitutions, and counts the work."""
-
-    def __call__(self, part: Substitution) -> Values: ...
-
-    def process(self, part: Substitution) -> str:
-        """The path that stands for a process substitution."""
-
-    def spend(self, steps: int) -> None:
-        """Raises TooMuch."""
 
 
 def expand(word: Word, variables: Variables, outputs: Outputs) -> list[list[str]]:

@@ -8,9 +8,8 @@ from functools import lru_cache
 
 from sandbox_server.policy.analyse import analyse
 from sandbox_server.policy.analysis import Analysis, Call, Doubt, Place
-from sandbox_server.policy.bash.effort import MAX_WORK
-from sandbox_server.policy.fields import certain
-from sandbox_server.policy.names import command_name
+from sandbox_server.policy.bash.source import MAX_WORK
+from sandbox_server.policy.fields import certain, command_name
 from sandbox_server.policy.rulefile import RuleFile, read_rules
 from sandbox_server.policy.rules import Action, Mode, Rule, RuleIndex
 

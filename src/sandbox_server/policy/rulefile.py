@@ -47,7 +47,7 @@ def built_in() -> list[str]:
 
 def parse_rules(text: str, *, name: str, file: str) -> RuleFile:
     """Parse rules and check them against their examples. Raises PolicyError."""
-    return _Reader(name, file, above=()).read(text)
+    return _Reader(name, file).read(text)
 
 
 def _read(name: str, *, above: tuple[str, ...], beside: Path | None = None) -> RuleFile:
@@ -73,19 +73,17 @@ def _read(name: str, *, above: tuple[str, ...], beside: Path | None = None) -> R
 @cache
 def _read_built_in(name: str) -> RuleFile:
     path = SETS / f"{name}.yaml"
-    return _Reader(name, str(path), above=()).read(path.read_text("utf-8"))
+    return _Reader(name, str(path)).read(path.read_text("utf-8"))
 
 
+@dataclass(frozen=True)
 class _Reader:
     """Reads one file. All scalars are text: `no` and `1e3` are words, not values."""
 
-    def __init__(
-        self, name: str, file: str, *, above: tuple[str, ...], beside: Path | None = None
-    ) -> None:
-        self._name = name
-        self._file = file
-        self._above = above
-        self._beside = beside
+    name: str
+    file: str
+    above: tuple[str, ...] = ()
+    beside: Path | None = None
 
     def read(self, text: str) -> RuleFile:
         try:
@@ -93,12 +91,12 @@ class _Reader:
         except yaml.MarkedYAMLError as exc:
             mark = exc.problem_mark
             raise PolicyError(
-                self._file, mark.line + 1 if mark else None, exc.problem or "not YAML"
+                self.file, mark.line + 1 if mark else None, exc.problem or "not YAML"
             ) from None
         except yaml.YAMLError as exc:
-            raise PolicyError(self._file, None, f"not YAML ({exc})".replace("\n", " ")) from None
+            raise PolicyError(self.file, None, f"not YAML ({exc})".replace("\n", " ")) from None
         if root is None:
-            raise PolicyError(self._file, 1, "the rule file is empty: it needs at least a mode")
+            raise PolicyError(self.file, 1, "the rule file is empty: it needs at least a mode")
         top = self._mapping(root, _TOP)
         base = self._base(top.get("extends"))
         mode = self._mode(top.get("mode"), root, base)
@@ -106,12 +104,12 @@ class _Reader:
         if mode is Mode.ALLOW_ALL and rules:
             raise self._wrong(top["rules"], "rules: no rule has an effect in mode allow-all")
         self._unique([*(base.rules if base else ()), *rules])
-        return RuleFile(self._name, mode, (*(base.rules if base else ()), *rules))
+        return RuleFile(self.name, mode, (*(base.rules if base else ()), *rules))
 
     def _base(self, node: yaml.Node | None) -> RuleFile | None:
         if node is None:
             return None
-        return _read(self._text(node), above=self._above, beside=self._beside)
+        return _read(self._text(node), above=self.above, beside=self.beside)
 
     def _mode(self, node: yaml.Node | None, root: yaml.Node, base: RuleFile | None) -> Mode:
         if node is None:
@@ -191,13 +189,13 @@ class _Reader:
         seen: set[str] = set()
         for rule in rules:
             if rule.id in seen:
-                raise PolicyError(self._file, rule.line, f"two rules have the id {rule.id}")
+                raise PolicyError(self.file, rule.line, f"two rules have the id {rule.id}")
             seen.add(rule.id)
 
     # Nodes
 
     def _wrong(self, node: yaml.Node, what: str) -> PolicyError:
-        return PolicyError(self._file, _line(node), what)
+        return PolicyError(self.file, _line(node), what)
 
     def _mapping(self, node: yaml.Node, allowed: tuple[str, ...]) -> dict[str, yaml.Node]:
         if not isinstance(node, yaml.MappingNode):

@@ -11,22 +11,20 @@ from enum import StrEnum
 from sandbox_server.policy.analysis import Call
 from sandbox_server.policy.fields import (
     HOLE,
+    MAX_PATH,
     NAME,
     NUMBER,
     SPLIT,
     STAR,
+    absolute,
     certain,
+    command_name,
     known,
     may_be,
     may_be_flag,
-)
-from sandbox_server.policy.globs import Globs, globs, sample
-from sandbox_server.policy.names import (
-    MAX_PATH,
-    absolute,
-    command_name,
     pattern_of_name,
 )
+from sandbox_server.policy.globs import Globs, globs, sample
 
 
 class Mode(StrEnum):
@@ -111,19 +109,16 @@ class Rule:
 
     def _files(self, call: Call, argv: list[str], *, loosely: bool) -> bool:
         wanted = self.conditions
-        if wanted.paths and not any(
-            _is_path(operand, call, wanted.paths, loosely=loosely)
-            for operand in _besides_flags(argv, wanted.flags, loosely=loosely)
-        ):
+
+        def is_one(paths: Iterable[str], patterns: tuple[str, ...]) -> bool:
+            return any(_is_path(path, call, patterns, loosely=loosely) for path in paths)
+
+        among = _besides_flags(argv, wanted.flags, loosely=loosely) if wanted.paths else ()
+        if wanted.paths and not is_one(among, wanted.paths):
             return False
-        if wanted.targets and not any(
-            _is_path(operand, call, wanted.targets, loosely=loosely)
-            for operand in _last_of(operands(argv))
-        ):
+        if wanted.targets and not is_one(_last_of(operands(argv)), wanted.targets):
             return False
-        if wanted.writes and not any(
-            _is_path(written, call, wanted.writes, loosely=loosely) for written in call.writes
-        ):
+        if wanted.writes and not is_one(call.writes, wanted.writes):
             return False
         return not wanted.assigns or any(
             _like(name, wanted.assigns, loosely=loosely) for name in call.assigned

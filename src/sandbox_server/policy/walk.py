@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from sandbox_server.policy.analysis import Call, Doubt, Place
-from sandbox_server.policy.bash.effort import BY_HAND
-from sandbox_server.policy.bash.syntax import (
-    Arithmetic,
-    Assignment,
-    Compound,
-    Function,
-    How,
-    Kind,
-    Node,
-    Parameter,
-    Part,
-    Pipeline,
-    Redirect,
-    Sequence,
-    Simple,
-    Substitution,
-    Word,
-)
-from sandbox_server.policy.bombs import is_fork_bomb
+from sandbox_server.policy.analysis import Call, Doubt, Place, Scope
+from sandbox_server.policy.bash import syntax
+from sandbox_server.policy.bash.source import BY_HAND, Effort
 from sandbox_server.policy.evaluation import (
     compared,
     evaluate,
@@ -36,129 +19,125 @@ from sandbox_server.policy.evaluation import (
 )
 from sandbox_server.policy.expand import expand
 from sandbox_server.policy.fields import HOLE, SPLIT
-from sandbox_server.policy.record import Record, Scope
 from sandbox_server.policy.streams import Streams
 from sandbox_server.policy.variables import UNKNOWN, Values
 
 
-class Walk:
-    """One walk over one command; calls `simple` for every simple command."""
+class Walk(Streams):
+    """One walk over one command. Its simple commands are for the whole analyser."""
 
-    def __init__(
-        self, record: Record, streams: Streams, simple: Callable[[Simple, Scope], None]
-    ) -> None:
-        self._record = record
-        self._streams = streams
-        self._simple = simple
-        self.functions: dict[str, Function] = {}
+    def __init__(self, effort: Effort) -> None:
+        super().__init__(effort)
+        self.functions: dict[str, syntax.Function] = {}
+
+    def simple(self, node: syntax.Simple, scope: Scope) -> None:
+        raise NotImplementedError
 
     # Structure
 
-    def sequence(self, sequence: Sequence, scope: Scope) -> None:
+    def sequence(self, sequence: syntax.Sequence, scope: Scope) -> None:
         for node, how in sequence.items:
-            if how is How.BACKGROUND:
-                self.node(node, self._record.apart(scope))
-            elif how is How.MAYBE:
+            if how is syntax.How.BACKGROUND:
+                self.node(node, self.apart(scope))
+            elif how is syntax.How.MAYBE:
                 self._maybe(node, scope)
             else:
                 self.node(node, scope)
 
-    def node(self, node: Node, scope: Scope) -> None:
-        if isinstance(node, Simple):
-            self._simple(node, scope)
+    def node(self, node: syntax.Node, scope: Scope) -> None:
+        if isinstance(node, syntax.Simple):
+            self.simple(node, scope)
             return
-        self._record.effort.spend(1)
-        if isinstance(node, Pipeline):
+        self.effort.spend(1)
+        if isinstance(node, syntax.Pipeline):
             self._pipeline(node, scope)
-        elif isinstance(node, Compound):
+        elif isinstance(node, syntax.Compound):
             self._compound(node, scope)
-        elif isinstance(node, Function):
+        elif isinstance(node, syntax.Function):
             self._define(node, scope)
         else:
             self.sequence(node, scope)
 
-    def _maybe(self, node: Node, scope: Scope) -> None:
-        before = self._record.copied(scope.variables)
+    def _maybe(self, node: syntax.Node, scope: Scope) -> None:
+        before = self.copied(scope.variables)
         self.node(node, scope)
         scope.variables.or_as(before)
 
-    def _pipeline(self, node: Pipeline, scope: Scope) -> None:
+    def _pipeline(self, node: syntax.Pipeline, scope: Scope) -> None:
         stdin = scope.stdin
         for member in node.members:
-            inner = dataclasses.replace(self._record.apart(scope), stdin=stdin)
+            inner = dataclasses.replace(self.apart(scope), stdin=stdin)
             self.node(member, inner)
-            stdin = self._streams.printed(member, inner)
+            stdin = self.printed(member, inner)
 
-    def _compound(self, node: Compound, scope: Scope) -> None:
+    def _compound(self, node: syntax.Compound, scope: Scope) -> None:
         place = scope.place or Place("", 0, 0)
         if writes := self.redirected(node.redirects, scope, place):
-            self._record.emit(scope.wordless(place, writes=writes))
+            self.emit(scope.wordless(place, writes=writes))
         if node.redirects:
-            scope = dataclasses.replace(scope, stdin=self._streams.input_of(node.redirects, scope))
+            scope = dataclasses.replace(scope, stdin=self.input_of(node.redirects, scope))
         for word in node.words:
             self.parts(word.parts, scope, place)
-        if node.kind is Kind.TEST:
+        if node.kind is syntax.Kind.TEST:
             self._test(node, scope, place)
-        if node.kind is Kind.SUBSHELL:
-            scope = self._record.apart(scope)
-        if node.kind is Kind.LOOP:
+        if node.kind is syntax.Kind.SUBSHELL:
+            scope = self.apart(scope)
+        if node.kind is syntax.Kind.LOOP:
             self._loop(node, scope, place)
-        elif node.kind in (Kind.IF, Kind.CASE):
+        elif node.kind in (syntax.Kind.IF, syntax.Kind.CASE):
             self._branches(node.bodies, scope)
         else:
             for body in node.bodies:
                 self.sequence(body, scope)
 
-    def _test(self, node: Compound, scope: Scope, place: Place) -> None:
-        outputs = self._streams.outputs(scope)
+    def _test(self, node: syntax.Compound, scope: Scope, place: Place) -> None:
+        outputs = self.outputs(scope)
         numbers = all(is_number(word, scope.variables, outputs) for word in compared(node.words))
         if not numbers or any(names_element(word) for word in named(node.words)):
-            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may run a command")
+            self.doubt(Doubt.UNKNOWN_VALUE, place, "a value in [[ ]] may run a command")
 
-    def _branches(self, bodies: list[Sequence], scope: Scope) -> None:
+    def _branches(self, bodies: list[syntax.Sequence], scope: Scope) -> None:
         """Each may run or not, and sees what earlier ones assign (a condition, then its body)."""
         for body in bodies:
-            before = self._record.copied(scope.variables)
+            before = self.copied(scope.variables)
             self.sequence(body, scope)
             scope.variables.or_as(before)
 
-    def _loop(self, node: Compound, scope: Scope, place: Place) -> None:
+    def _loop(self, node: syntax.Compound, scope: Scope, place: Place) -> None:
         """Walk the body twice: its start sees what its end assigned in the previous round."""
-        before = self._record.copied(scope.variables)
+        before = self.copied(scope.variables)
         if node.variable:
-            self._record.emit(scope.wordless(place, assigned=[node.variable]))
+            self.emit(scope.wordless(place, assigned=[node.variable]))
             scope.variables.assign(node.variable, self._listed(node.words, scope))
-        calls, doubts = len(self._record.found.calls), len(self._record.found.doubts)
-        first = self._record.copied(scope.variables)
+        calls, doubts = len(self.found.calls), len(self.found.doubts)
+        first = self.copied(scope.variables)
         for body in node.bodies:
             self.sequence(body, scope)
         if changed := scope.variables.changed(first):
-            del self._record.found.calls[calls:], self._record.found.doubts[doubts:]
+            del self.found.calls[calls:], self.found.doubts[doubts:]
             scope.variables.or_as(first)
-            again = self._record.copied(scope.variables)
+            again = self.copied(scope.variables)
             for body in node.bodies:
                 self.sequence(body, scope)
             for name in scope.variables.changed(again) - changed:
                 scope.variables.forget(name)
         scope.variables.or_as(before)
 
-    def _listed(self, words: list[Word], scope: Scope) -> Values:
+    def _listed(self, words: list[syntax.Word], scope: Scope) -> Values:
         if not words:
             return Values((HOLE,), complete=True)
         fields: dict[str, None] = {}
         for word in words:
-            for way in expand(word, scope.variables, self._streams.outputs(scope)):
+            for way in expand(word, scope.variables, self.outputs(scope)):
                 fields.update(dict.fromkeys(field.replace(SPLIT, HOLE) for field in way))
-        return Values(()).or_else(Values(tuple(fields))) if len(fields) > 8 else Values(
-            tuple(fields), complete=True
-        )  # fmt: skip
+        return Values((), complete=True).or_else(Values(tuple(fields), complete=True))
 
-    def _define(self, node: Function, scope: Scope) -> None:
+    def _define(self, node: syntax.Function, scope: Scope) -> None:
         place = scope.place or Place(node.text, node.start, node.end)
-        self._record.effort.spend(len(node.text) // BY_HAND)
+        self.effort.spend(len(node.text) // BY_HAND)
         bomb = is_fork_bomb(node)
-        self._record.emit(Call(place, [[node.name]], via=scope.via, defines=True, fork_bomb=bomb))
-        inside = self._record.apart(scope)
+        self.emit(Call(place, [[node.name]], via=scope.via, defines=True, fork_bomb=bomb))
+        inside = self.apart(scope)
         inside.variables.values.update({str(number): UNKNOWN for number in range(10)})
         self.node(node.body, inside)
         variables = scope.variables
@@ -168,42 +147,84 @@ class Walk:
 
     # Words
 
-    def redirected(self, redirects: list[Redirect], scope: Scope, place: Place) -> list[str]:
+    def redirected(self, redirects: list[syntax.Redirect], scope: Scope, place: Place) -> list[str]:
         """Walk the substitutions in redirection targets; returns the files written."""
         for redirect in redirects:
             self.parts(redirect.target.parts, scope, place)
-        return self._streams.written(redirects, scope)
+        return self.written(redirects, scope)
 
-    def parts(self, parts: list[Part], scope: Scope, place: Place) -> None:
+    def parts(self, parts: list[syntax.Part], scope: Scope, place: Place) -> None:
         """Walk the commands that run while words are expanded."""
         for part in parts:
-            if isinstance(part, Substitution):
-                self.sequence(part.body, self._record.apart(scope))
-            elif isinstance(part, Arithmetic):
+            if isinstance(part, syntax.Substitution):
+                self.sequence(part.body, self.apart(scope))
+            elif isinstance(part, syntax.Arithmetic):
                 self.parts(part.parts, scope, place)
-            elif isinstance(part, Parameter):
+            elif isinstance(part, syntax.Parameter):
                 self.parts(part.word, scope, place)
-                if isinstance(part.subscript, Arithmetic):
+                if isinstance(part.subscript, syntax.Arithmetic):
                     self.parts(part.subscript.parts, scope, place)
                 if part.operator in ("=", ":="):
-                    self._record.emit(scope.wordless(place, assigned=[part.name]))
+                    self.emit(scope.wordless(place, assigned=[part.name]))
                     scope.variables.forget(part.name)
             else:
                 continue
             self._evaluated(part, scope, place)
 
-    def _evaluated(self, part: Part, scope: Scope, place: Place) -> None:
+    def _evaluated(self, part: syntax.Part, scope: Scope, place: Place) -> None:
         for expression in evaluated(part):
-            if not evaluate(expression, scope.variables, self._streams.outputs(scope)):
+            if not evaluate(expression, scope.variables, self.outputs(scope)):
                 why = "a value in an arithmetic expression may run a command"
-                self._record.doubt(Doubt.UNKNOWN_VALUE, place, why)
+                self.doubt(Doubt.UNKNOWN_VALUE, place, why)
         if evaluates_text(part):
-            self._record.doubt(Doubt.UNKNOWN_VALUE, place, "a value is expanded again")
+            self.doubt(Doubt.UNKNOWN_VALUE, place, "a value is expanded again")
 
-    def assigned_parts(self, assignments: list[Assignment]) -> Iterator[Part]:
+    def assigned_parts(self, assignments: list[syntax.Assignment]) -> Iterator[syntax.Part]:
         for assignment in assignments:
             words = assignment.value if isinstance(assignment.value, list) else [assignment.value]
             for word in words:
                 yield from word.parts
             if assignment.subscript:
                 yield assignment.subscript
+
+
+def is_fork_bomb(function: syntax.Function) -> bool:
+    """Whether the function unconditionally pipes itself into itself, or calls itself twice, once
+    in the background. Recursion behind an `if` may end, so it is not a bomb."""
+    for pipeline in _pipelines(function.body):
+        if sum(_calls(member, function.name) for member in pipeline.members) > 1:
+            return True
+    calls = list(_unconditional(function.body, syntax.How.ALWAYS, function.name))
+    return len(calls) > 1 and syntax.How.BACKGROUND in calls
+
+
+def _calls(node: syntax.Node, name: str) -> bool:
+    return isinstance(node, syntax.Simple) and bool(node.words) and node.words[0].bare() == name
+
+
+def _pipelines(node: syntax.Node) -> Iterator[syntax.Pipeline]:
+    if isinstance(node, syntax.Pipeline):
+        yield node
+        for member in node.members:
+            yield from _pipelines(member)
+    elif isinstance(node, syntax.Compound):
+        for body in node.bodies:
+            yield from _pipelines(body)
+    elif isinstance(node, syntax.Sequence):
+        for item, _ in node.items:
+            yield from _pipelines(item)
+
+
+def _unconditional(node: syntax.Node, how: syntax.How, name: str) -> Iterator[syntax.How]:
+    if _calls(node, name):
+        yield how
+    elif isinstance(node, syntax.Sequence):
+        for item, within in node.items:
+            if within is not syntax.How.MAYBE:
+                yield from _unconditional(item, within, name)
+    elif isinstance(node, syntax.Compound) and node.kind in (
+        syntax.Kind.GROUP,
+        syntax.Kind.SUBSHELL,
+    ):
+        for body in node.bodies:
+            yield from _unconditional(body, how, name)

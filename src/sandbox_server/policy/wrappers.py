@@ -7,17 +7,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sandbox_server.policy import programs
 from sandbox_server.policy.fields import HOLE, SPLIT, known
-from sandbox_server.policy.finding import unwrap_find
-from sandbox_server.policy.inner import Inner, Options, Run, Script, Unread, filled
-from sandbox_server.policy.programs import (
-    unwrap_awk,
-    unwrap_pager,
-    unwrap_perl,
-    unwrap_rename,
-    unwrap_sed,
-    unwrap_tar,
-)
+from sandbox_server.policy.inner import Inner, Options, Run, Script, Unread, filled, unwrap_find
 
 MAX_GIVEN = 256
 
@@ -77,10 +69,7 @@ PREFIXES = {
     "xvfb-run": Prefix(valued="efnpsw"),
 }  # fmt: skip
 _NAMES_ONLY = {"command": ("-v", "-V", "-pv", "-pV"), "sudo": ("-l", "-v", "-k", "-K", "-V")}
-_MOVES = {
-    "env": ("-C", "--chdir"),
-    "sudo": ("-D", "--chdir", "-R", "--chroot"),
-}
+_MOVES = {"env": ("-C", "--chdir"), "sudo": ("-D", "--chdir", "-R", "--chroot")}
 _OPENS_SHELL = {"sudo": ("-i", "-s", "-e", "-A", "--login", "--shell", "--edit", "--askpass")}
 
 
@@ -259,27 +248,21 @@ def _shell(argv: list[str], stdin: str | None) -> Iterable[Inner]:
 
 
 _SPECIAL: dict[str, Callable[[list[str], str | None], Iterable[Inner]]] = {
-    "xargs": _xargs,
-    "gxargs": _xargs,
+    **dict.fromkeys(("xargs", "gxargs"), _xargs),
     "parallel": _parallel,
-    "find": unwrap_find,
-    "gfind": unwrap_find,
-    "fd": _fd,
-    "fdfind": _fd,
+    **dict.fromkeys(("find", "gfind"), unwrap_find),
+    **dict.fromkeys(("fd", "fdfind"), _fd),
     "eval": _eval,
     "trap": _trap,
-    ".": _source,
-    "source": _source,
-    "sed": unwrap_sed,
-    "gsed": unwrap_sed,
-    "tar": unwrap_tar,
-    "perl": unwrap_perl,
-    "rename": unwrap_rename,
-    "prename": unwrap_rename,
-    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), unwrap_awk),
-    **dict.fromkeys(("less", "more"), unwrap_pager),
+    **dict.fromkeys((".", "source"), _source),
+    **dict.fromkeys(("sed", "gsed"), programs.unwrap_sed),
+    "tar": programs.unwrap_tar,
+    "perl": programs.unwrap_perl,
+    **dict.fromkeys(("rename", "prename"), programs.unwrap_rename),
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), programs.unwrap_awk),
+    **dict.fromkeys(("less", "more"), programs.unwrap_pager),
     **dict.fromkeys(("bash", "sh", "dash", "zsh", "ksh", "mksh", "ash", "rbash"), _shell),
 }
-READS_INPUT = frozenset({"xargs", "gxargs", "parallel", ".", "source", "sh", "bash", "dash", "zsh",
-                         "ksh", "mksh", "ash", "rbash"})  # fmt: skip
+_READERS = (_xargs, _parallel, _source, _shell)
+READS_INPUT = frozenset(name for name, special in _SPECIAL.items() if special in _READERS)
 """Wrappers whose stdin is, or becomes part of, what they run."""

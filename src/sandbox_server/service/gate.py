@@ -18,7 +18,7 @@ from sandbox_sdk.protocol.models import ExecuteRequest, RunCodeRequest, SimpleCo
 from sandbox_server.audit import AuditLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.policy.analysis import Analysis, Call
-from sandbox_server.policy.bash.effort import QUICK_WORK
+from sandbox_server.policy.bash.source import QUICK_WORK
 from sandbox_server.policy.bash.syntax import TooMuch
 from sandbox_server.policy.policy import MAX_SHOWN, Excerpt, Policy, Rejection, Ruling
 from sandbox_server.policy.rulefile import PolicyError

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from sandbox_sdk.integrations.presenting import shorter
 from sandbox_sdk.protocol.models import WORKSPACE, Limits
 from sandbox_server.policy.analyse import analyse
-from sandbox_server.policy.bash.effort import QUICK_WORK
+from sandbox_server.policy.bash.source import QUICK_WORK
 from sandbox_server.policy.bash.syntax import TooMuch
-from sandbox_server.policy.names import command_name
+from sandbox_server.policy.fields import command_name
 from sandbox_server.runtime.agent import CommandResult
 from sandbox_server.runtime.base import Limits as BoxLimits
 

@@ -20,8 +20,8 @@ from sandbox_sdk.units import size_text
 from sandbox_server import __version__
 from sandbox_server.audit import AuditSettings
 from sandbox_server.checkpoints.opening import StoreSettings
-from sandbox_server.network.metering import EgressLimits
 from sandbox_server.network.modes import ORDER
+from sandbox_server.network.outbound import EgressLimits
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.private import state_folder
 from sandbox_server.runtime.base import BoxSpec, Limits

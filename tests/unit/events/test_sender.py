@@ -13,7 +13,7 @@ from sandbox_server.events.log import EventLog
 from sandbox_server.events.outbox import Outbox
 from sandbox_server.events.sender import Sender
 from sandbox_server.events.webhooks import Webhook
-from sandbox_server.network.addresses import IPAddress
+from sandbox_server.network.hosts import IPAddress
 from tests.webhook_receiver import SECRET, Received, receiving
 
 KINDS = frozenset({"session.created", "session.ended", "command.finished"})

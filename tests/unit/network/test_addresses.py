@@ -4,8 +4,15 @@ from ipaddress import ip_address
 
 import pytest
 
-from sandbox_server.network.addresses import is_own, is_public, parse
-from sandbox_server.network.hosts import InvalidHost, Target, parse_host, parse_target
+from sandbox_server.network.hosts import (
+    InvalidHost,
+    Target,
+    is_own,
+    is_public,
+    parse_address,
+    parse_host,
+    parse_target,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +47,7 @@ def test_public(text: str) -> None:
      "127.0.0.01", "1.2.3"],
 )  # fmt: skip
 def test_not_an_address(text: str) -> None:
-    assert parse(text) is None
+    assert parse_address(text) is None
 
 
 def test_this_machine_knows_its_own_addresses() -> None:

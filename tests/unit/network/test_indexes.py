@@ -3,8 +3,14 @@
 from pathlib import Path
 
 from sandbox_server.network.hosts import Target
-from sandbox_server.network.index_config import ToolConfig, _pip_settings, apt_urls, npmrc_settings
-from sandbox_server.network.indexes import indexes_of, read_indexes
+from sandbox_server.network.indexes import (
+    ToolConfig,
+    _pip_settings,
+    apt_urls,
+    indexes_of,
+    npmrc_settings,
+    read_indexes,
+)
 from sandbox_server.network.rules import RuleSet
 
 PIP = "https://index.test/simple/"

@@ -7,10 +7,9 @@ import pytest
 
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_server.network.hosts import Target
-from sandbox_server.network.metering import EgressLimits, Meter, MeteredChannel
-from sandbox_server.network.refusals import Refused
+from sandbox_server.network.outbound import EgressLimits, Meter, MeteredChannel
 from sandbox_server.network.relay import relay
-from sandbox_server.network.rules import Allowed, RuleSet
+from sandbox_server.network.rules import Allowed, Refused, RuleSet
 from sandbox_server.network.server_name import UNRECOGNIZED_NAME
 from tests.unit.network.test_server_name import hello
 

@@ -9,8 +9,7 @@ from sandbox_server.network.headers import fixed
 from sandbox_server.network.hosts import InvalidHost, Target, parse_target
 from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks
-from sandbox_server.network.refusals import Refused
-from sandbox_server.network.rules import Rule, RuleSet, parse_rule
+from sandbox_server.network.rules import Refused, Rule, RuleSet, parse_rule
 from sandbox_server.registry.environments import Environment
 
 

@@ -15,7 +15,7 @@ import pytest
 from sandbox_sdk.protocol.models import ExecuteRequest
 from sandbox_server.policy.analyse import MAX_LENGTH, analyse
 from sandbox_server.policy.analysis import Doubt
-from sandbox_server.policy.bash.effort import MAX_WORK, QUICK_WORK
+from sandbox_server.policy.bash.source import MAX_WORK, QUICK_WORK
 from sandbox_server.policy.bash.syntax import TooMuch
 from sandbox_server.policy.policy import KEPT, KEPT_LENGTH, Policy
 from sandbox_server.service.gate import Gate, verdict_of

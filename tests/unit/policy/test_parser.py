@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
-from sandbox_server.policy.bash.parser import Unclear, parse
-from sandbox_server.policy.bash.syntax import Simple
+from sandbox_server.policy.bash.parser import Parser
+from sandbox_server.policy.bash.source import Effort
+from sandbox_server.policy.bash.syntax import Sequence, Simple, Unclear
 from tests.unit.policy.corpus import ordinary
 from tests.unit.policy.disguises import mutants
 
 SHFMT = Path(sys.executable).with_name("shfmt")
+
+
+def parse(source: str) -> Sequence:
+    return Parser(source, Effort()).parse()
 
 
 def simple_commands(node: Any) -> Iterator[Simple]:

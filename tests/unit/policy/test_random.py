@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sandbox_server.policy.analyse import MAX_LENGTH, analyse
 from sandbox_server.policy.analysis import Doubt
-from sandbox_server.policy.bash.effort import MAX_WORK
+from sandbox_server.policy.bash.source import MAX_WORK
 from sandbox_server.policy.policy import Policy
 
 STRICT = Policy.read("strict")

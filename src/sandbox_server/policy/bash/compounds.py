@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from sandbox_server.policy.bash.redirections import Redirections
 from sandbox_server.policy.bash.syntax import (
     Arithmetic,
     Compound,
@@ -14,12 +14,15 @@ from sandbox_server.policy.bash.syntax import (
     Node,
     Sequence,
     Text,
+    Unclear,
     Word,
 )
 
-if TYPE_CHECKING:
-    from sandbox_server.policy.bash.parser import Parser
-
+_RESERVED = re.compile(
+    r"(?:if|then|else|elif|fi|while|until|for|select|case|esac|do|done|in|function|time|coproc"
+    r"|\{|\}|!|\[\[)(?=[ \t\n;&|<>()]|\\\n|\Z)"
+)
+_PARENTHESES = re.compile(r"[ \t]*\([ \t]*\)")
 _DO = frozenset({"do"})
 _DONE = frozenset({"done"})
 _THEN = frozenset({"then"})
@@ -35,23 +38,46 @@ _TEST_OPERATOR = re.compile(r"&&|\|\||[()<>]")
 _REGEX_RUN = re.compile(r"[^ \t\n\\'\"$`()]+")
 
 
-class Compounds:
-    """Parses what starts with a parenthesis or a reserved word; calls the parser for bodies."""
+class Compounds(Redirections):
+    """Parses what starts with a parenthesis or a reserved word. Their bodies are for the whole
+    parser."""
 
-    def __init__(self, parser: Parser) -> None:
-        self._parser = parser
-        self.src = parser.src
-        self.words = parser.words
-        self.redirections = parser.redirections
+    def sequence(self, made: Sequence, ends: frozenset[str] = frozenset()) -> Sequence:
+        """Commands up to one of the reserved words `ends`, a closing parenthesis or the end."""
+        raise NotImplementedError
+
+    def command(self) -> Node:
+        """One command of a pipeline."""
+        raise NotImplementedError
+
+    def reserved(self) -> str | None:
+        found = _RESERVED.match(self.text, self.position, self.end)
+        return found[0] if found else None
+
+    def expect(self, *words: str) -> str:
+        self.skip_lines()
+        reserved = self.reserved()
+        if reserved is None or reserved not in words:
+            raise Unclear(f"expected {' or '.join(words)}")
+        self.position += len(reserved)
+        return reserved
+
+    def parentheses(self) -> bool:
+        found = _PARENTHESES.match(self.text, self.position, self.end)
+        if found:
+            self.position = found.end()
+        elif self.next() == "(":
+            raise Unclear("unexpected '('")
+        return bool(found)
 
     def compound(self, opener: str) -> Node:
-        self.src.effort.enter(self.src.position)
-        start = self.src.position
-        self.src.position += len(opener)
+        self.effort.enter()
+        start = self.position
+        self.position += len(opener)
         made = self._by_opener(opener, start)
         if isinstance(made, Compound):
-            self.redirections.redirects(made.redirects)
-        self.src.effort.depth -= 1
+            self.redirects(made.redirects)
+        self.effort.depth -= 1
         return made
 
     def _by_opener(self, opener: str, start: int) -> Node:
@@ -76,31 +102,31 @@ class Compounds:
 
     def _body(self, ends: frozenset[str]) -> Sequence:
         """At least one command, and the reserved word after it."""
-        body = self._parser.sequence(Sequence([]), ends)
+        body = self.sequence(Sequence([]), ends)
         if not body.items:
-            raise self.src.unclear("expected a command")
-        self._parser.expect(*ends)
+            raise Unclear("expected a command")
+        self.expect(*ends)
         return body
 
     def _parenthesis(self) -> Compound:
-        self.src.not_split("(", "(")
-        if self.src.next() == "(":
-            expression = self.words.expression_in_parentheses()
+        self.not_split("(", "(")
+        if self.next() == "(":
+            expression = self.expression_in_parentheses()
             if expression is not None:
-                word = Word([Arithmetic(expression)], self.src.position, self.src.position)
+                word = Word([Arithmetic(expression)], self.position, self.position)
                 return Compound(Kind.ARITHMETIC, [], [word])
-        body = self._parser.substituted()
+        body = self.substituted()
         if not body.items:
-            raise self.src.unclear("empty subshell")
+            raise Unclear("empty subshell")
         return Compound(Kind.SUBSHELL, [body])
 
     def _if(self) -> list[Sequence]:
         bodies = [self._body(_THEN)]
         while True:
-            bodies.append(self._parser.sequence(Sequence([]), _BRANCH))
+            bodies.append(self.sequence(Sequence([]), _BRANCH))
             if not bodies[-1].items:
-                raise self.src.unclear("expected a command")
-            reserved = self._parser.expect(*_BRANCH)
+                raise Unclear("expected a command")
+            reserved = self.expect(*_BRANCH)
             if reserved == "fi":
                 return bodies
             bodies.append(self._body(_THEN if reserved == "elif" else _FI))
@@ -111,71 +137,64 @@ class Compounds:
         return Compound(Kind.LOOP, [self._body(_DO), self._body(_DONE)])
 
     def _for(self) -> Compound:
-        self.src.skip_blanks()
+        self.skip_blanks()
         made = Compound(Kind.LOOP, [])
-        if self.src.looking_at("(("):
-            self.src.position += 1
-            expression = self.words.expression_in_parentheses()
+        if self.looking_at("(("):
+            self.position += 1
+            expression = self.expression_in_parentheses()
             if expression is None:
-                raise self.src.unclear("invalid expression in for ((…))")
-            made.words.append(Word([Arithmetic(expression)], self.src.position, self.src.position))
+                raise Unclear("invalid expression in for ((…))")
+            made.words.append(Word([Arithmetic(expression)], self.position, self.position))
         else:
-            made.variable = self.src.run(_NAME)
+            made.variable = self.run(_NAME)
             if not made.variable:
-                raise self.src.unclear("expected a variable name after for")
-            self.redirections.skip_lines()
-            if self._parser.reserved() == "in":
-                self.src.position += 2
+                raise Unclear("expected a variable name after for")
+            self.skip_lines()
+            if self.reserved() == "in":
+                self.position += 2
                 made.words = self._words()
-        self.src.skip_blanks()
-        if self.src.next() == ";":
-            self.src.position += 1
-        closer = _DONE if self._parser.expect("do", "{") == "do" else _BRACE
+        self.skip_blanks()
+        self.take(";")
+        closer = _DONE if self.expect("do", "{") == "do" else _BRACE
         made.bodies.append(self._body(closer))
         return made
 
     def _words(self) -> list[Word]:
         words: list[Word] = []
         while True:
-            self.redirections.skip_gap()
-            word = self.words.word()
+            self.skip_gap()
+            word = self.word()
             if not word.parts:
                 return words
             words.append(word)
 
     def _case(self) -> Compound:
-        self.src.skip_blanks()
-        made = Compound(Kind.CASE, [], [self.words.word()])
-        self._parser.expect("in")
+        self.skip_blanks()
+        made = Compound(Kind.CASE, [], [self.word()])
+        self.expect("in")
         while True:
-            self.redirections.skip_lines()
-            if self._parser.reserved() == "esac":
-                self.src.position += 4
+            self.skip_lines()
+            if self.reserved() == "esac":
+                self.position += 4
                 return made
             self._patterns(made.words)
-            made.bodies.append(self._parser.sequence(Sequence([]), _ESAC))
-            for separator in (";;&", ";;", ";&"):
-                if self.src.looking_at(separator):
-                    self.src.position += len(separator)
-                    break
-            else:
-                if self._parser.reserved() != "esac":
-                    raise self.src.unclear("unterminated case")
+            made.bodies.append(self.sequence(Sequence([]), _ESAC))
+            if not any(map(self.take, (";;&", ";;", ";&"))) and self.reserved() != "esac":
+                raise Unclear("unterminated case")
 
     def _patterns(self, words: list[Word]) -> None:
-        if self.src.next() == "(":
-            self.src.position += 1
+        self.take("(")
         while True:
-            self.src.skip_blanks()
-            word = self.words.word()
+            self.skip_blanks()
+            word = self.word()
             if not word.parts:
-                raise self.src.unclear("expected a pattern in case")
+                raise Unclear("expected a pattern in case")
             words.append(word)
-            self.src.skip_blanks()
-            character = self.src.next()
+            self.skip_blanks()
+            character = self.next()
             if character not in ("|", ")"):
-                raise self.src.unclear("unterminated pattern in case")
-            self.src.position += 1
+                raise Unclear("unterminated pattern in case")
+            self.position += 1
             if character == ")":
                 return
 
@@ -184,70 +203,69 @@ class Compounds:
         words: list[Word] = []
         regex = False
         while True:
-            self.src.skip_blanks()
-            while self.src.next() == "\n":
-                self.src.position += 1
-                self.src.skip_blanks()
-            if _TEST_END.match(self.src.text, self.src.position, self.src.end):
-                self.src.position += 2
+            self.skip_blanks()
+            while self.take("\n"):
+                self.skip_blanks()
+            if _TEST_END.match(self.text, self.position, self.end):
+                self.position += 2
                 return words
             if regex:
                 words.append(self._regex())
-            elif not self.src.run(_TEST_OPERATOR):
-                words.append(self.words.word())
+            elif not self.run(_TEST_OPERATOR):
+                words.append(self.word())
                 if not words[-1].parts:
-                    raise self.src.unclear("unterminated [[")
+                    raise Unclear("unterminated [[")
             regex = not regex and bool(words) and words[-1].bare() == "=~"
 
     def _regex(self) -> Word:
         """The pattern after `=~`, in which parentheses and bars are part of the word."""
-        start, nesting = self.src.position, 0
+        start, nesting = self.position, 0
         made = Word([], start, start)
-        while self.src.position < self.src.end:
-            self.src.tick()
-            character = self.src.next()
-            if text := self.src.run(_REGEX_RUN):
+        while self.position < self.end:
+            self.tick()
+            character = self.next()
+            if text := self.run(_REGEX_RUN):
                 made.parts.append(Text(text, quoted=True))
             elif character in "()":
-                self.src.position += 1
+                self.position += 1
                 nesting += 1 if character == "(" else -1
                 made.parts.append(Text(character, quoted=True))
             elif character in " \t\n":
                 if nesting <= 0:
                     break
-                self.src.position += 1
+                self.position += 1
             else:
-                self.words.special(character, made.parts)
+                self.special(character, made.parts)
         if not made.parts:
-            raise self.src.unclear("expected a pattern after =~")
-        made.end = self.src.position
+            raise Unclear("expected a pattern after =~")
+        made.end = self.position
         return made
 
     def _named_function(self, start: int) -> Function:
         """`function name` with parentheses or without."""
-        self.src.skip_blanks()
-        name = self.src.run(_FUNCTION_NAME)
-        self._parser.parentheses()
+        self.skip_blanks()
+        name = self.run(_FUNCTION_NAME)
+        self.parentheses()
         return self.function(name, start)
 
     def function(self, name: str | None, start: int) -> Function:
         if not name:
-            raise self.src.unclear("the name of a function is quoted or expanded")
-        self.redirections.skip_lines()
-        reserved = self._parser.reserved()
-        if self.src.next() != "(" and reserved not in _BODIES:
-            raise self.src.unclear("expected the body of a function")
+            raise Unclear("the name of a function is quoted or expanded")
+        self.skip_lines()
+        reserved = self.reserved()
+        if self.next() != "(" and reserved not in _BODIES:
+            raise Unclear("expected the body of a function")
         body = self.compound(reserved or "(")
-        begin, end = self.src.pinned or (start, self.src.position)
-        return Function(name, body, self.src.text[start : self.src.position], begin, end)
+        begin, end = self.pinned or (start, self.position)
+        return Function(name, body, self.text[start : self.position], begin, end)
 
     def coproc(self) -> Node:
         """A coprocess runs in the background; its name does not matter."""
-        self.src.position += len("coproc")
-        self.src.skip_blanks()
-        before = self.src.position
-        if self.src.run(_NAME):
-            self.src.skip_blanks()
-            if self.src.next() != "(" and self._parser.reserved() not in _BODIES:
-                self.src.position = before
-        return Sequence([(self._parser.command(), How.BACKGROUND)])
+        self.position += len("coproc")
+        self.skip_blanks()
+        before = self.position
+        if self.run(_NAME):
+            self.skip_blanks()
+            if self.next() != "(" and self.reserved() not in _BODIES:
+                self.position = before
+        return Sequence([(self.command(), How.BACKGROUND)])

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sandbox_server.policy.bash.effort import CHARACTERS
-from sandbox_server.policy.bash.source import Source
-from sandbox_server.policy.bash.syntax import Redirect, Text, Word
+from sandbox_server.policy.bash.source import CHARACTERS
+from sandbox_server.policy.bash.syntax import Redirect, Text, Unclear, Word
 from sandbox_server.policy.bash.words import Words
 
 _COMMENT = re.compile(r"#[^\n]*")
@@ -25,73 +24,70 @@ class _Heredoc:
     tabs: bool
 
 
-class Redirections:
+class Redirections(Words):
     """Parses redirections, and keeps the heredocs whose bodies are still to be read."""
 
-    def __init__(self, src: Source, words: Words) -> None:
-        self.src = src
-        self.words = words
-        self.pending: list[_Heredoc] = []
-        self.outer_pending = 0
-        """Number of pending heredocs of the enclosing commands."""
+    pending: list[_Heredoc]
+    outer_pending = 0
+    """Number of pending heredocs of the enclosing commands."""
 
     def redirect(self, made: list[Redirect]) -> bool:
-        found = _REDIRECT.match(self.src.text, self.src.position, self.src.end)
+        found = _REDIRECT.match(self.text, self.position, self.end)
         if not found:
             return False
         operator = found[1] or found[2]
-        self.src.position = found.end()
-        self.src.not_split(operator, "<>&|(-" if operator in ("<", ">", "<<") else "<>&|(")
-        self.src.skip_blanks()
-        start = self.src.position
-        target = self.words.word()
+        self.position = found.end()
+        self.not_split(operator, "<>&|(-" if operator in ("<", ">", "<<") else "<>&|(")
+        self.skip_blanks()
+        start = self.position
+        target = self.word()
         if not target.parts:
-            raise self.src.unclear(f"expected a target after {operator}")
+            raise Unclear(f"expected a target after {operator}")
         redirect = Redirect(operator, target)
         made.append(redirect)
         if operator in ("<<", "<<-"):
-            delimiter, quoted = _delimiter(target, self.src.text[start : self.src.position])
+            delimiter, quoted = _delimiter(target, self.text[start : self.position])
             if delimiter is None:
-                raise self.src.unclear("the delimiter of a heredoc is not plain text")
+                raise Unclear("the delimiter of a heredoc is not plain text")
             self.pending.append(_Heredoc(redirect, delimiter, quoted, operator == "<<-"))
         return True
 
     def redirects(self, made: list[Redirect]) -> None:
-        self.src.skip_blanks()
+        self.skip_blanks()
         while self.redirect(made):
-            self.src.skip_blanks()
+            self.skip_blanks()
 
     def skip_gap(self) -> None:
         """Skip blanks and a comment."""
-        self.src.skip_blanks()
-        if self.src.next() == "#":
-            self.src.run(_COMMENT)
+        self.skip_blanks()
+        if self.next() == "#":
+            self.run(_COMMENT)
 
     def skip_lines(self) -> None:
         """Skip blanks, comments and newlines."""
-        while self.src.position < self.src.end:
-            self.src.skip_blanks()
-            character = self.src.next()
+        while self.position < self.end:
+            self.skip_blanks()
+            character = self.next()
             if character == "#":
-                self.src.run(_COMMENT)
+                self.run(_COMMENT)
             elif character == "\n":
-                self.src.position += 1
+                self.position += 1
                 if self.pending:
                     self.read_heredocs()
                 elif self.outer_pending:
-                    raise self.src.unclear("the body of a heredoc starts inside a nested command")
+                    raise Unclear("the body of a heredoc starts inside a nested command")
             else:
                 return
 
     def read_heredocs(self) -> None:
         pending, self.pending = self.pending, []
         for heredoc in pending:
-            start = self.src.position
+            start = self.position
             end = self._find_delimiter(heredoc)
             if heredoc.quoted:
-                body = Word([Text(self.src.text[start:end], quoted=True)], start, end)
+                body = Word([Text(self.text[start:end], quoted=True)], start, end)
             else:
-                body = self.words.heredoc_body(start, end)
+                body = self.heredoc_body(start, end)
             if heredoc.tabs:
                 for part in body.parts:
                     if isinstance(part, Text):
@@ -100,53 +96,53 @@ class Redirections:
 
     def _find_delimiter(self, heredoc: _Heredoc) -> int:
         """The end of the body; moves past the delimiter. The end of the source ends it too."""
-        if not heredoc.quoted and self.src.text.find("\\\n", self.src.position, self.src.end) >= 0:
+        if not heredoc.quoted and self.text.find("\\\n", self.position, self.end) >= 0:
             return self._find_among_continued(heredoc)
         for at in self._candidates(heredoc):
             stop = at + len(heredoc.delimiter)
-            line = self.src.text.rfind("\n", 0, at) + 1
-            if stop == self.src.end or self.src.text[stop] == "\n":
-                if self.src.text[line:at].strip("\t"):
+            line = self.text.rfind("\n", 0, at) + 1
+            if stop == self.end or self.text[stop] == "\n":
+                if self.text[line:at].strip("\t"):
                     continue
-                self.src.position = min(stop + 1, self.src.end)
+                self.position = min(stop + 1, self.end)
                 return line
-        self.src.position = self.src.end
+        self.position = self.end
         return self._unclosed()
 
     def _candidates(self, heredoc: _Heredoc) -> Iterator[int]:
         """Possible positions of the delimiter: at the start of a line, or after tabs."""
         marks = [before + heredoc.delimiter for before in ("\n\t" if heredoc.tabs else "\n")]
-        at = self.src.position - 1
+        at = self.position - 1
         while True:
-            self.src.effort.spend(1 + (self.src.end - at) // (16 * CHARACTERS), at)
-            found = [self.src.text.find(mark, at, self.src.end) for mark in marks]
+            self.effort.spend(1 + (self.end - at) // (16 * CHARACTERS))
+            found = [self.text.find(mark, at, self.end) for mark in marks]
             at = min((place for place in found if place >= 0), default=-1) + 1
             if not at:
                 return
             yield at
 
     def _find_among_continued(self, heredoc: _Heredoc) -> int:
-        while self.src.position < self.src.end:
-            self.src.tick()
-            start = self.src.position
+        while self.position < self.end:
+            self.tick()
+            start = self.position
             line = self._line()
-            while _continued(line) and self.src.position < self.src.end:
-                self.src.effort.spend(1 + len(line) // CHARACTERS, start)
+            while _continued(line) and self.position < self.end:
+                self.effort.spend(1 + len(line) // CHARACTERS)
                 line = line[:-1] + self._line()
             if (line.lstrip("\t") if heredoc.tabs else line) == heredoc.delimiter:
                 return start
         return self._unclosed()
 
     def _unclosed(self) -> int:
-        if self.src.effort.depth or self.src.pinned:
-            raise self.src.unclear("unterminated heredoc")
-        return self.src.end
+        if self.effort.depth or self.pinned:
+            raise Unclear("unterminated heredoc")
+        return self.end
 
     def _line(self) -> str:
-        at = self.src.text.find("\n", self.src.position, self.src.end)
-        end = self.src.end if at < 0 else at
-        line = self.src.text[self.src.position : end]
-        self.src.position = min(end + 1, self.src.end)
+        at = self.text.find("\n", self.position, self.end)
+        end = self.end if at < 0 else at
+        line = self.text[self.position : end]
+        self.position = min(end + 1, self.end)
         return line
 
 

@@ -10,10 +10,9 @@ from typing import Literal
 class Unclear(Exception):
     """The source cannot be parsed: invalid or ambiguous."""
 
-    def __init__(self, why: str, position: int) -> None:
+    def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
-        self.position = position
 
 
 class TooMuch(Unclear):
