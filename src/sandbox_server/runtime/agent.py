@@ -566,12 +566,7 @@ class BoxAgent(ABC):
 
     @abstractmethod
     def batches(
-        self,
-        path: str,
-        *,
-        recursive: bool = False,
-        depth: int | None = None,
-        limit: int = 1000,
+        self, path: str, *, recursive: bool = False, depth: int | None = None, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:
         """The entries of a folder in batches, up to limit in all, then ListEnd. depth: how many
         folders in folders, this one included; by default one, or all of them if recursive."""

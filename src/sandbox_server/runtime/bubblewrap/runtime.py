@@ -181,12 +181,7 @@ class BubblewrapRuntime(Runtime):
             raise
 
     async def _start(
-        self,
-        setup: Setup,
-        spec: BoxSpec,
-        folder: Path,
-        held: ExitStack,
-        use: gpus.GpuUse | None,
+        self, setup: Setup, spec: BoxSpec, folder: Path, held: ExitStack, use: gpus.GpuUse | None
     ) -> BubblewrapBox:
         stderr = await uninterrupted(
             lambda: keeper.start(setup, self._state, spec, folder, held, use)

@@ -10,13 +10,7 @@ from typing import Any
 
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime import cpu_limit
-from sandbox_server.runtime.base import (
-    ENVIRONMENT,
-    VOLUME_OPTIONS,
-    BoxSpec,
-    BoxVolume,
-    Limits,
-)
+from sandbox_server.runtime.base import ENVIRONMENT, VOLUME_OPTIONS, BoxSpec, BoxVolume, Limits
 from sandbox_server.runtime.gpus import GpuUse
 from sandbox_server.runtime.hidden import masked_paths
 from sandbox_server.runtime.loop_disk import MOUNT_FLAGS, MOUNT_OPTIONS
@@ -88,11 +82,7 @@ def container_config(
     """
     return {
         "Image": image.name,
-        "Entrypoint": [
-            *_warden(python),
-            "pid1",
-            *warden_arguments(spec, box_id),
-        ],
+        "Entrypoint": [*_warden(python), "pid1", *warden_arguments(spec, box_id)],
         "Cmd": [],
         "User": USER,
         "Hostname": "sandbox",

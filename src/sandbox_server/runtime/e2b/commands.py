@@ -21,13 +21,7 @@ from sandbox_server.runtime.agent import (
     RunOptions,
 )
 from sandbox_server.runtime.e2b import scripts
-from sandbox_server.runtime.e2b.calls import (
-    MOST_ARGUMENT,
-    arguments,
-    backstop_s,
-    call_of,
-    encoded,
-)
+from sandbox_server.runtime.e2b.calls import MOST_ARGUMENT, arguments, backstop_s, call_of, encoded
 from sandbox_server.runtime.e2b.command import KILLED, Call, E2bCommand
 from sandbox_server.runtime.e2b.connection import BoxConnection, CommandRecord
 from sandbox_server.runtime.e2b.input import Input

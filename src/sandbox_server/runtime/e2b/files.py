@@ -11,14 +11,7 @@ import e2b
 from e2b import AsyncSandbox, FileType
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import (
-    Batch,
-    Download,
-    FileEntry,
-    FolderMade,
-    ListEnd,
-    Uploaded,
-)
+from sandbox_server.runtime.agent import Batch, Download, FileEntry, FolderMade, ListEnd, Uploaded
 from sandbox_server.runtime.e2b.connection import BoxConnection
 from sandbox_server.runtime.e2b.downloads import (
     E2bDownload,

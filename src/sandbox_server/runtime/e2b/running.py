@@ -124,10 +124,7 @@ class Runner:
             events = self._processes.follow(command.pid)
 
     async def _take_in(
-        self,
-        command: E2bCommand,
-        stream: CommandStream,
-        events: AsyncGenerator[ProcessEvent],
+        self, command: E2bCommand, stream: CommandStream, events: AsyncGenerator[ProcessEvent]
     ) -> None:
         async with contextlib.aclosing(events):
             async for event in events:

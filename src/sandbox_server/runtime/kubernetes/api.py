@@ -117,13 +117,7 @@ class Api:
             await asyncio.sleep(pause_s)
 
     async def _call(
-        self,
-        method: str,
-        path: str,
-        what: str,
-        *,
-        body: _Body,
-        params: Mapping[str, str] | None,
+        self, method: str, path: str, what: str, *, body: _Body, params: Mapping[str, str] | None
     ) -> dict[str, Any]:
         try:
             answer = await self._http.request(

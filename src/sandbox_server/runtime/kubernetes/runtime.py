@@ -11,11 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sandbox_sdk.protocol.errors import (
-    InvalidRequest,
-    RuntimeUnavailable,
-    SandboxError,
-)
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.box_network import NO_BRIDGE, Network

@@ -117,12 +117,7 @@ class FileCalls(ReconnectingLink):
             raise self._unanswered(exc) from exc
 
     async def batches(
-        self,
-        path: str,
-        *,
-        recursive: bool = False,
-        depth: int | None = None,
-        limit: int = 1000,
+        self, path: str, *, recursive: bool = False, depth: int | None = None, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:
         body = {"path": _bounded(path), "recursive": recursive, "limit": limit}
         if depth is not None:
