@@ -18,8 +18,8 @@ from sandbox_server.runtime.kubernetes import agent_sandbox, config, failures
 from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.box import Spawn, delete_claim
 from sandbox_server.runtime.kubernetes.failures import ApiError, Pod
-from sandbox_server.runtime.kubernetes.options import PodOptions
 from sandbox_server.runtime.kubernetes.watch import Watch
+from sandbox_server.runtime.registry import ClusterOptions
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ class ClaimedPods:
     size that somebody asks for once would be many."""
 
     def __init__(
-        self, api: Api, options: PodOptions, spawn: Spawn, endings: Endings, *, start_s: float
+        self, api: Api, options: ClusterOptions, spawn: Spawn, endings: Endings, *, start_s: float
     ) -> None:
         self._endings = endings
         self._api = api

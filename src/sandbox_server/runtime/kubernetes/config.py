@@ -14,7 +14,7 @@ from typing import Any
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.registry.environments import Pods
 from sandbox_server.runtime.base import ENVIRONMENT, HOME, BoxSpec, Limits
-from sandbox_server.runtime.kubernetes.options import PodOptions
+from sandbox_server.runtime.registry import ClusterOptions
 from sandbox_server.runtime.warden.zipapp import (
     SAVE_ARTIFACT,
     compiled_zipapp,
@@ -125,7 +125,7 @@ def _warden() -> list[str]:
     return ["python3", "-I", "-S", f"{FOLDER}/{_ZIPAPP}"]
 
 
-def pod_manifest(spec: BoxSpec, box_id: str, options: PodOptions) -> dict[str, Any]:
+def pod_manifest(spec: BoxSpec, box_id: str, options: ClusterOptions) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -154,7 +154,7 @@ def pod_manifest(spec: BoxSpec, box_id: str, options: PodOptions) -> dict[str, A
     }
 
 
-def _placement(options: PodOptions, asked: Pods) -> dict[str, Any]:
+def _placement(options: ClusterOptions, asked: Pods) -> dict[str, Any]:
     """asked: by the environment of the box."""
     found = {
         "runtimeClassName": asked.runtime_class or options.runtime_class,
@@ -165,7 +165,6 @@ def _placement(options: PodOptions, asked: Pods) -> dict[str, Any]:
         ],
         "priorityClassName": asked.priority_class or options.priority_class,
         "imagePullSecrets": [{"name": options.pull_secret}] if options.pull_secret else [],
-        "serviceAccountName": options.service_account,
     }
     return {name: value for name, value in found.items() if value}
 
@@ -187,7 +186,7 @@ def _isolation(spec: BoxSpec) -> dict[str, Any]:
     }
 
 
-def _container(spec: BoxSpec, box_id: str, options: PodOptions) -> dict[str, Any]:
+def _container(spec: BoxSpec, box_id: str, options: ClusterOptions) -> dict[str, Any]:
     return {
         "name": CONTAINER,
         "image": spec.image,

@@ -19,7 +19,6 @@ from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.runtime.kubernetes import config, failures
 from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.failures import ApiError
-from sandbox_server.runtime.kubernetes.options import StreamWay
 from sandbox_server.runtime.kubernetes.stream import ExecStream, open_exec
 from sandbox_server.runtime.kubernetes.tcp import (
     Identity,
@@ -28,6 +27,7 @@ from sandbox_server.runtime.kubernetes.tcp import (
     can_reach,
     open_tcp,
 )
+from sandbox_server.runtime.registry import StreamWay
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 from sandbox_warden.port import NONCE_SIZE

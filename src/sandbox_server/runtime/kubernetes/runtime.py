@@ -24,9 +24,9 @@ from sandbox_server.runtime.kubernetes.claimed import ClaimedPods
 from sandbox_server.runtime.kubernetes.enforcement import enforcement
 from sandbox_server.runtime.kubernetes.failures import ApiError, Pod
 from sandbox_server.runtime.kubernetes.objects import SharedObjects
-from sandbox_server.runtime.kubernetes.options import PodOptions
 from sandbox_server.runtime.kubernetes.pod_streams import PodStreams
 from sandbox_server.runtime.kubernetes.watch import Watch
+from sandbox_server.runtime.registry import ClusterOptions
 from sandbox_server.runtime.warden.zipapp import warden_version
 
 log = structlog.get_logger(__name__)
@@ -47,13 +47,13 @@ class KubernetesRuntime(Runtime):
     def __init__(
         self,
         access: Access,
-        options: PodOptions | None = None,
+        options: ClusterOptions | None = None,
         *,
         start_s: float = START_S,
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._api = Api(access, metrics=metrics)
-        self._options = options or PodOptions()
+        self._options = options or ClusterOptions()
         self._start_s = start_s
         self._streams = PodStreams(self._api, self._options.stream, metrics)
         self._objects = SharedObjects(self._api, streams=self._options.stream != "exec")
