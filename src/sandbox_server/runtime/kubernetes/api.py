@@ -55,6 +55,17 @@ class Api:
         """Raises ApiError if it is missing (404), else SandboxError."""
         return await self._repeat("GET", path, what, params=params)
 
+    async def objects(
+        self, kind: str, selector: str, *, group: str = "", **params: str
+    ) -> list[dict[str, Any]]:
+        """Those of a kind in the namespace. Raises SandboxError."""
+        path, what = self.path(kind, group=group), f"list {kind}"
+        try:
+            found = await self.get(path, what, labelSelector=selector, **params)
+        except ApiError as exc:
+            raise error_for(exc, what, self.namespace) from exc
+        return list(found["items"])
+
     async def create(self, path: str, body: Mapping[str, Any], what: str) -> dict[str, Any]:
         """Make an object whose name nobody else uses. Raises ApiError if it is there already (409):
         also where an answer was lost, and the object is the one that was made."""

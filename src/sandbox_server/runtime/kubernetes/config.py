@@ -269,11 +269,6 @@ def _mounts(spec: BoxSpec) -> list[dict[str, Any]]:
 
 
 @cache
-def _warden_files() -> Mapping[str, bytes]:
-    return {_ZIPAPP: compiled_zipapp(), SAVE_ARTIFACT: save_artifact().encode()}
-
-
-@cache
 def warden_map_name() -> str:
     """The same for the same sources and Python, so that servers of one version share it."""
     parts = (warden_version(), save_artifact(), MAGIC_NUMBER.hex())
@@ -283,40 +278,33 @@ def warden_map_name() -> str:
 
 def warden_map() -> dict[str, Any]:
     """The ConfigMap with the warden, which brings it into any image."""
+    content = {_ZIPAPP: compiled_zipapp(), SAVE_ARTIFACT: save_artifact().encode()}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": warden_map_name(), "labels": {LABEL_MARK: "1"}},
         "immutable": True,
-        "binaryData": {
-            name: base64.b64encode(content).decode() for name, content in _warden_files().items()
-        },
+        "binaryData": {name: base64.b64encode(data).decode() for name, data in content.items()},
     }
 
 
 def deny_all() -> dict[str, Any]:
     """The NetworkPolicy of boxes without a network. Whether it holds is up to the cluster's CNI."""
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": DENY_ALL, "labels": {LABEL_MARK: "1"}},
-        "spec": {
-            "podSelector": {"matchLabels": {LABEL_MARK: "1", LABEL_NETWORK: "none"}},
-            "policyTypes": ["Ingress", "Egress"],
-        },
-    }
+    return _policy(DENY_ALL, {"policyTypes": ["Ingress", "Egress"]})
 
 
 def stream_policy() -> dict[str, Any]:
     """Lets streams into pods under deny_all(); policies add up. From anywhere: where servers are is
     not known, and the warden answers to nobody without a key."""
+    ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
+    return _policy(STREAM_POLICY, {"policyTypes": ["Ingress"], "ingress": ingress})
+
+
+def _policy(name: str, rules: Mapping[str, Any]) -> dict[str, Any]:
+    pods = {"matchLabels": {LABEL_MARK: "1", LABEL_NETWORK: "none"}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": STREAM_POLICY, "labels": {LABEL_MARK: "1"}},
-        "spec": {
-            "podSelector": {"matchLabels": {LABEL_MARK: "1", LABEL_NETWORK: "none"}},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
-        },
+        "metadata": {"name": name, "labels": {LABEL_MARK: "1"}},
+        "spec": {"podSelector": pods, **rules},
     }

@@ -83,13 +83,10 @@ class PodStreams:
 
     async def _any_address(self) -> str:
         try:
-            listed = await self._api.get(
-                self._api.path("pods"), "list pods", labelSelector=config.MARKED, limit="20"
-            )
-        except (ApiError, SandboxError):
+            pods = await self._api.objects("pods", config.MARKED, limit="20")
+        except SandboxError:
             return ""
-        return next((failures.address(pod) for pod in listed["items"] if failures.is_running(pod)),
-                    "")  # fmt: skip
+        return next((failures.address(pod) for pod in pods if failures.is_running(pod)), "")
 
     def _tries_tcp(self) -> bool:
         return self._way == "tcp" or (self._way == "auto" and time.monotonic() >= self._again_at)
