@@ -22,29 +22,23 @@ from sandbox_server.runtime.agent import (
 )
 from sandbox_server.runtime.e2b import scripts
 from sandbox_server.runtime.e2b.calls import MOST_ARGUMENT, arguments, backstop_s, call_of, encoded
-from sandbox_server.runtime.e2b.command import KILLED, Call, E2bCommand
-from sandbox_server.runtime.e2b.connection import BoxConnection, CommandRecord
-from sandbox_server.runtime.e2b.input import Input
-from sandbox_server.runtime.e2b.running import EARLIER, Refused, Runner
+from sandbox_server.runtime.e2b.command import KILLED, Call, E2bCommand, Input
+from sandbox_server.runtime.e2b.connection import CommandRecord
+from sandbox_server.runtime.e2b.running import EARLIER, Refused, RunningCommands
 from sandbox_server.tasks import TaskSet
 from sandbox_warden.output import STDERR
 
 _KEPT = 200
 """Commands that are remembered after their end."""
-_OUTPUT_BYTES = 8 << 20
-"""Of the output of all commands of a box that is kept."""
 
 
-class CommandCalls(BoxConnection):
+class CommandCalls(RunningCommands):
     """Of BoxAgent."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._commands: dict[str, E2bCommand] = {}
         self._by_key: dict[str, E2bCommand] = {}
         self._tasks: TaskSet[None] = TaskSet()
-        self.command_ms = self.bytes_in = self.bytes_out = 0
-        self.cpu_s = 0.0
 
     async def close(self) -> None:
         await self._tasks.stop()
@@ -123,14 +117,6 @@ class CommandCalls(BoxConnection):
             self._forget(each)
         return command
 
-    def _trim(self) -> None:
-        """Drop the output of the oldest commands, if that of all takes too much memory."""
-        room = _OUTPUT_BYTES
-        for each in reversed(list(self._commands.values())):
-            room -= each.log.retained
-            if room < 0 and each.over.is_set():
-                each.log.forget()
-
     def _forget(self, command: E2bCommand) -> None:
         self._commands.pop(command.id, None)
         if self._by_key.get(command.call.key or "") is command:
@@ -145,7 +131,7 @@ class CommandCalls(BoxConnection):
             events = processes.start(args, stdin=call.has_input, within_s=backstop_s(call))
             if call.stdin is not None:
                 self._tasks.start(lambda: self._feed(command))
-            refused = await self._runner().run(command, events)
+            refused = await self._take_all(command, events)
             if refused is not None:
                 command.fail(_error_of(refused, call))
         except errors.SandboxError as exc:
@@ -168,40 +154,6 @@ class CommandCalls(BoxConnection):
     async def _feed(self, command: E2bCommand) -> None:
         with contextlib.suppress(errors.SandboxError):
             await Input(await self.opened(), command).begin()
-
-    async def _expire(self, command: E2bCommand) -> None:
-        with contextlib.suppress(errors.SandboxError):
-            await self._runner().expire(command)
-
-    def _runner(self) -> Runner:
-        assert self._processes is not None
-        return Runner(
-            self._processes,
-            recorded=self._recorded_exit,
-            signal=self._send_signal,
-            ended=self._ended,
-        )
-
-    def _ended(self, command: E2bCommand, told: list[str] | None) -> None:
-        """told: see CommandStream."""
-        if command.over.is_set():
-            return
-        code, saved, killed, *more = told or [str(KILLED), "no", "yes"]
-        if saved == "yes" and len(more) == 3 and not command.timed_out:
-            self.cwd = more[2]
-        exit_code = int(code) if code.isdecimal() else KILLED
-        command.end(exit_code=exit_code, cwd=self.cwd, saved=saved == "yes", killed=killed == "yes")
-        self._trim()
-        if not command.call.own:
-            self._ran += 1
-            self.cpu_s += sum(map(_seconds, more[:2]))
-            self.command_ms += int(command.age_s * 1000)
-            self.bytes_in += command.received
-            self.bytes_out += command.log.size
-
-    async def _send_signal(self, command: E2bCommand, number: int) -> None:
-        processes = await self.opened()
-        await processes.output(scripts.SIGNAL, command.id, str(number))
 
     # Commands of an earlier process
 
@@ -234,13 +186,9 @@ class CommandCalls(BoxConnection):
     async def _follow(self, command: E2bCommand) -> None:
         try:
             processes = await self.opened()
-            await self._runner().run(command, processes.follow(command.pid))
+            await self._take_all(command, processes.follow(command.pid))
         except errors.SandboxError as exc:
             command.fail(exc)
-
-    async def _recorded_exit(self, command_id: str) -> int | None:
-        record = (await self.report()).commands.get(command_id)
-        return None if record is None else record.exit_code
 
     async def _joined(self, call: Call, told: _Joined) -> E2bCommand:
         """The command of an earlier process with the same key. Raises IdempotencyMismatch."""
@@ -278,12 +226,3 @@ def _mismatch(call: Call) -> errors.IdempotencyMismatch:
     return errors.IdempotencyMismatch(
         f"idempotency_key {(call.key or '')[:64]} was used for another command; use a new key"
     )
-
-
-def _seconds(text: str) -> float:
-    """Of `0m1.234s`."""
-    minutes, _, seconds = text.rstrip("s").partition("m")
-    try:
-        return 60 * float(minutes) + float(seconds)
-    except ValueError:
-        return 0.0

@@ -34,7 +34,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    stream: Literal["stdout", "stderr", "pty"]
+    stream: Literal["stdout", "stderr"]
     data: bytes
 
 
@@ -45,8 +45,6 @@ class Ended:
 
 
 ProcessEvent = Begun | Piece | Ended
-Size = tuple[int, int]
-"""Rows and columns."""
 
 
 class Processes:
@@ -64,18 +62,11 @@ class Processes:
         return f"box {self._sandbox.sandbox_id}"
 
     def start(
-        self,
-        args: list[str],
-        *,
-        stdin: bool = False,
-        pty: Size | None = None,
-        within_s: float | None = None,
+        self, args: list[str], *, stdin: bool = False, within_s: float | None = None
     ) -> AsyncGenerator[ProcessEvent]:
         """Run bash with these arguments. within_s: it is killed then, even without us."""
         request = process_pb.StartRequest(
-            process=process_pb.ProcessConfig(cmd="/bin/bash", args=args),
-            pty=None if pty is None else _terminal(pty),
-            stdin=stdin,
+            process=process_pb.ProcessConfig(cmd="/bin/bash", args=args), stdin=stdin
         )
         timeout_ms = timeout_to_ms(within_s)
         return self._events(self._rpc.start(request, headers=_PING, timeout_ms=timeout_ms))
@@ -96,7 +87,7 @@ class Processes:
         self, script: str, *args: str, within_s: float = HELPER_S, most: int = _MOST
     ) -> tuple[int, bytes, bytes]:
         """Run a script of ours to its end: exit code, stdout, stderr."""
-        streams = {"stdout": bytearray(), "stderr": bytearray(), "pty": bytearray()}
+        streams = {"stdout": bytearray(), "stderr": bytearray()}
         code = -1
         async with contextlib.aclosing(
             self.start(["-c", script, "sandbox", *args], within_s=within_s)
@@ -112,12 +103,9 @@ class Processes:
                     code = event.exit_code
         return code, bytes(streams["stdout"]), bytes(streams["stderr"])
 
-    async def send(
-        self, pid: int, data: bytes, *, pty: bool = False, within_s: float = _ANSWER_S
-    ) -> None:
-        typed: Oneof[Literal["pty"], bytes] = Oneof("pty", data)
+    async def send(self, pid: int, data: bytes, *, within_s: float) -> None:
         piped: Oneof[Literal["stdin"], bytes] = Oneof("stdin", data)
-        entered = process_pb.ProcessInput(input=typed if pty else piped)
+        entered = process_pb.ProcessInput(input=piped)
         request = process_pb.SendInputRequest(process=_selector(pid), input=entered)
         async with self._translated():
             await self._rpc.send_input(request, timeout_ms=timeout_to_ms(within_s))
@@ -134,11 +122,6 @@ class Processes:
         async with self._translated():
             await self._rpc.send_signal(request, timeout_ms=timeout_to_ms(_ANSWER_S))
 
-    async def resize(self, pid: int, size: Size) -> None:
-        request = process_pb.UpdateRequest(process=_selector(pid), pty=_terminal(size))
-        async with self._translated():
-            await self._rpc.update(request, timeout_ms=timeout_to_ms(_ANSWER_S))
-
     def _translated(self) -> contextlib.AbstractAsyncContextManager[None]:
         return self._failures.translated(self._what, health=self._sandbox.is_running)
 
@@ -148,16 +131,14 @@ def _selector(pid: int) -> process_pb.ProcessSelector:
     return process_pb.ProcessSelector(selector=selector)
 
 
-def _terminal(size: Size) -> process_pb.PTY:
-    return process_pb.PTY(size=process_pb.PTY.Size(rows=size[0], cols=size[1]))
-
-
 def _event(message: Any) -> ProcessEvent | None:
     match message.event.event if message.event is not None else None:
         case Oneof(field="start", value=start):
             return Begun(start.pid)
-        case Oneof(field="data", value=data) if data.output is not None:
-            return Piece(data.output.field, data.output.value)
+        case Oneof(field="data", value=data):
+            match data.output:
+                case Oneof(field="stdout" | "stderr" as stream, value=written):
+                    return Piece(stream, written)
         case Oneof(field="end", value=end):
             return Ended(end.exit_code if end.exited else -1)
     return None
