@@ -15,8 +15,6 @@ import json
 import os
 import tarfile
 import tempfile
-import time
-import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -116,15 +114,7 @@ class EnvironmentImages:
         for spec, layer in keep:
             if (base := await self._engine.image(spec.image)) is not None:
                 kept.add(_name(base, layer))
-        freed = 0
-        with self._engine.errors():
-            for image in await self._engine.client.images.list(filters={"label": [LABEL]}):
-                for tag in image.get("RepoTags") or ():
-                    if tag.startswith(f"{REPOSITORY}:") and tag not in kept:
-                        with contextlib.suppress(aiodocker.DockerError):
-                            await self._engine.client.images.delete(tag)
-                            freed += int(image["Size"])
-        return freed
+        return await self._engine.remove_images(LABEL, REPOSITORY, keep=kept)
 
     async def build(self, dockerfile: str, tell: Tell) -> str:
         """The image of a Dockerfile with the files of its folder."""
@@ -153,17 +143,9 @@ class EnvironmentImages:
                 raise EnvironmentFailed("building the image failed", log=list(kept)) from exc
         return name
 
-    async def _remove_leftovers(self) -> None:
-        """Remove containers of a process that was killed in the middle of a build."""
-        filters = json.dumps({"label": [f"{LABEL}=build"]})
-        with self._engine.errors():
-            for container in await self._engine.client.containers.list(all=1, filters=filters):
-                if container["Created"] < time.time() - _LEFT_AFTER_S:
-                    with contextlib.suppress(aiodocker.DockerError):
-                        await container.delete(force=True, v=True)
-
     async def _make(self, base: Mapping[str, Any], layer: Layer, name: str, tell: Tell) -> None:
-        await self._remove_leftovers()
+        leftovers = {"label": [f"{LABEL}=build"]}
+        await self._engine.remove_containers(leftovers, older_than_s=_LEFT_AFTER_S)
         network = "host" if layer.apt else "none"
         async with self._container(str(base["Id"]), network=network) as container:
             if layer.apt:
@@ -197,15 +179,10 @@ class EnvironmentImages:
             "Labels": {LABEL: "build"},
             "HostConfig": {"NetworkMode": network, "LogConfig": {"Type": "none"}},
         }
-        name = _NAME_PREFIX + uuid.uuid4().hex[:12]
-        creating = asyncio.create_task(self._engine.client.containers.create(config, name=name))
-        try:
+        async with self._engine.container(config, prefix=_NAME_PREFIX) as container:
             with self._engine.errors():
-                container = await asyncio.shield(creating)
                 await container.start()
             yield container
-        finally:
-            await asyncio.shield(asyncio.create_task(_remove(creating)))
 
     async def _run(
         self,
@@ -314,8 +291,3 @@ def _context(dockerfile: str) -> bytes:
 
 def _sorted(paths: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if path.is_symlink() or path.is_dir() or path.is_file())
-
-
-async def _remove(creating: asyncio.Task[DockerContainer]) -> None:
-    with contextlib.suppress(aiodocker.DockerError, OSError):
-        await (await creating).delete(force=True, v=True)
