@@ -7,18 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import Ability, AgentAnswer, BoxAgent, BoxState, Usage
+from sandbox_server.runtime.agent import Ability, AgentAnswer, BoxState, Usage
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 
 from .commands import CommandCalls
 from .files import FileCalls
-from .trees import TreeCalls
 from .tunnels import TunnelCalls
 
 
-class WardenClient(CommandCalls, FileCalls, TreeCalls, TunnelCalls, BoxAgent):
+class WardenClient(CommandCalls, FileCalls, TunnelCalls):
     """Connection to the warden of one box under one epoch, over a link that reconnects."""
 
     def require(self, ability: Ability, purpose: str) -> None:

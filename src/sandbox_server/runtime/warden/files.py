@@ -1,4 +1,4 @@
-"""Files in and out of a box."""
+"""Files in and out of a box, one by one and all together."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import (
@@ -21,6 +21,10 @@ from sandbox_server.runtime.agent import (
     FolderMade,
     ListEnd,
     Listing,
+    PackedTree,
+    TreeAbout,
+    TreeCounts,
+    TreeStarted,
     Uploaded,
     WatchEnded,
     WatchStarted,
@@ -29,7 +33,7 @@ from sandbox_server.runtime.agent import (
 from sandbox_warden import frames
 
 from .answers import checked, checked_payload, invalid, raise_error
-from .link import Channel, LinkLost
+from .link import Channel, Link, LinkLost
 from .reconnecting_link import ANSWER_S, ReconnectingLink
 
 MAX_PATH = 4096
@@ -39,6 +43,8 @@ MAX_LIST_BYTES = 64 << 20
 bytes for each of 100,000 entries."""
 LIST_S = 60.0
 """How long a whole listing may take."""
+MAX_SEGMENT = 8 << 20
+"""More than a warden sends: 4 MiB, and a file that begins before."""
 _MAX_EMPTY = 1_000_000
 
 
@@ -85,8 +91,49 @@ class WardenDownload(Download):
                 raise invalid(kind, f"{empty} frames without data")
 
 
+class _WardenTree(PackedTree):
+    def __init__(
+        self,
+        box: ReconnectingLink,
+        link: Link,
+        channel: Channel,
+        running: list[str],
+        *,
+        still: bool,
+    ) -> None:
+        self.running = running
+        self.about: TreeAbout | None = None
+        self._box, self._link = box, link
+        self._channel = channel
+        self._still = still
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._still:  # The warden waits for this, so that nothing is written until now.
+            await self._channel.send(frames.EOF)
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            frame = await self._box.answer(self._link, self._channel)
+            kind, _, payload = frame
+            if kind == frames.DATA:
+                pieces.append(payload)
+                size += len(payload)
+                if size > MAX_SEGMENT:
+                    raise invalid(kind, f"a segment of more than {MAX_SEGMENT} bytes")
+            elif kind == frames.EOF:
+                if not size:
+                    raise invalid(kind, "an empty segment")
+                yield b"".join(pieces)
+                pieces, size = [], 0
+            elif kind == frames.REPLY:
+                self.about = checked(TreeAbout, frame)
+                return
+            else:
+                raise_error(frame, expected=frames.DATA)
+
+
 class FileCalls(ReconnectingLink):
-    """The file methods of BoxAgent."""
+    """The methods of BoxAgent about files."""
 
     async def put(
         self,
@@ -110,7 +157,7 @@ class FileCalls(ReconnectingLink):
         try:
             async with link.request(frames.GET, body) as channel:
                 async with asyncio.timeout(ANSWER_S):
-                    started = await self._answer(link, channel)
+                    started = await self.answer(link, channel)
                 about = checked(DownloadAbout, started, kind=frames.STARTED)
                 yield WardenDownload(about, channel)
         except (LinkLost, TimeoutError) as exc:
@@ -151,7 +198,7 @@ class FileCalls(ReconnectingLink):
 
     async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
         body = {"path": _bounded(path), "to": _bounded(to), "replace": replace}
-        return await self._ask_for_long(FileEntry, frames.RENAME, body, repeatable=False)
+        return await self._ask(FileEntry, frames.RENAME, body, repeatable=False, long=True)
 
     async def stat(self, path: str, *, follow: bool = False) -> FileEntry:
         body: dict[str, Any] = {"path": _bounded(path)}
@@ -167,17 +214,17 @@ class FileCalls(ReconnectingLink):
     async def remove(self, path: str, *, recursive: bool = True) -> None:
         await self._require("files", "remove")
         body = {"path": _bounded(path), "recursive": recursive}
-        await self._ask_for_long(AgentAnswer, frames.REMOVE, body, repeatable=False)
+        await self._ask(AgentAnswer, frames.REMOVE, body, repeatable=False, long=True)
 
     async def watch(self, path: str, *, recursive: bool = False) -> WatchStarted:
         await self._require("watch", "watch")
         body = {"op": "start", "path": _bounded(path), "recursive": recursive}
-        return await self._ask_for_long(WatchStarted, frames.WATCH, body, repeatable=True)
+        return await self._ask(WatchStarted, frames.WATCH, body, long=True)
 
     async def watched(self, watch_id: str, *, after: int, wait_s: float) -> FileChanges:
         await self._require("watch", "watch")
         body = {"op": "read", "watch_id": watch_id, "after": after, "wait": wait_s}
-        return await self._ask_for_long(FileChanges, frames.WATCH, body, repeatable=True)
+        return await self._ask(FileChanges, frames.WATCH, body, long=True)
 
     async def unwatch(self, watch_id: str) -> bool:
         await self._require("watch", "watch")
@@ -189,9 +236,25 @@ class FileCalls(ReconnectingLink):
         await self.get_link()
         self.require(ability, purpose)
 
-    if TYPE_CHECKING:  # Of WardenClient.
+    @contextlib.asynccontextmanager
+    async def pack(
+        self, roots: Sequence[str], *, pause_s: float, still: bool = False
+    ) -> AsyncIterator[PackedTree]:
+        link = await self.get_link()
+        body = {"roots": list(roots), "pause_s": pause_s, "still": still}
+        uploads = self.uploads_wait() if still else contextlib.nullcontext()
+        try:
+            # What was uploaded before is written by the time the warden reads this request.
+            with uploads:
+                async with link.request(frames.PACK, body) as channel:
+                    started = await self.answer(link, channel)
+                    running = checked(TreeStarted, started, kind=frames.STARTED).running
+                    yield _WardenTree(self, link, channel, running, still=still)
+        except (LinkLost, TimeoutError) as exc:
+            raise self._unanswered(exc) from exc
 
-        def require(self, ability: Ability, purpose: str) -> None: ...
+    async def unpack(self, segments: AsyncIterable[bytes]) -> TreeCounts:
+        return await self._send(TreeCounts, frames.UNPACK, {}, segments)
 
 
 class _BatchReader:
