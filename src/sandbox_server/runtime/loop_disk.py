@@ -16,7 +16,7 @@ import stat
 import struct
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -200,7 +200,7 @@ def _template(folder: Path, size: int, inodes: int) -> tuple[tuple[int, bytes], 
         return tuple(_extents(file))
 
 
-def run_tool(*words: str, fds: Iterable[int] = (), within_s: float | None = None) -> None:
+def run_tool(*words: str, fds: Sequence[int] = (), within_s: float | None = None) -> None:
     """fds: descriptors that it has, too. Raises OSError, subprocess.SubprocessError."""
     env = {**os.environ, "PATH": SEARCH_PATH}
     done = subprocess.run(

@@ -8,11 +8,16 @@ every id and every idempotency key, before anything is run.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import posixpath
+import re
 import uuid
 from collections.abc import AsyncGenerator
 from typing import Any, Unpack
 
 from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime.agent import (
     OUTPUT_LIMIT,
     CommandResult,
@@ -21,13 +26,17 @@ from sandbox_server.runtime.agent import (
     RunOptions,
 )
 from sandbox_server.runtime.e2b import scripts
-from sandbox_server.runtime.e2b.calls import MOST_ARGUMENT, arguments, backstop_s, call_of, encoded
 from sandbox_server.runtime.e2b.command import KILLED, Call, E2bCommand, Input
-from sandbox_server.runtime.e2b.connection import CommandRecord
+from sandbox_server.runtime.e2b.connection import OWN, CommandRecord
 from sandbox_server.runtime.e2b.running import EARLIER, Refused, RunningCommands
 from sandbox_server.tasks import TaskSet
 from sandbox_warden.output import STDERR
+from sandbox_warden.shell import encode_call
 
+_MOST_ARGUMENT = 96 * 1024
+"""Linux takes 128 KiB; a call that is longer is uploaded."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_BACKSTOP_S = 30.0
 _KEPT = 200
 """Commands that are remembered after their end."""
 
@@ -91,7 +100,7 @@ class CommandCalls(RunningCommands):
     async def _begun(self, text: str, options: RunOptions) -> E2bCommand:
         """A command that has begun, by this call or by an earlier one with its key. Raises
         InvalidPath, FileMissing, IdempotencyMismatch, and what BoxAgent does."""
-        call = call_of(text, options)
+        call = _call_of(text, options)
         known = self._by_key.get(call.key) if call.key is not None else None
         if known is None:
             known = self._add(E2bCommand(call, _new_mark()))
@@ -127,8 +136,8 @@ class CommandCalls(RunningCommands):
         try:
             processes, call = await self.opened(), command.call
             uploaded = await self._upload(call)
-            args = ["-c", scripts.LAUNCH, "sandbox", *arguments(command, uploaded=uploaded)]
-            events = processes.start(args, stdin=call.has_input, within_s=backstop_s(call))
+            args = ["-c", scripts.LAUNCH, "sandbox", *_arguments(command, uploaded=uploaded)]
+            events = processes.start(args, stdin=call.has_input, within_s=_backstop_s(call))
             if call.stdin is not None:
                 self._tasks.start(lambda: self._feed(command))
             refused = await self._take_all(command, events)
@@ -142,8 +151,8 @@ class CommandCalls(RunningCommands):
 
     async def _upload(self, call: Call) -> bool:
         """Whether the call is too long for arguments, and was uploaded."""
-        data = encoded(call)
-        if max(map(len, data.split(b"\0"))) <= MOST_ARGUMENT:
+        data = _encoded(call)
+        if max(map(len, data.split(b"\0"))) <= _MOST_ARGUMENT:
             return False
         sandbox = await self.sandbox()
         path = f"{self._home}/.sandbox/run/{call.command_id}.call"
@@ -226,3 +235,64 @@ def _mismatch(call: Call) -> errors.IdempotencyMismatch:
     return errors.IdempotencyMismatch(
         f"idempotency_key {(call.key or '')[:64]} was used for another command; use a new key"
     )
+
+
+def _call_of(command: str, options: RunOptions) -> Call:
+    """Raises InvalidRequest."""
+    env, stdin = dict(options.get("env") or {}), options.get("stdin")
+    cwd, stdin_open = options.get("cwd"), options.get("stdin_open", False)
+    _check(command, *env.values(), cwd or "")
+    for name in env:
+        if not _NAME.fullmatch(name):
+            raise errors.InvalidRequest(f"env: {name[:64]!r} is not the name of a variable")
+    what = [
+        command, cwd, sorted(env.items()), hashlib.sha256(stdin or b"").hexdigest(), stdin_open,
+    ]  # fmt: skip
+    return Call(
+        text=command,
+        command_id=options.get("command_id") or uuid.uuid4().hex,
+        digest=hashlib.sha256(json.dumps(what).encode()).hexdigest(),
+        key=options.get("key"),
+        timeout_s=options.get("timeout_s", 30.0),
+        cwd=None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd)),
+        env=env,
+        stdin=stdin,
+        stdin_open=stdin_open,
+        output_limit=options.get("output_limit", OUTPUT_LIMIT),
+        own=options.get("own", False),
+    )
+
+
+def _check(*texts: str) -> None:
+    for text in texts:
+        if "\0" in text:
+            raise errors.InvalidRequest(
+                "a command, its folder and its variables have no NUL character"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:
+            raise errors.InvalidRequest(f"the command is not valid text: {exc}") from None
+
+
+def _encoded(call: Call) -> bytes:
+    """As the shell of the warden reads it: parts with a NUL after each."""
+    return encode_call(call.text, command_id=call.command_id, cwd=call.cwd, env=call.env, last=True)
+
+
+def _arguments(command: E2bCommand, *, uploaded: bool) -> list[str]:
+    """Of the launcher. uploaded: the call itself is in its file."""
+    call = command.call
+    key = OWN if call.own else "-"
+    if call.key is not None:
+        key = hashlib.sha256(call.key.encode()).hexdigest()
+    given = [call.command_id, command.mark, call.digest, key, "pipe" if call.has_input else "null"]
+    if uploaded:
+        return [*given, call.cwd or ""]
+    folder, lines, text, _ = _encoded(call).decode().split("\0", 3)
+    return [*given, folder, lines, text]
+
+
+def _backstop_s(call: Call) -> float | None:
+    """When E2B ends a command by itself: later than we do, if we are there."""
+    return None if call.timeout_s is None else call.timeout_s + _BACKSTOP_S

@@ -18,10 +18,11 @@ from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime.agent import BoxAbout, Fenced
 from sandbox_server.runtime.e2b import scripts
 from sandbox_server.runtime.e2b.account import E2bAccount
-from sandbox_server.runtime.e2b.calls import OWN
 from sandbox_server.runtime.e2b.processes import Processes
 
 PROTOCOL = 1
+OWN = "+"
+"""In place of a key: a command of the server, which counts for nobody."""
 
 
 @dataclass(frozen=True)
