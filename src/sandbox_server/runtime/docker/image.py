@@ -25,12 +25,7 @@ from sandbox_server.runtime.docker.config import FOLDER, PYTHON, BoxImage
 from sandbox_server.runtime.docker.engine import Engine
 from sandbox_server.runtime.docker.interpreter import carried_python
 from sandbox_server.runtime.docker.prepare import HOSTS, NO_BASH, OLD_PYTHON
-from sandbox_server.runtime.warden.zipapp import (
-    SAVE_ARTIFACT,
-    save_artifact,
-    warden_version,
-    warden_zipapp,
-)
+from sandbox_server.runtime.warden import zipapp
 
 log = structlog.get_logger()
 
@@ -83,7 +78,7 @@ class _Wanted(NamedTuple):
     def name(self) -> str:
         recipe = [
             self.base_id,
-            warden_version(),
+            zipapp.warden_version(),
             _prepare_source(),
             json.dumps([_CONFIG, _CHANGES]),
             *([repr(self.user)] if self.user != USUAL_USER else []),
@@ -260,8 +255,8 @@ def _prepare_source() -> str:
 
 def _archive() -> bytes:
     content = {
-        "warden.pyz": warden_zipapp(),
+        "warden.pyz": zipapp.warden_zipapp(),
         "prepare.py": _prepare_source().encode(),
-        SAVE_ARTIFACT: save_artifact().encode(),
+        zipapp.SAVE_ARTIFACT: zipapp.save_artifact().encode(),
     }
     return packed({f"{FOLDER[1:]}/{name}": data for name, data in content.items()})

@@ -16,16 +16,7 @@ from e2b.exceptions import (
     ServiceBusyException,
 )
 
-from sandbox_sdk.protocol.errors import (
-    Capacity,
-    DiskFull,
-    FileMissing,
-    InvalidPath,
-    NotFound,
-    RuntimeUnavailable,
-    SandboxError,
-    SessionLost,
-)
+from sandbox_sdk.protocol import errors
 
 RETRY_S = 5.0
 _SHOWN = 300
@@ -50,37 +41,37 @@ class Failures:
     def __init__(self, secret: str | None) -> None:
         self._secret = secret
 
-    def error_for(self, exc: Exception, what: str) -> SandboxError:
+    def error_for(self, exc: Exception, what: str) -> errors.SandboxError:
         """what: the thing that was asked for, as `box ID`."""
-        if isinstance(exc, SandboxError):
+        if isinstance(exc, errors.SandboxError):
             return exc
         if isinstance(exc, _GONE):
-            return SessionLost(f"{what} has ended: E2B does not have it any more")
+            return errors.SessionLost(f"{what} has ended: E2B does not have it any more")
         said = self._said(exc)
         if isinstance(exc, _BUSY):
-            return Capacity(
+            return errors.Capacity(
                 f"E2B is busy, or the account has reached its limit: {said}; retry in"
                 f" {RETRY_S:g} s",
                 retry_after_s=RETRY_S,
             )
         if isinstance(exc, e2b.AuthenticationException):
-            return RuntimeUnavailable(
+            return errors.RuntimeUnavailable(
                 f"E2B refuses the API key: {said}; check SANDBOX_E2B_API_KEY, or E2B_API_KEY"
             )
         if isinstance(exc, e2b.NotFoundException):
-            return NotFound(f"{what}: {said}")
-        return RuntimeUnavailable(f"{what} cannot be reached at E2B: {said}")
+            return errors.NotFound(f"{what}: {said}")
+        return errors.RuntimeUnavailable(f"{what} cannot be reached at E2B: {said}")
 
-    def file_error_for(self, exc: Exception, what: str, path: str) -> SandboxError:
+    def file_error_for(self, exc: Exception, what: str, path: str) -> errors.SandboxError:
         if isinstance(exc, _GONE):
             return self.error_for(exc, what)
         said = self._said(exc)
         if isinstance(exc, e2b.NotFoundException):
-            return FileMissing(f"{path}: {said}")
+            return errors.FileMissing(f"{path}: {said}")
         if isinstance(exc, e2b.NotEnoughSpaceException):
-            return DiskFull(f"{path}: {said}")
+            return errors.DiskFull(f"{path}: {said}")
         if isinstance(exc, e2b.InvalidArgumentException):
-            return InvalidPath(f"{path}: {said}")
+            return errors.InvalidPath(f"{path}: {said}")
         return self.error_for(exc, what)
 
     @contextlib.asynccontextmanager

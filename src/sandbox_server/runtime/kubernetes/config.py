@@ -15,13 +15,7 @@ from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.registry.environments import Pods
 from sandbox_server.runtime.base import ENVIRONMENT, HOME, BoxSpec, Limits
 from sandbox_server.runtime.registry import ClusterOptions
-from sandbox_server.runtime.warden.zipapp import (
-    SAVE_ARTIFACT,
-    compiled_zipapp,
-    save_artifact,
-    warden_arguments,
-    warden_version,
-)
+from sandbox_server.runtime.warden import zipapp
 
 FOLDER = "/usr/lib/sandbox"
 """The warden's folder in a pod."""
@@ -196,7 +190,7 @@ def _container(spec: BoxSpec, box_id: str, options: ClusterOptions) -> dict[str,
             *(word for name in _NOT_TOLD for word in ("-u", name)),
             *_warden(),
             "pid1",
-            *warden_arguments(spec, box_id),
+            *zipapp.warden_arguments(spec, box_id),
             f"file_bytes={spec.file_bytes}",
             *([f"port={PORT}"] if options.stream != "exec" else []),
         ],
@@ -256,8 +250,8 @@ def _mounts(spec: BoxSpec) -> list[dict[str, Any]]:
         {"name": "warden", "mountPath": FOLDER, "readOnly": True},
         {
             "name": "warden",
-            "mountPath": f"/usr/local/bin/{SAVE_ARTIFACT}",
-            "subPath": SAVE_ARTIFACT,
+            "mountPath": f"/usr/local/bin/{zipapp.SAVE_ARTIFACT}",
+            "subPath": zipapp.SAVE_ARTIFACT,
             "readOnly": True,
         },
         {"name": "workspace", "mountPath": WORKSPACE},
@@ -271,14 +265,17 @@ def _mounts(spec: BoxSpec) -> list[dict[str, Any]]:
 @cache
 def warden_map_name() -> str:
     """The same for the same sources and Python, so that servers of one version share it."""
-    parts = (warden_version(), save_artifact(), MAGIC_NUMBER.hex())
+    parts = (zipapp.warden_version(), zipapp.save_artifact(), MAGIC_NUMBER.hex())
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"sandbox-warden-{digest[:12]}"
 
 
 def warden_map() -> dict[str, Any]:
     """The ConfigMap with the warden, which brings it into any image."""
-    content = {_ZIPAPP: compiled_zipapp(), SAVE_ARTIFACT: save_artifact().encode()}
+    content = {
+        _ZIPAPP: zipapp.compiled_zipapp(),
+        zipapp.SAVE_ARTIFACT: zipapp.save_artifact().encode(),
+    }
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
