@@ -142,10 +142,9 @@ async def _answering(runtime: Runtime) -> str:
     try:
         async with asyncio.timeout(_ANSWER_S):
             return await runtime.about()
-    except TimeoutError:
+    except BaseException as exc:
         await runtime.close()
+        if not isinstance(exc, TimeoutError):
+            raise
         message = f"{runtime!r} did not answer within {_ANSWER_S:g} s"
         raise RuntimeUnavailable(message) from None
-    except BaseException:
-        await runtime.close()
-        raise

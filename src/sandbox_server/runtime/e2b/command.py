@@ -127,14 +127,14 @@ class E2bCommand:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HELD_S):
                 while self._lag() > self.log.half // 2:
-                    await self._wait()
+                    await self._changed.wait()
 
     async def read(self) -> None:
         """Wait until followers have all of the output, but not for long: it is trimmed then."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HELD_S):
                 while self._lag() > 0:
-                    await self._wait()
+                    await self._changed.wait()
         self.log.settle()
 
     def _lag(self) -> int:
@@ -160,7 +160,7 @@ class E2bCommand:
                 if self.result is not None:
                     yield self.result
                     return
-                await self._wait()
+                await self._changed.wait()
         finally:
             del self._followers[me]
             self._wake()
@@ -220,9 +220,6 @@ class E2bCommand:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-    async def _wait(self) -> None:
-        await self._changed.wait()
 
 
 def _end_of(event: Output | Gap) -> int:

@@ -103,7 +103,7 @@ class CommandCalls(RunningCommands):
         call = _call_of(text, options)
         known = self._by_key.get(call.key) if call.key is not None else None
         if known is None:
-            known = self._add(E2bCommand(call, _new_mark()))
+            known = self._add(E2bCommand(call, uuid.uuid4().hex))
             self._tasks.start(lambda: self._carry_out(known))
             if call.timeout_s is not None:
                 self._tasks.start(lambda: self._expire(known))
@@ -171,7 +171,10 @@ class CommandCalls(RunningCommands):
         if command_id not in self._commands:
             record = (await self.report()).commands.get(command_id)
             if record is None:
-                raise self.unknown_command(command_id)
+                raise errors.NotFound(
+                    f"no command {command_id[:64]} in this session; list its commands to see those"
+                    " there are"
+                )
             return self.adopt(record)
         return self._commands[command_id]
 
@@ -209,10 +212,6 @@ class CommandCalls(RunningCommands):
 
 class _Joined(errors.SandboxError):
     """The key was used before. The message has the id and the digest of that call."""
-
-
-def _new_mark() -> str:
-    return uuid.uuid4().hex
 
 
 def _error_of(refused: Refused, call: Call) -> errors.SandboxError:

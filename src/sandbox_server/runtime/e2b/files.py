@@ -20,6 +20,7 @@ from sandbox_server.runtime.e2b.downloads import (
     as_it_is_read,
     download_about,
     of_unknown_size,
+    tar_of,
 )
 
 MAX_PATH = 4096
@@ -73,7 +74,7 @@ class FileCalls(BoxConnection):
         processes, sandbox = await self.opened(), await self.sandbox()
         about = await download_about(processes, full_path(path), digest=digest)
         if about.type == "directory":
-            yield E2bDownload.of_folder(about, processes)
+            yield E2bDownload(about, tar_of(processes, about.path))
             return
         if about.size == 0:
             yield await of_unknown_size(processes, about)

@@ -84,7 +84,7 @@ class Processes:
                     yield event
 
     async def output(
-        self, script: str, *args: str, within_s: float = HELPER_S, most: int = _MOST
+        self, script: str, *args: str, within_s: float = HELPER_S
     ) -> tuple[int, bytes, bytes]:
         """Run a script of ours to its end: exit code, stdout, stderr."""
         streams = {"stdout": bytearray(), "stderr": bytearray()}
@@ -95,10 +95,9 @@ class Processes:
             async for event in events:
                 if isinstance(event, Piece):
                     streams[event.stream] += event.data
-                    if len(streams[event.stream]) > most:
-                        raise RuntimeUnavailable(
-                            f"{self._what} answers with more than {most} bytes"
-                        )
+                    if len(streams[event.stream]) > _MOST:
+                        what = f"{self._what} answers with more than {_MOST} bytes"
+                        raise RuntimeUnavailable(what)
                 elif isinstance(event, Ended):
                     code = event.exit_code
         return code, bytes(streams["stdout"]), bytes(streams["stderr"])
