@@ -18,7 +18,7 @@ from e2b.envd.utils import timeout_to_ms
 from protobuf import Oneof
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.runtime.e2b.failures import Failures
+from sandbox_server.runtime.e2b.account import Failures
 
 HELPER_S = 60.0
 _ANSWER_S = 30.0
