@@ -121,8 +121,7 @@ class ReconnectingLink(BoxAgent):
             receive = self._next if long else self.answer
             return checked(expected, await receive(link, channel))
 
-        attempts, within_s = 2 if repeatable else 1, None if long else ANSWER_S
-        return await self._attempt(kind, body, answer, attempts=attempts, within_s=within_s)
+        return await self._attempt(kind, body, answer, attempts=2 if repeatable else 1, long=long)
 
     async def _send(
         self, expected: type[_T], kind: int, body: dict[str, Any], chunks: AsyncIterable[bytes]
@@ -171,8 +170,9 @@ class ReconnectingLink(BoxAgent):
         read: Callable[[Link, Channel], Awaitable[_T]],
         *,
         attempts: int = 2,
-        within_s: float | None = ANSWER_S,
+        long: bool = False,
     ) -> _T:
+        within_s = None if long else ANSWER_S
         while True:
             link = await self.get_link()
             attempts -= 1
