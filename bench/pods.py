@@ -18,8 +18,8 @@ from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, Limits
-from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodBox, PodOptions
-from sandbox_server.runtime.kubernetes.options import StreamWay
+from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodBox
+from sandbox_server.runtime.registry import ClusterOptions, StreamWay
 
 WAYS: tuple[StreamWay, ...] = ("tcp", "exec")
 MIB = 1 << 20
@@ -61,7 +61,7 @@ def spec(limits: Limits | None = None) -> BoxSpec:
 
 def runtime(at: Namespace, way: StreamWay, requests: float = 0.25) -> KubernetesRuntime:
     access = Access.find(CONFIG, namespace=at.name)
-    return KubernetesRuntime(access, PodOptions(stream=way, requests=requests))
+    return KubernetesRuntime(access, ClusterOptions(stream=way, requests=requests))
 
 
 async def one_pod(at: Namespace, *, rounds: int, openings: int) -> dict[str, Samples]:

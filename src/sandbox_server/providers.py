@@ -41,7 +41,7 @@ def providers_of(
         Provider(
             name=each.name,
             runtime=each.runtime,
-            spec=rules.pool_network(None, each.name).of(spec),
+            spec=spec.on(rules.pool_network(None, each.name)),
             environments=pooled(
                 environments,
                 builds[each.name],

@@ -40,9 +40,10 @@ _NOT_ON_GVISOR = {"test_file_operations::test_metadata_of_a_file": "its files ha
 
 
 def cluster_runtime(runtime_class: str | None = None) -> Runtime:
-    from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodOptions
+    from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime
+    from sandbox_server.runtime.registry import ClusterOptions
 
-    return KubernetesRuntime(Access.find(KUBECONFIG), PodOptions(runtime_class=runtime_class))
+    return KubernetesRuntime(Access.find(KUBECONFIG), ClusterOptions(runtime_class=runtime_class))
 
 
 def pods_for(metafunc: pytest.Metafunc) -> list[str]:

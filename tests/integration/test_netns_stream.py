@@ -13,9 +13,13 @@ from sandbox_server.runtime import cpu_limit
 from sandbox_server.runtime.base import BoxSpec, Limits
 from sandbox_server.runtime.docker import DockerRuntime
 from sandbox_server.runtime.docker.config import container_name
-from sandbox_server.runtime.docker.netns_stream import NetnsStream, NoNetnsStream, open_netns_stream
 from sandbox_server.runtime.docker.runtime import DockerBox
-from sandbox_server.runtime.docker.stream import ExecStream
+from sandbox_server.runtime.docker.stream import (
+    ExecStream,
+    NetnsStream,
+    NoNetnsStream,
+    open_netns_stream,
+)
 from sandbox_server.runtime.warden import WardenClient
 from tests.contract.conftest import RUNTIMES
 from tests.run import run_owner

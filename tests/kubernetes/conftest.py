@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from sandbox_server.runtime.base import BoxSpec
-from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodOptions
+from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime
+from sandbox_server.runtime.registry import ClusterOptions
 from tests.contract.on_kubernetes import KUBECONFIG
 from tests.run import run_owner
 from tests.waiting import PATIENCE_S
@@ -70,7 +71,7 @@ async def runtime(kubectl: Kubectl) -> AsyncIterator[KubernetesRuntime]:
 def runtime_of(kubectl: Kubectl, **options: Any) -> KubernetesRuntime:
     """As the administrator of the cluster."""
     access = Access.find(KUBECONFIG, namespace=kubectl.namespace)
-    return KubernetesRuntime(access, PodOptions(**options))
+    return KubernetesRuntime(access, ClusterOptions(**options))
 
 
 def as_server(kubectl: Kubectl, folder: Path) -> Path:

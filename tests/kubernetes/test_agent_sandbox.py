@@ -23,10 +23,10 @@ from sandbox_server.runtime.kubernetes import (
     Access,
     KubernetesRuntime,
     PodBox,
-    PodOptions,
     agent_sandbox,
     claimed,
 )
+from sandbox_server.runtime.registry import ClusterOptions
 from sandbox_server.runtime.warden.client import WardenClient
 from tests.fleet.conftest import redis_server
 from tests.fleet.redis_server import RedisServer
@@ -297,7 +297,7 @@ async def _read_until_it_ends(agent: WardenClient) -> None:
 async def test_the_documented_rules_are_enough(declared: Kubectl, tmp_path: Path) -> None:
     grant(declared, [*role()["rules"], *more_rules()])
     access = Access.find(str(as_server(declared, tmp_path)), namespace=declared.namespace)
-    options = PodOptions(warm_pool=1, warm_limits=SPEC.limits)
+    options = ClusterOptions(warm_pool=1, warm_limits=SPEC.limits)
     async with KubernetesRuntime(access, options) as runtime:
         box = await runtime.create(SPEC)
         assert [each.id for each in await runtime.boxes(SPEC.owner)] == [box.id]
@@ -308,7 +308,7 @@ async def test_pools_of_other_versions_are_removed(
     declared: Kubectl, runtime: KubernetesRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A day later."""
-    pod = agent_sandbox.warm_pod(SPEC, PodOptions())
+    pod = agent_sandbox.warm_pod(SPEC, ClusterOptions())
     for made in (agent_sandbox.template(pod), agent_sandbox.warm_pool(pod, 3)):
         made["metadata"]["name"] = "old"
         made["metadata"]["labels"]["sandbox.warden"] = "sandbox-warden-of-yesterday"

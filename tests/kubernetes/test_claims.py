@@ -7,8 +7,9 @@ import pytest
 
 from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import Fenced
-from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodBox, PodOptions
+from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodBox
 from sandbox_server.runtime.kubernetes.config import LABEL_OWNER, LABEL_WARM
+from sandbox_server.runtime.registry import ClusterOptions
 from tests.kubernetes.conftest import SPEC, Kubectl, as_server, runtime_of
 from tests.kubernetes.test_rights import grant, role
 
@@ -109,7 +110,7 @@ async def test_a_server_that_may_not_patch_is_told(kubectl: Kubectl, tmp_path: P
     rules[0]["verbs"].remove("patch")
     grant(kubectl, rules)
     access = Access.find(str(as_server(kubectl, tmp_path)), namespace=kubectl.namespace)
-    async with KubernetesRuntime(access, PodOptions(shared=True)) as runtime:
+    async with KubernetesRuntime(access, ClusterOptions(shared=True)) as runtime:
         box = await runtime.create(SPEC)
         with pytest.raises(errors.RuntimeUnavailable, match="may not patch pods"):
             await box.claim("a", "")

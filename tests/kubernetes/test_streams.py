@@ -13,8 +13,9 @@ import pytest
 from sandbox_sdk.protocol import errors
 from sandbox_server.metrics.recorder import Metrics
 from sandbox_server.runtime.agent import Fenced
-from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodBox, PodOptions
+from sandbox_server.runtime.kubernetes import Access, KubernetesRuntime, PodBox
 from sandbox_server.runtime.kubernetes.config import PORT, STREAM_POLICY
+from sandbox_server.runtime.registry import ClusterOptions
 from tests.contract.on_kubernetes import KUBECONFIG
 from tests.kubernetes.conftest import SPEC, Kubectl
 
@@ -36,7 +37,7 @@ def counted() -> Counted:
 
 def made(kubectl: Kubectl, counted: Counted, **options: Any) -> KubernetesRuntime:
     access = Access.find(KUBECONFIG, namespace=kubectl.namespace)
-    return KubernetesRuntime(access, PodOptions(**options), metrics=counted)
+    return KubernetesRuntime(access, ClusterOptions(**options), metrics=counted)
 
 
 def address_of(kubectl: Kubectl, box: PodBox) -> str:

@@ -1,6 +1,6 @@
 """How much of a clone is its own."""
 
-from sandbox_server.runtime.disk_extents import Extent, _shared
+from sandbox_server.runtime.disk_reading import Extent, _shared
 
 
 def test_what_is_shared_may_be_cut_differently() -> None:

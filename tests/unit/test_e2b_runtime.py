@@ -19,10 +19,10 @@ from sandbox_sdk.protocol import errors
 from sandbox_server.runtime.agent import Fenced
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.e2b import E2bAccount, E2bRuntime
+from sandbox_server.runtime.e2b.account import Failures
 from sandbox_server.runtime.e2b.connection import Report
-from sandbox_server.runtime.e2b.failures import Failures
-from sandbox_server.runtime.e2b.output_marks import MarkedStream
-from sandbox_server.runtime.e2b.paths import full_path, writable_path
+from sandbox_server.runtime.e2b.files import full_path, writable_path
+from sandbox_server.runtime.e2b.running import MarkedStream
 from sandbox_server.runtime.registry import RuntimeOptions
 
 MARK = b"sandbox-0123:"

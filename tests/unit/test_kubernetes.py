@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sandbox_sdk.protocol import errors
 from sandbox_server.registry.environments import Pods
 from sandbox_server.runtime.base import BoxSpec, BoxUser, Limits
-from sandbox_server.runtime.kubernetes import Access, PodOptions
+from sandbox_server.runtime.kubernetes import Access
 from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.config import (
     deny_all,
@@ -36,13 +36,14 @@ from sandbox_server.runtime.kubernetes.failures import (
     why_not_started,
 )
 from sandbox_server.runtime.kubernetes.stream import open_exec
+from sandbox_server.runtime.registry import ClusterOptions
 from sandbox_server.runtime.warden.zipapp import compiled_zipapp
 
 SPEC = BoxSpec(owner="worker-1", limits=Limits(cpus=0.5, memory_bytes=512 << 20))
 
 
 def manifest(spec: BoxSpec = SPEC, **options: Any) -> dict[str, Any]:
-    return pod_manifest(spec, "0123", PodOptions(**options))
+    return pod_manifest(spec, "0123", ClusterOptions(**options))
 
 
 def test_a_pod_has_no_power() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_server.runtime.shared import Holding
+from sandbox_server.runtime.base import Holding
 from sandbox_server.sessions.ledger import Entry, Ledger, entry_from, note_of
 
 

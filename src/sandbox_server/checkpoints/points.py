@@ -26,7 +26,7 @@ from sandbox_server.checkpoints.checkpoints import PAUSE_S, PLACES, Source
 from sandbox_server.checkpoints.manifest import DiskCopy, folder_of
 from sandbox_server.private import private_folder
 from sandbox_server.runtime.base import DiskImage
-from sandbox_server.runtime.disk_extents import added_bytes
+from sandbox_server.runtime.disk_reading import added_bytes
 
 MOST = 250
 """Of one thread; the oldest goes when there is another."""

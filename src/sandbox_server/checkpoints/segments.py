@@ -13,7 +13,7 @@ import zstandard
 
 from sandbox_sdk.protocol.errors import DiskFull, NotFound
 from sandbox_server.checkpoints.manifest import Segment, damaged, folder_of
-from sandbox_server.runtime.warden.trees import MAX_SEGMENT
+from sandbox_server.runtime.warden.files import MAX_SEGMENT
 from sandbox_server.storage.objects import ObjectStore
 
 AT_ONCE = 4

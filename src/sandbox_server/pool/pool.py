@@ -179,7 +179,7 @@ class Pool:
         self._claims.append(self._idle_since)
         try:
             special = replace(
-                self._spec if network is None else network.of(self._spec),
+                self._spec if network is None else self._spec.on(network),
                 limits=limits or self._spec.limits,
                 disk=disk,
                 volumes=tuple(volumes),

@@ -15,9 +15,16 @@ from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import BoxNotes, Pool, Warmed
 from sandbox_server.pool.warm import Ready
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime
+from sandbox_server.runtime.base import (
+    Box,
+    BoxSpec,
+    BoxVolume,
+    DiskImage,
+    Limits,
+    Runtime,
+    SharedBox,
+)
 from sandbox_server.runtime.box_network import BoxNetwork
-from sandbox_server.runtime.shared import SharedBox
 from sandbox_server.tasks import stop
 
 _FOLLOW_S = 1.0
@@ -102,7 +109,7 @@ class PooledBoxes:
         if given.limits is not None:
             spec = replace(spec, limits=_box_limits(spec.limits, given.limits))
         if given.network is not None:
-            spec = given.network.of(spec)
+            spec = spec.on(given.network)
         sizes = {"size": given.warm, "min_size": given.warm, "max_size": given.warm}
         return self._pool_of(spec, replace(self._settings, **sizes), given.ready)
 

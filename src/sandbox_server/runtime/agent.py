@@ -475,11 +475,11 @@ class BoxAgent(ABC):
     async def pause(self) -> None:
         """Stop all that runs, and let commands wait. Pausing twice is harmless. Raises Conflict if
         it cannot be stopped."""
-        raise _no_pause()
+        raise _lacking("pause")
 
     async def unpause(self) -> None:
         """Let it go on. Harmless where nothing is paused."""
-        raise _no_pause()
+        raise _lacking("pause")
 
     @abstractmethod
     async def state(self) -> BoxState:
@@ -531,17 +531,17 @@ class BoxAgent(ABC):
     ) -> int:
         """Send input to a command started with `stdin_open`; returns all bytes received so far."""
 
-    async def resize(self, command_id: str, *, rows: int, cols: int) -> CommandSummary:  # noqa: ARG002
+    async def resize(self, command_id: str, *, rows: int, cols: int) -> CommandSummary:
         """Resize the terminal of a command."""
-        raise errors.InvalidRequest("this sandbox has no terminals")
+        raise _lacking("pty")
 
-    def code(self, code: str, **options: Unpack[CodeOptions]) -> AsyncGenerator[Event]:  # noqa: ARG002
+    def code(self, code: str, **options: Unpack[CodeOptions]) -> AsyncGenerator[Event]:
         """Run code in a context and yield its events: a command whose output has results."""
-        raise _no_code()
+        raise _lacking("code")
 
-    async def contexts(self, request: ContextRequest) -> list[ContextAbout]:  # noqa: ARG002
+    async def contexts(self, request: ContextRequest) -> list[ContextAbout]:
         """Do something with the contexts of the box."""
-        raise _no_code()
+        raise _lacking("code")
 
     @abstractmethod
     async def put(
@@ -566,12 +566,7 @@ class BoxAgent(ABC):
 
     @abstractmethod
     def batches(
-        self,
-        path: str,
-        *,
-        recursive: bool = False,
-        depth: int | None = None,
-        limit: int = 1000,
+        self, path: str, *, recursive: bool = False, depth: int | None = None, limit: int = 1000
     ) -> AsyncGenerator[Batch | ListEnd]:
         """The entries of a folder in batches, up to limit in all, then ListEnd. depth: how many
         folders in folders, this one included; by default one, or all of them if recursive."""
@@ -582,37 +577,32 @@ class BoxAgent(ABC):
         """The entries of a folder, sorted by name, each folder before its contents."""
         return await whole(self.batches(path, recursive=recursive, depth=depth, limit=limit))
 
-    async def stat(self, path: str, *, follow: bool = False) -> FileEntry:  # noqa: ARG002
+    async def stat(self, path: str, *, follow: bool = False) -> FileEntry:
         """The entry of a file, a folder or a link; with follow, of what a link leads to."""
-        raise _no_files()
+        raise _lacking("files")
 
-    async def mkdir(self, path: str) -> FolderMade:  # noqa: ARG002
+    async def mkdir(self, path: str) -> FolderMade:
         """Make a folder, with those on the way."""
-        raise _no_files()
+        raise _lacking("files")
 
-    async def remove(self, path: str, *, recursive: bool = True) -> None:  # noqa: ARG002
+    async def remove(self, path: str, *, recursive: bool = True) -> None:
         """Remove a file, a link, or a folder, with all in it if recursive."""
-        raise _no_files()
+        raise _lacking("files")
 
-    async def watch(self, path: str, *, recursive: bool = False) -> WatchStarted:  # noqa: ARG002
+    async def watch(self, path: str, *, recursive: bool = False) -> WatchStarted:
         """Watch a folder from now on. The box ends a watch that is not read for some minutes."""
-        raise _no_files()
+        raise _lacking("watch")
 
-    async def watched(self, watch_id: str, *, after: int, wait_s: float) -> FileChanges:  # noqa: ARG002
+    async def watched(self, watch_id: str, *, after: int, wait_s: float) -> FileChanges:
         """What has changed after a position, or changes within wait_s seconds. Raises NotFound."""
-        raise _no_files()
+        raise _lacking("watch")
 
-    async def unwatch(self, watch_id: str) -> bool:  # noqa: ARG002
+    async def unwatch(self, watch_id: str) -> bool:
         """End a watch. Whether there was one."""
-        raise _no_files()
+        raise _lacking("watch")
 
     async def changes(
-        self,
-        command_id: str | None,  # noqa: ARG002
-        *,
-        marked_only: bool,  # noqa: ARG002
-        age_s: float | None = None,  # noqa: ARG002
-        limit: int,  # noqa: ARG002
+        self, command_id: str | None, *, marked_only: bool, age_s: float | None = None, limit: int
     ) -> Listing:
         """The files that a command marked with save_artifact, then, unless marked_only, those
         below /workspace that were made or changed since its start, or in the last age_s seconds.
@@ -626,39 +616,32 @@ class BoxAgent(ABC):
         )
 
     def pack(
-        self,
-        roots: Sequence[str],  # noqa: ARG002
-        *,
-        pause_s: float,  # noqa: ARG002
-        still: bool = False,  # noqa: ARG002
+        self, roots: Sequence[str], *, pause_s: float, still: bool = False
     ) -> AbstractAsyncContextManager[PackedTree]:
         """All files below some of the writable places, and the state of the shell. The processes
         of the box are paused meanwhile, for at most pause_s: else Conflict is raised.
 
         still: nothing is written to its disk until the tree is iterated over, not even by uploads.
         """
-        raise _no_tree()
+        raise _lacking("tree")
 
-    async def unpack(self, segments: AsyncIterable[bytes]) -> TreeCounts:  # noqa: ARG002
+    async def unpack(self, segments: AsyncIterable[bytes]) -> TreeCounts:
         """Replace all files, and the state of the shell, by those of a packed tree. If it raises,
         the box is of no more use."""
-        raise _no_tree()
+        raise _lacking("tree")
 
     def dial(
-        self,
-        *,
-        port: int | None = None,  # noqa: ARG002
-        path: str | None = None,  # noqa: ARG002
+        self, *, port: int | None = None, path: str | None = None
     ) -> AbstractAsyncContextManager[ByteChannel]:
         """A connection to a port of the box's loopback, or to a unix socket in it. Raises
         NotListening."""
-        raise _no_tunnel()
+        raise _lacking("tunnel")
 
-    def accept(self, port: int) -> AbstractAsyncContextManager[ByteChannel]:  # noqa: ARG002
+    def accept(self, port: int) -> AbstractAsyncContextManager[ByteChannel]:
         """The next connection that a process of the box makes to a port of its loopback, at which
         the box listens for us from the first call on. Waits for it. Raises Conflict if somebody
         else listens there."""
-        raise _no_tunnel()
+        raise _lacking("tunnel")
 
 
 async def whole(batches: AsyncGenerator[Batch | ListEnd]) -> Listing:
@@ -681,25 +664,18 @@ async def _once(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
-def _no_tunnel() -> errors.InvalidRequest:
-    return errors.InvalidRequest("sandboxes of this runtime have no connections to their ports")
+_OTHERWISE = "sandboxes of this runtime cannot do this; use a command instead"
+_LACKING: dict[Ability, str] = {
+    "code": "sandboxes of this runtime do not run code in contexts; use execute, or another"
+    " runtime",
+    "files": _OTHERWISE,
+    "pause": "sandboxes of this runtime cannot be paused",
+    "pty": "this sandbox has no terminals",
+    "tree": "sandboxes of this runtime cannot be checkpointed; download their files instead",
+    "tunnel": "sandboxes of this runtime have no connections to their ports",
+    "watch": _OTHERWISE,
+}
 
 
-def _no_files() -> errors.InvalidRequest:
-    return errors.InvalidRequest("sandboxes of this runtime cannot do this; use a command instead")
-
-
-def _no_pause() -> errors.InvalidRequest:
-    return errors.InvalidRequest("sandboxes of this runtime cannot be paused")
-
-
-def _no_tree() -> errors.InvalidRequest:
-    return errors.InvalidRequest(
-        "sandboxes of this runtime cannot be checkpointed; download their files instead"
-    )
-
-
-def _no_code() -> errors.InvalidRequest:
-    return errors.InvalidRequest(
-        "sandboxes of this runtime do not run code in contexts; use execute, or another runtime"
-    )
+def _lacking(ability: Ability) -> errors.InvalidRequest:
+    return errors.InvalidRequest(_LACKING[ability])

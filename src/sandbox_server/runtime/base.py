@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
 from sandbox_sdk.protocol.models import USER, WORKSPACE
 from sandbox_server.registry.environments import Kernels, Pods
 from sandbox_server.runtime.agent import BoxAgent
-from sandbox_server.runtime.box_network import Network, variables_of
+from sandbox_server.runtime.box_network import BoxNetwork, Network, variables_of
 from sandbox_server.runtime.control_groups import Measured
 from sandbox_server.runtime.disk_copies import DiskUse
 from sandbox_server.runtime.layers import FILES, Interpreter
-
-if TYPE_CHECKING:
-    from sandbox_server.runtime.shared import SharedBox
 
 HOME = f"/home/{USER}"
 ENVIRONMENT = {
@@ -30,6 +27,8 @@ ENVIRONMENT = {
     "TERM": "dumb",
 }
 """Environment variables of every box, in every runtime."""
+_CLAIM_BITS = 48
+"""More than an epoch has, which may be a time in milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +160,11 @@ class BoxSpec:
     def network_variables(self) -> dict[str, str]:
         return variables_of(self.network, self.network_env)
 
+    def on(self, network: BoxNetwork) -> BoxSpec:
+        return replace(
+            self, network=network.mode, network_env=network.env, network_files=network.files
+        )
+
     @property
     def file_bytes(self) -> int:
         """RLIMIT_FSIZE: see Limits."""
@@ -254,6 +258,40 @@ class Box(ABC):
     @abstractmethod
     async def destroy(self) -> None:
         """Kill the box and return when it is gone. Idempotent. Raises RuntimeUnavailable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holding:
+    """What is written on a box about who has it."""
+
+    owner: str = ""
+    """The worker."""
+    claims: int = 0
+    """How often the box was claimed so far."""
+    note: str = ""
+    """What its owner has recorded of it, for whoever takes it over."""
+
+    def fence(self, epoch: int) -> int:
+        """The epoch for the box's warden of an owner whose lease has this one: higher than that of
+        every earlier owner, since leases of different workers cannot be compared."""
+        return (self.claims << _CLAIM_BITS) + epoch
+
+
+class SharedBox(Box):
+    """One that belongs to no machine of ours, and on which is written who has it: when a worker is
+    gone, another takes over its boxes."""
+
+    holding: Holding
+    """As this process has last seen it."""
+
+    @abstractmethod
+    async def claim(self, owner: str, note: str) -> bool:
+        """Give the box to an owner, unless anybody has claimed it since `holding` was seen: of many
+        who try, one wins. False for a box that is gone. Raises RuntimeUnavailable."""
+
+    @abstractmethod
+    async def write(self, note: str, *, warm: str = "") -> bool:
+        """Replace the note, under the same condition. warm: of what an unused box is made."""
 
 
 class Runtime(ABC):

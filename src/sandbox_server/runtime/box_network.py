@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from sandbox_server.runtime.base import BoxSpec
+from dataclasses import dataclass, field
+from typing import Literal
 
 Network = Literal["none", "allowlist", "open", "bridge"]
 """none, or what the rules of the server allow, or any public host, both through the proxy of the
@@ -62,6 +59,3 @@ class BoxNetwork:
     mode: Network
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-
-    def of(self, spec: BoxSpec) -> BoxSpec:
-        return replace(spec, network=self.mode, network_env=self.env, network_files=self.files)

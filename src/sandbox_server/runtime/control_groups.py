@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,24 +48,33 @@ def reclaim(folders: Iterable[str]) -> None:
 
 
 def folders_of(pid: int, container_id: str, *, proc: Path = Path("/proc")) -> list[str]:
-    """The groups of a container's process. Their paths have the container's id in them with every
-    driver of the engine; without it, the pid is that of another machine. Raises OSError."""
+    """The groups of a container's process that count what it uses. Raises OSError."""
+    found = groups_of(pid, container_id, ("cpuacct", "memory"), proc=proc)
+    return [str(folder) for _, folder in found]
+
+
+def groups_of(
+    pid: int, container_id: str, controllers: Sequence[str], *, proc: Path
+) -> list[tuple[int, Path]]:
+    """(version, folder) of the groups with these controllers of a container's process, version 1
+    first: where a machine has both, the controller is in the older one. Their paths have the
+    container's id in them with every driver of the engine; without it, the pid is that of another
+    machine. Raises OSError."""
     paths: dict[str, str] = {}
     for line in (proc / str(pid) / "cgroup").read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        paths |= dict.fromkeys(controllers.split(","), path)
+        _, names, path = line.split(":", 2)
+        paths |= dict.fromkeys(names.split(","), path)
     found = []
     for line in (proc / "self" / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         root, folder = before.split()[3:5]
-        kind, options = after.split()[0], after.split()[-1]
-        wanted = {"cgroup": ("cpuacct", "memory"), "cgroup2": ("",)}.get(kind, ())
-        for name in wanted:
-            path = paths.get(name, "")
-            of_it = kind == "cgroup2" or name in options.split(",")
-            if of_it and container_id in path and path.startswith(root.rstrip("/")):
-                found.append(str(Path(folder, path[len(root.rstrip("/")) :].lstrip("/"))))
-    return found
+        root, kind, options = root.rstrip("/"), after.split()[0], after.split()[-1].split(",")
+        wanted = {"cgroup": [name for name in controllers if name in options], "cgroup2": [""]}
+        for path in (paths.get(name, "") for name in wanted.get(kind, ())):
+            if container_id in path and path.startswith(root):
+                version = 1 if kind == "cgroup" else 2
+                found.append((version, Path(folder, path[len(root) :].lstrip("/"))))
+    return sorted(found, key=lambda group: group[0])
 
 
 def _first(folders: list[str], names: tuple[str, ...]) -> str | None:

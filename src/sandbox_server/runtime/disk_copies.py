@@ -56,11 +56,16 @@ def obstacle(folder: Path) -> str:
 @contextlib.contextmanager
 def nameless(folder: Path) -> Iterator[int]:
     """A new file without a name. Raises OSError."""
-    file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
+    with closing(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)) as file:
         yield file
+
+
+@contextlib.contextmanager
+def closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
     finally:
-        os.close(file)
+        os.close(descriptor)
 
 
 def handle_of(file: int) -> str:
@@ -81,12 +86,9 @@ def open_handle(folder: Path, text: str) -> int:
     data = bytes.fromhex(body)
     handle = _Handle(handle_bytes=len(data), handle_type=int(kind, 16))
     ctypes.memmove(handle.f_handle, data, len(data))
-    at = os.open(folder, _FOLDER)
-    try:
+    with closing(os.open(folder, _FOLDER)) as at:
         flags = os.O_RDONLY | os.O_CLOEXEC
         return _check(_libc.open_by_handle_at(at, ctypes.byref(handle), flags))
-    finally:
-        os.close(at)
 
 
 def clone(source: int, target: int) -> None:
@@ -100,26 +102,21 @@ def copy_disk(folder: Path, handle: str, workspace: str, target: Path, *, durabl
     workspace: where its file system is mounted. durable: whether it survives the machine.
     Raises OSError. A target that was not finished is removed.
     """
-    mounted = os.open(workspace, _FOLDER)
-    try:
-        source = open_handle(folder, handle)
+    new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with (
+        closing(os.open(workspace, _FOLDER)) as mounted,
+        closing(open_handle(folder, handle)) as source,
+        closing(os.open(target, new, 0o600)) as made,
+    ):
         try:
-            made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                _check(_libc.syncfs(mounted))
-                clone(source, made)
-                if durable:
-                    os.fsync(made)
-            except BaseException:
-                os.unlink(target)
-                raise
-            finally:
-                os.close(made)
-        finally:
-            os.close(source)
+            _check(_libc.syncfs(mounted))
+            clone(source, made)
+            if durable:
+                os.fsync(made)
+        except BaseException:
+            os.unlink(target)
+            raise
         found = os.fstatvfs(mounted)
-    finally:
-        os.close(mounted)
     return DiskUse(
         bytes=(found.f_blocks - found.f_bfree) * found.f_frsize,
         inodes=found.f_files - found.f_ffree,

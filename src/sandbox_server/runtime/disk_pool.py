@@ -105,14 +105,5 @@ def _make(file: Path) -> None:
         new.unlink()
     with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as opened:
         opened.truncate(size)
-    _run("mkfs.xfs", "-q", "-m", "reflink=1", str(new))
+    loop_disk.run_tool("mkfs.xfs", "-q", "-m", "reflink=1", str(new), within_s=_TOOL_S)
     new.rename(file)
-
-
-def _run(*command: str) -> None:
-    environ = {**os.environ, "PATH": loop_disk.SEARCH_PATH}
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=_TOOL_S, check=False
-    )
-    if done.returncode != 0:
-        raise OSError(errno.EIO, f"{command[0]} failed: {done.stderr.strip()[:300]}")

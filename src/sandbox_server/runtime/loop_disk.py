@@ -16,7 +16,7 @@ import stat
 import struct
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from pathlib import Path
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime import disk_copies
+from sandbox_server.runtime.disk_copies import closing
 from sandbox_server.runtime.fsmount import mount_nowhere
 
 _CONTROL = "/dev/loop-control"
@@ -125,17 +126,14 @@ def new_disk(
 
 def attached_to_read(file: Path) -> LoopDisk:
     """A new loop device that cannot be written to. Raises OSError."""
-    backing = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with closing(os.open(file, os.O_RDONLY | os.O_CLOEXEC)) as backing:
         return _attach(backing, "sandbox-read", read_only=True)
-    finally:
-        os.close(backing)
 
 
 def attached(file: Path, *, label: str = "sandbox-pool", read_only: bool = False) -> LoopDisk:
     """The loop device of a file: the one that it has, or a new one. Raises OSError."""
-    backing = os.open(file, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
-    try:
+    access = os.O_RDONLY if read_only else os.O_RDWR
+    with closing(os.open(file, access | os.O_CLOEXEC)) as backing:
         wanted = os.fstat(backing)
         if (use := _use_of(wanted)) is not None:
             fd = os.open(use.device, os.O_RDONLY | os.O_CLOEXEC)
@@ -143,8 +141,6 @@ def attached(file: Path, *, label: str = "sandbox-pool", read_only: bool = False
                 return LoopDisk(use.device, fd)
             os.close(fd)
         return _attach(backing, label, read_only=read_only)
-    finally:
-        os.close(backing)
 
 
 def use_of(file: Path) -> LoopUse | None:
@@ -156,13 +152,10 @@ def _use_of(wanted: os.stat_result) -> LoopUse | None:
     for path in Path("/sys/block").glob("loop*/loop/backing_file"):
         device = _device_node(int(path.parts[3].removeprefix("loop")))
         try:
-            fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+            with closing(os.open(device, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+                info = _info(fd, wanted)
         except OSError:
             continue  # Released meanwhile.
-        try:
-            info = _info(fd, wanted)
-        finally:
-            os.close(fd)
         if info is not None:
             (flags,) = struct.unpack_from("=I", info, _INFO_FLAGS)
             label = info[_INFO_LABEL : _INFO_LABEL + LABEL_BYTES].partition(b"\0")[0]
@@ -201,19 +194,20 @@ def _template(folder: Path, size: int, inodes: int) -> tuple[tuple[int, bytes], 
         features = "^has_journal,^resize_inode"
         extended = "root_owner=1000:1000,lazy_itable_init=1,nodiscard"
         options = ["-q", "-F", "-O", features, "-m", "0", "-N", str(inodes), "-E", extended]
-        _run(["mkfs.ext4", *options, f"/dev/fd/{file}"], file)
+        run_tool("mkfs.ext4", *options, f"/dev/fd/{file}", fds=[file])
         if shutil.which("debugfs", path=SEARCH_PATH) is not None:
-            _run(["debugfs", "-w", "-R", "rmdir lost+found", f"/dev/fd/{file}"], file)
+            run_tool("debugfs", "-w", "-R", "rmdir lost+found", f"/dev/fd/{file}", fds=[file])
         return tuple(_extents(file))
 
 
-def _run(command: list[str], file: int) -> None:
-    environ = {**os.environ, "PATH": SEARCH_PATH}
+def run_tool(*words: str, fds: Sequence[int] = (), within_s: float | None = None) -> None:
+    """fds: descriptors that it has, too. Raises OSError, subprocess.SubprocessError."""
+    env = {**os.environ, "PATH": SEARCH_PATH}
     done = subprocess.run(
-        command, pass_fds=[file], env=environ, capture_output=True, text=True, check=False
+        words, pass_fds=fds, env=env, capture_output=True, text=True, timeout=within_s, check=False
     )
     if done.returncode != 0:
-        raise OSError(errno.EIO, f"{command[0]} failed: {done.stderr.strip()[:300]}")
+        raise OSError(errno.EIO, f"{words[0]} failed: {done.stderr.strip()[:300]}")
 
 
 def _extents(file: int) -> list[tuple[int, bytes]]:
@@ -234,8 +228,7 @@ def _attach(backing: int, label: str, *, read_only: bool = False) -> LoopDisk:
     flags = _FLAG_AUTOCLEAR | (_FLAG_READ_ONLY if read_only else 0)
     name = label.encode()[:LABEL_BYTES]
     config = _CONFIG.pack(backing, 0, *[0] * 5, 0, 0, 0, flags, name, b"", b"", *[0] * 10)
-    control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with closing(os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)) as control:
         deadline, pause_s = time.monotonic() + _FREE_S, 0.001
         while True:
             try:
@@ -249,8 +242,6 @@ def _attach(backing: int, label: str, *, read_only: bool = False) -> LoopDisk:
             # Jitter: concurrent callers must not retry at the same moment.
             time.sleep(random.uniform(0, pause_s))
             pause_s = min(pause_s * 2, 0.05)
-    finally:
-        os.close(control)
 
 
 def _configure(number: int, config: bytes) -> LoopDisk:
@@ -269,8 +260,7 @@ def make_folders(device: str, names: Iterable[str], *, owner: int) -> None:
     """Have folders at the top of a disk that is not mounted yet, for volumes. Raises OSError, and
     InvalidRequest for what is there and is no folder: a mount would follow a link."""
     options = [each for each in MOUNT_OPTIONS.split(",") if each not in MOUNT_FLAGS]
-    top = mount_nowhere(device, "ext4", options)
-    try:
+    with closing(mount_nowhere(device, "ext4", options)) as top:
         for name in names:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o755, dir_fd=top)
@@ -280,8 +270,6 @@ def make_folders(device: str, names: Iterable[str], *, owner: int) -> None:
                     f"no volume can be at {WORKSPACE}/{name}: it is a file or a link in what the"
                     " session begins with"
                 )
-    finally:
-        os.close(top)
 
 
 def _device_node(number: int) -> str:

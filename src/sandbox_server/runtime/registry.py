@@ -20,6 +20,11 @@ AUTO = "auto"
 _ANSWER_S = 2.0
 
 
+StreamWay = Literal["auto", "exec", "tcp"]
+"""How streams reach wardens in pods: TCP where that works, else exec; exec alone; TCP or not at
+all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
     """Settings of the kubernetes runtime."""
@@ -27,18 +32,29 @@ class ClusterOptions:
     kubeconfig: str | None = None
     namespace: str | None = None
     runtime_class: str | None = None
+    """gVisor's or Kata's, where the cluster has one."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
     priority_class: str | None = None
     pull_secret: str | None = None
     requests: float = 0.25
+    """The part of its limits that a pod requests: nodes are filled up by requests."""
+    warm_pool: int = 0
+    """Pods that each warm pool of kubernetes-sigs/agent-sandbox has; 0 for a cluster without it."""
+    warm_limits: Limits | None = None
+    """The limits of boxes that come from these."""
     placement_s: float = 15.0
+    """How long a pod may wait for a node: an autoscaler sees only pods that wait."""
     eviction_s: float = 30.0
+    """How long a pod lives on that somebody evicts or deletes."""
     shared: bool = False
     """Whether other servers can take its pods over."""
-    stream: Literal["auto", "exec", "tcp"] = "auto"
-    warm_pool: int = 0
-    warm_limits: Limits | None = None
+    stream: StreamWay = "auto"
+
+    @property
+    def gvisor(self) -> bool:
+        name = self.runtime_class or ""
+        return "gvisor" in name or "runsc" in name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +142,9 @@ async def _answering(runtime: Runtime) -> str:
     try:
         async with asyncio.timeout(_ANSWER_S):
             return await runtime.about()
-    except TimeoutError:
+    except BaseException as exc:
         await runtime.close()
+        if not isinstance(exc, TimeoutError):
+            raise
         message = f"{runtime!r} did not answer within {_ANSWER_S:g} s"
         raise RuntimeUnavailable(message) from None
-    except BaseException:
-        await runtime.close()
-        raise

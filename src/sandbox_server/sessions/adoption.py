@@ -16,9 +16,8 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, merged
 from sandbox_server.network.modes import ORDER
 from sandbox_server.runtime.agent import BoxAgent, BoxState
-from sandbox_server.runtime.base import Box
+from sandbox_server.runtime.base import Box, SharedBox
 from sandbox_server.runtime.box_network import Network
-from sandbox_server.runtime.shared import SharedBox
 from sandbox_server.sessions.found import Discard, Resume, Warm, decide
 from sandbox_server.sessions.keeping import rules_from
 from sandbox_server.sessions.lease import Lease

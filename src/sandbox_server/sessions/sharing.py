@@ -7,8 +7,7 @@ from functools import partial
 import structlog
 
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_server.runtime.base import Box
-from sandbox_server.runtime.shared import SharedBox
+from sandbox_server.runtime.base import Box, SharedBox
 from sandbox_server.sessions.ledger import Ledger, note_of
 from sandbox_server.tasks import TaskSet
 

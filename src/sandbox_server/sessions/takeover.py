@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from sandbox_sdk.protocol.errors import Capacity, Misdirected, RuntimeUnavailable
-from sandbox_server.runtime.shared import SharedBox
+from sandbox_server.runtime.base import SharedBox
 from sandbox_server.sessions.adoption import AT_ONCE, Adoption
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry, entry_from

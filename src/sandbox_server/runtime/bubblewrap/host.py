@@ -22,14 +22,11 @@ _PYTHON_TEST = (
     "sys.exit('older than 3.8') if sys.version_info < (3, 8) else print(sys.base_prefix)"
 )
 _FIXES = (
-    ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
-    (
-        "kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
-    ("user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
+    ("kernel/unprivileged_userns_clone", "0", "1"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
+    ("user/max_user_namespaces", "0", "10000"),
 )
+"""In /proc/sys: what forbids user namespaces, and what allows them."""
 _NO_NAMESPACES = ("namespace", "uid map", "unshare", "RTM_NEWADDR", "Operation not permitted")
 
 
@@ -149,12 +146,13 @@ def uid_range(uid_map: str) -> range:
 def explain(stderr: str) -> str:
     """bubblewrap's error output, with the fix if the machine forbids user namespaces."""
     text = stderr.strip()[-500:] or "bubblewrap exited without an error message"
-    for name, bad, fix in _FIXES:
+    for name, bad, good in _FIXES:
         try:
             value = Path("/proc/sys", name).read_text().strip()
         except OSError:
             continue
         if value == bad:
+            fix = f"{name.replace('/', '.')}={good}"
             return f"{text}. User namespaces are forbidden here: sysctl -w {fix}"
     if any(word in text for word in _NO_NAMESPACES):
         return f"{text}. In a container, allow user namespaces: --security-opt seccomp=unconfined"

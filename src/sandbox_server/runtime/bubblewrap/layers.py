@@ -70,8 +70,4 @@ def _python(folder: Path, python: Interpreter) -> dict[str, str]:
             f"{python.executable} has no folder for packages, so that its boxes cannot have any:"
             f" mkdir -p {python.site[0] if python.site else 'its site-packages'}"
         )
-    return {
-        PYTHON_PACKAGES: str(folder / PYTHON),
-        HOST_PACKAGES: site,
-        site: str(folder / SITE),
-    }
+    return {PYTHON_PACKAGES: str(folder / PYTHON), HOST_PACKAGES: site, site: str(folder / SITE)}

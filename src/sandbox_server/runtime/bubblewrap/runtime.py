@@ -23,7 +23,6 @@ from sandbox_server.runtime import disk_copies, gpus
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Layer, Runtime, Tell
 from sandbox_server.runtime.box_network import NO_BRIDGE, Network
 from sandbox_server.runtime.bubblewrap import host, keeper
-from sandbox_server.runtime.bubblewrap.bare import BareBox
 from sandbox_server.runtime.bubblewrap.layers import layered, probe, refusal
 from sandbox_server.runtime.bubblewrap.probe import find_setup
 from sandbox_server.runtime.bubblewrap.setup import Setup
@@ -169,8 +168,14 @@ class BubblewrapRuntime(Runtime):
         try:
             with ExitStack() as held:
                 if zygote is None:
-                    return await self._start(setup, spec, folder, held, use)
-                box = await self._fork(setup, spec, folder, held, zygote, spare, use)
+                    stderr = await uninterrupted(
+                        lambda: keeper.start(setup, self._state, spec, folder, held, use)
+                    )
+                    return await self._started(folder, stderr, ready=_answers(folder / "sock"))
+                bare = await uninterrupted(
+                    lambda: keeper.fork(setup, self._state, spec, folder, held, zygote, spare, use)
+                )
+                box = await self._started(folder, bare.stderr, ready=bare.ready())
             self._forked = True
             self._spare.make(setup, zygote)
             return box
@@ -179,34 +184,6 @@ class BubblewrapRuntime(Runtime):
             if isinstance(exc, OSError | subprocess.SubprocessError):
                 raise RuntimeUnavailable(f"box {folder.name} could not be made: {exc}") from exc
             raise
-
-    async def _start(
-        self,
-        setup: Setup,
-        spec: BoxSpec,
-        folder: Path,
-        held: ExitStack,
-        use: gpus.GpuUse | None,
-    ) -> BubblewrapBox:
-        stderr = await uninterrupted(
-            lambda: keeper.start(setup, self._state, spec, folder, held, use)
-        )
-        return await self._started(folder, stderr, ready=_answers(folder / "sock"))
-
-    async def _fork(
-        self,
-        setup: Setup,
-        spec: BoxSpec,
-        folder: Path,
-        held: ExitStack,
-        zygote: Zygote,
-        spare: BareBox | None,
-        use: gpus.GpuUse | None,
-    ) -> BubblewrapBox:
-        bare = await uninterrupted(
-            lambda: keeper.fork(setup, self._state, spec, folder, held, zygote, spare, use)
-        )
-        return await self._started(folder, bare.stderr, ready=bare.ready())
 
     def _new_folder(self) -> Path:
         try:

@@ -28,12 +28,7 @@ from sandbox_server.private import private_folder
 from sandbox_server.runtime.bubblewrap import cgroups
 from sandbox_server.runtime.bubblewrap.mounts import EMPTY_FILE, EMPTY_FOLDER, SHARED, START
 from sandbox_server.runtime.bubblewrap.processes import Process
-from sandbox_server.runtime.warden.zipapp import (
-    SAVE_ARTIFACT,
-    save_artifact,
-    warden_version,
-    warden_zipapp,
-)
+from sandbox_server.runtime.warden import zipapp
 
 HALF_MADE_S = 60.0
 """A folder without a record belongs to a starting box; if older than this, it was abandoned."""
@@ -111,7 +106,7 @@ class StateFolder:
     def shared(self, python: str) -> Path:
         """The folder that all boxes with this interpreter share; created if missing."""
         empty = (EMPTY_FILE, EMPTY_FOLDER)
-        made_of = [python, os.stat(python).st_mtime_ns, warden_version(), SHARED, empty]
+        made_of = [python, os.stat(python).st_mtime_ns, zipapp.warden_version(), SHARED, empty]
         name = hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]
         folder = self.path / "shared" / name
         if folder.is_dir():
@@ -172,16 +167,16 @@ def _write_shared(folder: Path, python: str) -> None:
     folder.mkdir()
     for path, text in SHARED.items():
         (folder / Path(path).name).write_text(text)
-    (folder / SAVE_ARTIFACT).write_text(save_artifact())
+    (folder / zipapp.SAVE_ARTIFACT).write_text(zipapp.save_artifact())
     (folder / EMPTY_FILE).touch()
     (folder / EMPTY_FOLDER).mkdir()
-    with zipfile.ZipFile(io.BytesIO(warden_zipapp())) as archive:
+    with zipfile.ZipFile(io.BytesIO(zipapp.warden_zipapp())) as archive:
         archive.extractall(folder / "warden")
     (folder / "warden" / "start.py").write_text(START)
     words = [python, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     subprocess.run([*words, str(folder / "warden")], capture_output=True, check=False)
     for entry in (folder, *folder.rglob("*")):
-        entry.chmod(0o755 if entry.is_dir() or entry.name == SAVE_ARTIFACT else 0o644)
+        entry.chmod(0o755 if entry.is_dir() or entry.name == zipapp.SAVE_ARTIFACT else 0o644)
 
 
 def _age_s(folder: Path) -> float:

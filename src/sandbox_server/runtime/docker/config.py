@@ -10,13 +10,7 @@ from typing import Any
 
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime import cpu_limit
-from sandbox_server.runtime.base import (
-    ENVIRONMENT,
-    VOLUME_OPTIONS,
-    BoxSpec,
-    BoxVolume,
-    Limits,
-)
+from sandbox_server.runtime.base import ENVIRONMENT, VOLUME_OPTIONS, BoxSpec, BoxVolume, Limits
 from sandbox_server.runtime.gpus import GpuUse
 from sandbox_server.runtime.hidden import masked_paths
 from sandbox_server.runtime.loop_disk import MOUNT_FLAGS, MOUNT_OPTIONS
@@ -86,20 +80,20 @@ def container_config(
     device: a block device with the file system of /workspace; None for a plain volume.
     disk: its handle.
     """
+    env = {**ENVIRONMENT, **spec.user.variables, **spec.network_variables(), **spec.env}
     return {
         "Image": image.name,
-        "Entrypoint": [
-            *_warden(python),
-            "pid1",
-            *warden_arguments(spec, box_id),
-        ],
+        "Entrypoint": [*_warden(python), "pid1", *warden_arguments(spec, box_id)],
         "Cmd": [],
         "User": USER,
         "Hostname": "sandbox",
         "WorkingDir": WORKSPACE,
-        "Env": [f"{name}={value}" for name, value in _environment(spec).items()],
+        "Env": [f"{name}={value}" for name, value in env.items()],
         "Labels": {
-            **_labels(spec, box_id, created_at),
+            LABEL_MARK: "1",
+            LABEL_OWNER: spec.owner,
+            LABEL_BOX: box_id,
+            LABEL_CREATED: f"{created_at:.3f}",
             LABEL_PYTHON: python,
             **({LABEL_DISK: disk} if disk else {}),
             **({LABEL_GPUS: str(gpus)} if gpus else {}),
@@ -108,7 +102,7 @@ def container_config(
         "NetworkDisabled": _is_unplugged(spec, image),
         "HostConfig": {
             **_host_config(spec, image, device),
-            **_gpus(gpus),
+            **(_gpus(gpus) if gpus else {}),
             **(
                 {"Runtime": engine_runtime, "PidsLimit": spec.limits.pids * _HOST_TASKS}
                 if engine_runtime
@@ -118,15 +112,9 @@ def container_config(
     }
 
 
-def _gpus(use: GpuUse | None) -> dict[str, Any]:
-    if use is None:
-        return {}
+def _gpus(use: GpuUse) -> dict[str, Any]:
     ids = [str(number) for number in use.numbers]
     return {"DeviceRequests": [{"Driver": "nvidia", "DeviceIDs": ids, "Capabilities": [["gpu"]]}]}
-
-
-def _environment(spec: BoxSpec) -> dict[str, str]:
-    return {**ENVIRONMENT, **spec.user.variables, **spec.network_variables(), **spec.env}
 
 
 def _host_config(spec: BoxSpec, image: BoxImage, device: str | None) -> dict[str, Any]:
@@ -157,15 +145,6 @@ def _mounts(spec: BoxSpec, image: BoxImage, device: str | None) -> list[dict[str
             {"Type": "bind", "Source": image.hosts_file, "Target": "/etc/hosts", "ReadOnly": True}
         )
     return mounts
-
-
-def _labels(spec: BoxSpec, box_id: str, created_at: float) -> dict[str, str]:
-    return {
-        LABEL_MARK: "1",
-        LABEL_OWNER: spec.owner,
-        LABEL_BOX: box_id,
-        LABEL_CREATED: f"{created_at:.3f}",
-    }
 
 
 def _isolation(spec: BoxSpec) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+import uuid
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from urllib.parse import urlsplit
 
 import aiodocker
 import aiohttp
+from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
@@ -164,6 +168,44 @@ class Engine:
             self._metrics.engine_failed()
             raise self.unreachable(exc) from exc
 
+    @asynccontextmanager
+    async def container(
+        self, config: Mapping[str, Any], *, prefix: str
+    ) -> AsyncIterator[DockerContainer]:
+        """A new container, which is removed afterwards: also one that was still being made when its
+        caller was cancelled. prefix: of its name."""
+        name = prefix + uuid.uuid4().hex[:12]
+        creating = asyncio.create_task(self.client.containers.create(config, name=name))
+        try:
+            with self.errors():
+                container = await asyncio.shield(creating)
+            yield container
+        finally:
+            await asyncio.shield(asyncio.create_task(_remove(creating)))
+
+    async def remove_containers(self, filters: Mapping[str, Any], *, older_than_s: float) -> None:
+        """Those of a process that was killed in the middle of its work. Raises
+        RuntimeUnavailable."""
+        with self.errors():
+            found = await self.client.containers.list(all=1, filters=json.dumps(filters))
+            for container in found:
+                if container["Created"] < time.time() - older_than_s:
+                    with suppress(aiodocker.DockerError):
+                        await container.delete(force=True, v=True)
+
+    async def remove_images(self, label: str, repository: str, *, keep: Collection[str]) -> int:
+        """Images with a label, by their tags in a repository, except those in use; returns how many
+        bytes that were. Raises RuntimeUnavailable."""
+        freed = 0
+        with self.errors():
+            for image in await self.client.images.list(filters={"label": [label]}):
+                for tag in image.get("RepoTags") or ():
+                    if tag.startswith(f"{repository}:") and tag not in keep:
+                        with suppress(aiodocker.DockerError):
+                            await self.client.images.delete(tag)
+                            freed += int(image["Size"])
+        return freed
+
     def unreachable(self, cause: BaseException) -> RuntimeUnavailable:
         cause = getattr(cause, "os_error", cause)
         why = _line(getattr(cause, "strerror", None) or cause) or type(cause).__name__
@@ -189,3 +231,8 @@ class Engine:
 
 def _line(text: object) -> str:
     return " ".join(str(text).split())[:300]
+
+
+async def _remove(creating: asyncio.Task[DockerContainer]) -> None:
+    with suppress(aiodocker.DockerError, aiohttp.ClientError, OSError):
+        await (await creating).delete(force=True, v=True)

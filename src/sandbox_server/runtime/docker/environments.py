@@ -15,8 +15,6 @@ import json
 import os
 import tarfile
 import tempfile
-import time
-import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,21 +26,10 @@ import aiodocker
 from aiodocker.containers import DockerContainer
 
 from sandbox_sdk.protocol.errors import EnvironmentFailed, InvalidRequest, RuntimeUnavailable
+from sandbox_server.runtime import layers
 from sandbox_server.runtime.base import BoxSpec, Layer, Tell
 from sandbox_server.runtime.docker.engine import Engine
 from sandbox_server.runtime.docker.image import BoxImages
-from sandbox_server.runtime.layers import (
-    NODE,
-    NODE_PACKAGES,
-    OWN_PROGRAMS,
-    PATH_FILE,
-    PROBE,
-    PROGRAMS,
-    PYTHON,
-    PYTHON_PACKAGES,
-    Interpreter,
-    path_file,
-)
 
 REPOSITORY = "sandbox-environment"
 LABEL = "sandbox.environment"
@@ -60,10 +47,10 @@ _PYTHON = f"""
 import compileall, os, site
 folder = site.getsitepackages()[0]
 os.makedirs(folder, exist_ok=True)
-with open(os.path.join(folder, {PATH_FILE!r}), "w") as file:
-    file.write({path_file()!r})
+with open(os.path.join(folder, {layers.PATH_FILE!r}), "w") as file:
+    file.write({layers.path_file()!r})
 from py_compile import PycInvalidationMode as mode
-compileall.compile_dir({PYTHON_PACKAGES!r}, quiet=2, workers=0,
+compileall.compile_dir({layers.PYTHON_PACKAGES!r}, quiet=2, workers=0,
                        invalidation_mode=mode.UNCHECKED_HASH)
 """
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
@@ -78,18 +65,18 @@ class EnvironmentImages:
         """engine: without a limit on the time of a call, which moves whole layers."""
         self._engine = engine
         self._images = images
-        self._interpreters: dict[str, Interpreter] = {}
+        self._interpreters: dict[str, layers.Interpreter] = {}
 
-    async def interpreter(self, image: str) -> Interpreter:
+    async def interpreter(self, image: str) -> layers.Interpreter:
         """The python3 of an image. Raises InvalidRequest if it has none that works."""
         base = str((await self._images.base(image))["Id"])
         if base not in self._interpreters:
             async with self._container(base, network="none") as container:
-                kept = await self._run(container, ["python3", "-I", "-c", PROBE], what="")
+                kept = await self._run(container, ["python3", "-I", "-c", layers.PROBE], what="")
             if kept is None:
                 message = f"image {image} has no python3: install Python 3.8 or newer in the image"
                 raise InvalidRequest(message)
-            self._interpreters[base] = Interpreter.read(kept[-1] if kept else "", of=image)
+            self._interpreters[base] = layers.Interpreter.read(kept[-1] if kept else "", of=image)
         return self._interpreters[base]
 
     async def with_layer(self, spec: BoxSpec, layer: Layer, tell: Tell) -> BoxSpec:
@@ -116,15 +103,7 @@ class EnvironmentImages:
         for spec, layer in keep:
             if (base := await self._engine.image(spec.image)) is not None:
                 kept.add(_name(base, layer))
-        freed = 0
-        with self._engine.errors():
-            for image in await self._engine.client.images.list(filters={"label": [LABEL]}):
-                for tag in image.get("RepoTags") or ():
-                    if tag.startswith(f"{REPOSITORY}:") and tag not in kept:
-                        with contextlib.suppress(aiodocker.DockerError):
-                            await self._engine.client.images.delete(tag)
-                            freed += int(image["Size"])
-        return freed
+        return await self._engine.remove_images(LABEL, REPOSITORY, keep=kept)
 
     async def build(self, dockerfile: str, tell: Tell) -> str:
         """The image of a Dockerfile with the files of its folder."""
@@ -153,17 +132,9 @@ class EnvironmentImages:
                 raise EnvironmentFailed("building the image failed", log=list(kept)) from exc
         return name
 
-    async def _remove_leftovers(self) -> None:
-        """Remove containers of a process that was killed in the middle of a build."""
-        filters = json.dumps({"label": [f"{LABEL}=build"]})
-        with self._engine.errors():
-            for container in await self._engine.client.containers.list(all=1, filters=filters):
-                if container["Created"] < time.time() - _LEFT_AFTER_S:
-                    with contextlib.suppress(aiodocker.DockerError):
-                        await container.delete(force=True, v=True)
-
     async def _make(self, base: Mapping[str, Any], layer: Layer, name: str, tell: Tell) -> None:
-        await self._remove_leftovers()
+        leftovers = {"label": [f"{LABEL}=build"]}
+        await self._engine.remove_containers(leftovers, older_than_s=_LEFT_AFTER_S)
         network = "host" if layer.apt else "none"
         async with self._container(str(base["Id"]), network=network) as container:
             if layer.apt:
@@ -182,7 +153,7 @@ class EnvironmentImages:
             await asyncio.to_thread(_pack, layer, folder, file)
             with self._engine.errors():
                 await container.put_archive("/", file)  # type: ignore[no-untyped-call]
-        if (folder / PYTHON).is_dir():
+        if (folder / layers.PYTHON).is_dir():
             await self._run(container, ["python3", "-I", "-c", _PYTHON], what="compiling packages")
 
     @contextlib.asynccontextmanager
@@ -197,15 +168,10 @@ class EnvironmentImages:
             "Labels": {LABEL: "build"},
             "HostConfig": {"NetworkMode": network, "LogConfig": {"Type": "none"}},
         }
-        name = _NAME_PREFIX + uuid.uuid4().hex[:12]
-        creating = asyncio.create_task(self._engine.client.containers.create(config, name=name))
-        try:
+        async with self._engine.container(config, prefix=_NAME_PREFIX) as container:
             with self._engine.errors():
-                container = await asyncio.shield(creating)
                 await container.start()
             yield container
-        finally:
-            await asyncio.shield(asyncio.create_task(_remove(creating)))
 
     async def _run(
         self,
@@ -244,7 +210,9 @@ async def _lines(stream: aiodocker.stream.Stream) -> AsyncIterator[str]:
 
 
 def _name(base: Mapping[str, Any], layer: Layer) -> str:
-    recipe = json.dumps([_FORMAT, str(base["Id"]), layer.digest, list(layer.apt), path_file()])
+    recipe = json.dumps(
+        [_FORMAT, str(base["Id"]), layer.digest, list(layer.apt), layers.path_file()]
+    )
     return f"{REPOSITORY}:{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
 
 
@@ -255,7 +223,7 @@ def _changes(base: Mapping[str, Any]) -> list[str]:
     )
     user = config.get("User") or "0:0"
     return [
-        f"ENV PATH={':'.join((OWN_PROGRAMS, *PROGRAMS, path))}",
+        f"ENV PATH={':'.join((layers.OWN_PROGRAMS, *layers.PROGRAMS, path))}",
         f"USER {user}",
         f"WORKDIR {config.get('WorkingDir') or '/'}",
         f"ENTRYPOINT {json.dumps(config.get('Entrypoint') or [])}",
@@ -275,7 +243,10 @@ def _pack(layer: Layer, folder: Path, into: IO[bytes]) -> None:
         return member
 
     with tarfile.open(fileobj=into, mode="w") as archive:
-        for name, path in ((PYTHON, PYTHON_PACKAGES), (NODE, NODE_PACKAGES)):
+        for name, path in (
+            (layers.PYTHON, layers.PYTHON_PACKAGES),
+            (layers.NODE, layers.NODE_PACKAGES),
+        ):
             if (folder / name).is_dir():
                 _add_parents(archive, path)
                 archive.add(folder / name, path[1:], filter=of_root)
@@ -314,8 +285,3 @@ def _context(dockerfile: str) -> bytes:
 
 def _sorted(paths: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if path.is_symlink() or path.is_dir() or path.is_file())
-
-
-async def _remove(creating: asyncio.Task[DockerContainer]) -> None:
-    with contextlib.suppress(aiodocker.DockerError, OSError):
-        await (await creating).delete(force=True, v=True)

@@ -4,14 +4,11 @@ where the image has none."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import io
 import json
 import platform
 import time
-import uuid
-from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -28,12 +25,7 @@ from sandbox_server.runtime.docker.config import FOLDER, PYTHON, BoxImage
 from sandbox_server.runtime.docker.engine import Engine
 from sandbox_server.runtime.docker.interpreter import carried_python
 from sandbox_server.runtime.docker.prepare import HOSTS, NO_BASH, OLD_PYTHON
-from sandbox_server.runtime.warden.zipapp import (
-    SAVE_ARTIFACT,
-    save_artifact,
-    warden_version,
-    warden_zipapp,
-)
+from sandbox_server.runtime.warden import zipapp
 
 log = structlog.get_logger()
 
@@ -86,7 +78,7 @@ class _Wanted(NamedTuple):
     def name(self) -> str:
         recipe = [
             self.base_id,
-            warden_version(),
+            zipapp.warden_version(),
             _prepare_source(),
             json.dumps([_CONFIG, _CHANGES]),
             *([repr(self.user)] if self.user != USUAL_USER else []),
@@ -184,9 +176,11 @@ class BoxImages:
     async def _derive_with(self, wanted: _Wanted, *, carried: bytes | None = None) -> None:
         """carried: an interpreter for an image without one."""
         with self._engine.errors():
-            await self._remove_leftovers()
+            leftovers = {"name": [f"^/{_NAME_PREFIX}"]}
+            await self._engine.remove_containers(leftovers, older_than_s=_LEFT_AFTER_S)
             python = "python3" if carried is None else PYTHON
-            async with self._container(wanted, python) as container:
+            config = _config(wanted, python)
+            async with self._engine.container(config, prefix=_NAME_PREFIX) as container:
                 await container.put_archive("/", _archive())  # type: ignore[no-untyped-call]
                 if carried is not None:
                     await container.put_archive("/", io.BytesIO(carried))  # type: ignore[no-untyped-call]
@@ -195,23 +189,8 @@ class BoxImages:
                 await container.commit(
                     repository=repository, tag=tag, changes=_CHANGES, pause=False
                 )
-            await self._remove_older(wanted)
-
-    @contextlib.asynccontextmanager
-    async def _container(self, wanted: _Wanted, python: str) -> AsyncIterator[DockerContainer]:
-        user = wanted.user
-        config = {
-            **_CONFIG,
-            "Image": wanted.base_id,
-            "Labels": {_LABEL_BASE: wanted.label},
-            "Entrypoint": [python, *_CONFIG["Entrypoint"][1:], user.name, user.home],
-        }
-        name = _NAME_PREFIX + uuid.uuid4().hex[:12]
-        creating = asyncio.create_task(self._engine.client.containers.create(config, name=name))
-        try:
-            yield await asyncio.shield(creating)
-        finally:
-            await asyncio.shield(asyncio.create_task(_remove(creating)))
+            label = f"{_LABEL_BASE}={wanted.label}"  # Of the same base, for the same user.
+            await self._engine.remove_images(label, REPOSITORY, keep=[wanted.name])
 
     async def _prepare(self, container: DockerContainer, base: str, *, carried: bool) -> None:
         try:
@@ -241,23 +220,14 @@ class BoxImages:
                 f" try `docker run --rm {base} python3 -c 'import zipfile, ctypes'`"
             )
 
-    async def _remove_leftovers(self) -> None:
-        """Remove containers of a process that was killed while deriving an image."""
-        filters = json.dumps({"name": [f"^/{_NAME_PREFIX}"]})
-        for container in await self._engine.client.containers.list(all=1, filters=filters):
-            if container["Created"] < time.time() - _LEFT_AFTER_S:
-                with contextlib.suppress(aiodocker.DockerError):
-                    await container.delete(force=True, v=True)
 
-    async def _remove_older(self, wanted: _Wanted) -> None:
-        """Remove images derived earlier from the same base for the same user, except those in
-        use."""
-        filters = {"label": [f"{_LABEL_BASE}={wanted.label}"]}
-        for image in await self._engine.client.images.list(filters=filters):
-            for tag in image.get("RepoTags") or ():
-                if tag.startswith(f"{REPOSITORY}:") and tag != wanted.name:
-                    with contextlib.suppress(aiodocker.DockerError):
-                        await self._engine.client.images.delete(tag)
+def _config(wanted: _Wanted, python: str) -> dict[str, Any]:
+    return {
+        **_CONFIG,
+        "Image": wanted.base_id,
+        "Labels": {_LABEL_BASE: wanted.label},
+        "Entrypoint": [python, *_CONFIG["Entrypoint"][1:], wanted.user.name, wanted.user.home],
+    }
 
 
 def _volumes(about: dict[str, Any]) -> tuple[str, ...]:
@@ -285,13 +255,8 @@ def _prepare_source() -> str:
 
 def _archive() -> bytes:
     content = {
-        "warden.pyz": warden_zipapp(),
+        "warden.pyz": zipapp.warden_zipapp(),
         "prepare.py": _prepare_source().encode(),
-        SAVE_ARTIFACT: save_artifact().encode(),
+        zipapp.SAVE_ARTIFACT: zipapp.save_artifact().encode(),
     }
     return packed({f"{FOLDER[1:]}/{name}": data for name, data in content.items()})
-
-
-async def _remove(creating: asyncio.Task[DockerContainer]) -> None:
-    with contextlib.suppress(aiodocker.DockerError, aiohttp.ClientError, OSError):
-        await (await creating).delete(force=True, v=True)

@@ -37,8 +37,7 @@ from sandbox_server.runtime.docker.enforcement import enforcement, obstacle_to_d
 from sandbox_server.runtime.docker.engine import Endpoint, Engine
 from sandbox_server.runtime.docker.environments import EnvironmentImages
 from sandbox_server.runtime.docker.image import BoxImages
-from sandbox_server.runtime.docker.netns_stream import NoNetnsStream, open_netns_stream
-from sandbox_server.runtime.docker.stream import open_exec
+from sandbox_server.runtime.docker.stream import NoNetnsStream, open_exec, open_netns_stream
 from sandbox_server.runtime.ending import Endings
 from sandbox_server.runtime.layers import Interpreter
 from sandbox_server.runtime.loop_disk import LoopDisk

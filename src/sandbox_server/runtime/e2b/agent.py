@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sandbox_server.runtime.agent import Ability, BoxAgent, BoxState, CommandSummary, Usage
-from sandbox_server.runtime.e2b.changes import ChangeCalls
+from pydantic import ValidationError
+
+from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.agent import (
+    Ability,
+    BoxAgent,
+    BoxState,
+    CommandSummary,
+    FileEntry,
+    Listing,
+    Usage,
+)
+from sandbox_server.runtime.e2b import scripts
 from sandbox_server.runtime.e2b.commands import CommandCalls
 from sandbox_server.runtime.e2b.connection import CommandRecord, Report
 from sandbox_server.runtime.e2b.files import FileCalls
 
-LACKS: frozenset[Ability] = frozenset({"code", "pty", "tree", "tunnel", "watch", "pause"})
 
-
-class E2bAgent(CommandCalls, FileCalls, ChangeCalls, BoxAgent):
-    lacks = LACKS
+class E2bAgent(CommandCalls, FileCalls, BoxAgent):
+    lacks = frozenset[Ability]({"code", "pty", "tree", "tunnel", "watch", "pause"})
 
     async def state(self) -> BoxState:
         return self._state(await self.report())
@@ -29,6 +39,23 @@ class E2bAgent(CommandCalls, FileCalls, ChangeCalls, BoxAgent):
 
     async def counts(self) -> Usage:
         return self._usage((None, None), pids=0 if self.about is None else self._pids)
+
+    async def changes(
+        self, command_id: str | None, *, marked_only: bool, age_s: float | None = None, limit: int
+    ) -> Listing:
+        """There is no save_artifact in these boxes, so no file is marked."""
+        if marked_only:
+            return Listing([], truncated=False)
+        processes = await self.opened()
+        code, output, said = await processes.output(
+            scripts.CHANGES, command_id or "-", str(age_s or 0)
+        )
+        if code != 0 and not output:
+            why = said.decode("utf-8", "replace").strip()[:200]
+            raise errors.RuntimeUnavailable(f"the sandbox cannot tell what has changed: {why}")
+        found = [_changed(each) for each in output.decode("utf-8", "replace").split("\0") if each]
+        found.sort(key=lambda entry: entry.path.split("/"))
+        return Listing(found[:limit], truncated=len(found) > limit)
 
     def _usage(self, found: tuple[int | None, int | None], *, pids: int) -> Usage:
         return Usage(
@@ -64,3 +91,23 @@ def _summary(record: CommandRecord) -> CommandSummary:
         late_bytes=0,
         pid=record.pid if record.running else None,
     )
+
+
+def _changed(line: str) -> FileEntry:
+    """Raises RuntimeUnavailable."""
+    try:
+        size, mode, changed, owner, group, path = line.split(" ", 5)
+        return FileEntry(
+            name=path.rpartition("/")[2],
+            path=f"{WORKSPACE}/{path}",
+            type="file",
+            size=int(size),
+            mode=f"{int(mode, 8):04o}",
+            modified_at=float(changed),
+            owner=owner,
+            group=group,
+        )
+    except (ValueError, ValidationError):
+        raise errors.RuntimeUnavailable(
+            f"the sandbox tells nonsense of a file: {line[:100]!r}"
+        ) from None

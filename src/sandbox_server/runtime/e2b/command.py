@@ -1,4 +1,4 @@
-"""One command in an E2B sandbox: its output so far, its followers, its end."""
+"""One command in an E2B sandbox: its output so far, its followers, its end, and its input."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from sandbox_server.runtime.agent import (
     Started,
     StreamName,
 )
-from sandbox_server.runtime.e2b.processes import Size
+from sandbox_server.runtime.e2b.processes import Processes
 from sandbox_warden.output import STDERR, STDOUT, OutputLog
 
 TIMED_OUT = 124
 KILLED = 137
 _NAMES: dict[int, StreamName] = {STDOUT: "stdout", STDERR: "stderr"}
 _PIECE = 64 * 1024
+"""Of output, and of input."""
+_UNREAD_S = 10.0
+"""How long a call waits for a command that does not read."""
 _HELD_S = 10.0
 """How long a slow follower holds up a command, as in other boxes."""
 _SIGNALS = {
@@ -48,7 +51,6 @@ class Call:
     env: dict[str, str] = field(default_factory=dict)
     stdin: bytes | None = None
     stdin_open: bool = False
-    pty: Size | None = None
     output_limit: int
     own: bool = False
 
@@ -67,7 +69,7 @@ class E2bCommand:
         self.pid = 0
         """Of its launcher, once it has begun."""
         self.shell_pid = 0
-        self.log = OutputLog(call.output_limit, only_end=call.pty is not None)
+        self.log = OutputLog(call.output_limit)
         self.began = asyncio.Event()
         """Its shell has begun, or it failed."""
         self.over = asyncio.Event()
@@ -125,14 +127,14 @@ class E2bCommand:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HELD_S):
                 while self._lag() > self.log.half // 2:
-                    await self._wait()
+                    await self._changed.wait()
 
     async def read(self) -> None:
         """Wait until followers have all of the output, but not for long: it is trimmed then."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HELD_S):
                 while self._lag() > 0:
-                    await self._wait()
+                    await self._changed.wait()
         self.log.settle()
 
     def _lag(self) -> int:
@@ -158,7 +160,7 @@ class E2bCommand:
                 if self.result is not None:
                     yield self.result
                     return
-                await self._wait()
+                await self._changed.wait()
         finally:
             del self._followers[me]
             self._wake()
@@ -198,7 +200,6 @@ class E2bCommand:
             age_s=self.age_s,
             output_bytes=self.log.size,
             late_bytes=0,
-            pty=self.call.pty,
             pid=self.shell_pid or None if running else None,
             text=self.call.text[:4096] if running else None,
             cwd=self.call.cwd if running else None,
@@ -220,9 +221,81 @@ class E2bCommand:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _wait(self) -> None:
-        await self._changed.wait()
-
 
 def _end_of(event: Output | Gap) -> int:
     return event.end if isinstance(event, Gap) else event.offset + len(event.data)
+
+
+class Input:
+    """Counted here, so that a piece that is sent again is not written twice."""
+
+    def __init__(self, processes: Processes, command: E2bCommand) -> None:
+        self._processes = processes
+        self._command = command
+
+    async def begin(self) -> None:
+        """Send what was given with the call. A command may read it as slowly as it likes."""
+        command, given = self._command, self._command.call.stdin
+        assert given is not None
+        await command.began.wait()
+        async with command.input_lock:
+            for at in range(0, len(given), _PIECE):
+                piece = given[at : at + _PIECE]
+                while not command.over.is_set() and not await self._taken(piece):
+                    pass
+                command.received += len(piece)
+            if not command.call.stdin_open and not command.over.is_set():
+                await self._processes.close_stdin(command.pid)
+
+    async def _taken(self, piece: bytes) -> bool:
+        began = time.monotonic()
+        try:
+            await self._processes.send(self._command.pid, piece, within_s=_UNREAD_S)
+        except errors.RuntimeUnavailable:
+            if time.monotonic() - began < _UNREAD_S:
+                raise
+            return False
+        return True
+
+    async def send(self, data: bytes, *, offset: int | None, end: bool) -> int:
+        """Returns the total of all input. Raises StdinClosed, InvalidRequest for a hole, Capacity
+        if the command does not read."""
+        command = self._command
+        self._check_open()
+        async with command.input_lock:
+            if offset is not None:
+                if offset > command.received:
+                    raise errors.InvalidRequest(
+                        f"stdin has received {command.received} bytes: offset {offset} would leave"
+                        " a hole"
+                    )
+                data = data[command.received - offset :]
+            if data and command.input_ended:
+                raise errors.StdinClosed("its stdin is closed and takes no more input")
+            for at in range(0, len(data), _PIECE):
+                await self._send_piece(data[at : at + _PIECE])
+            if end and not command.input_ended:
+                command.input_ended = True
+                with contextlib.suppress(errors.NotFound):
+                    await self._processes.close_stdin(command.pid)
+            return command.received
+
+    def _check_open(self) -> None:
+        if not self._command.call.stdin_open:
+            raise errors.StdinClosed(
+                f"command {self._command.id} takes no input: it was started without stdin_open"
+            )
+
+    async def _send_piece(self, piece: bytes) -> None:
+        command = self._command
+        try:
+            if not await self._taken(piece):
+                raise errors.Capacity(
+                    f"command {command.id} does not read its input: {len(piece)} bytes waited for"
+                    f" {_UNREAD_S:g} s; send them again later",
+                    retry_after_s=1,
+                )
+        except errors.NotFound:
+            command.input_ended = True
+            raise errors.StdinClosed("its stdin is closed and takes no more input") from None
+        command.received += len(piece)

@@ -8,11 +8,16 @@ every id and every idempotency key, before anything is run.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import posixpath
+import re
 import uuid
 from collections.abc import AsyncGenerator
 from typing import Any, Unpack
 
 from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime.agent import (
     OUTPUT_LIMIT,
     CommandResult,
@@ -21,36 +26,28 @@ from sandbox_server.runtime.agent import (
     RunOptions,
 )
 from sandbox_server.runtime.e2b import scripts
-from sandbox_server.runtime.e2b.calls import (
-    MOST_ARGUMENT,
-    arguments,
-    backstop_s,
-    call_of,
-    encoded,
-)
-from sandbox_server.runtime.e2b.command import KILLED, Call, E2bCommand
-from sandbox_server.runtime.e2b.connection import BoxConnection, CommandRecord
-from sandbox_server.runtime.e2b.input import Input
-from sandbox_server.runtime.e2b.running import EARLIER, Refused, Runner
+from sandbox_server.runtime.e2b.command import KILLED, Call, E2bCommand, Input
+from sandbox_server.runtime.e2b.connection import OWN, CommandRecord
+from sandbox_server.runtime.e2b.running import EARLIER, Refused, RunningCommands
 from sandbox_server.tasks import TaskSet
 from sandbox_warden.output import STDERR
+from sandbox_warden.shell import encode_call
 
+_MOST_ARGUMENT = 96 * 1024
+"""Linux takes 128 KiB; a call that is longer is uploaded."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_BACKSTOP_S = 30.0
 _KEPT = 200
 """Commands that are remembered after their end."""
-_OUTPUT_BYTES = 8 << 20
-"""Of the output of all commands of a box that is kept."""
 
 
-class CommandCalls(BoxConnection):
+class CommandCalls(RunningCommands):
     """Of BoxAgent."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._commands: dict[str, E2bCommand] = {}
         self._by_key: dict[str, E2bCommand] = {}
         self._tasks: TaskSet[None] = TaskSet()
-        self.command_ms = self.bytes_in = self.bytes_out = 0
-        self.cpu_s = 0.0
 
     async def close(self) -> None:
         await self._tasks.stop()
@@ -103,10 +100,10 @@ class CommandCalls(BoxConnection):
     async def _begun(self, text: str, options: RunOptions) -> E2bCommand:
         """A command that has begun, by this call or by an earlier one with its key. Raises
         InvalidPath, FileMissing, IdempotencyMismatch, and what BoxAgent does."""
-        call = call_of(text, options)
+        call = _call_of(text, options)
         known = self._by_key.get(call.key) if call.key is not None else None
         if known is None:
-            known = self._add(E2bCommand(call, _new_mark()))
+            known = self._add(E2bCommand(call, uuid.uuid4().hex))
             self._tasks.start(lambda: self._carry_out(known))
             if call.timeout_s is not None:
                 self._tasks.start(lambda: self._expire(known))
@@ -129,14 +126,6 @@ class CommandCalls(BoxConnection):
             self._forget(each)
         return command
 
-    def _trim(self) -> None:
-        """Drop the output of the oldest commands, if that of all takes too much memory."""
-        room = _OUTPUT_BYTES
-        for each in reversed(list(self._commands.values())):
-            room -= each.log.retained
-            if room < 0 and each.over.is_set():
-                each.log.forget()
-
     def _forget(self, command: E2bCommand) -> None:
         self._commands.pop(command.id, None)
         if self._by_key.get(command.call.key or "") is command:
@@ -147,11 +136,11 @@ class CommandCalls(BoxConnection):
         try:
             processes, call = await self.opened(), command.call
             uploaded = await self._upload(call)
-            args = ["-c", scripts.LAUNCH, "sandbox", *arguments(command, uploaded=uploaded)]
-            events = processes.start(args, stdin=call.has_input, within_s=backstop_s(call))
+            args = ["-c", scripts.LAUNCH, "sandbox", *_arguments(command, uploaded=uploaded)]
+            events = processes.start(args, stdin=call.has_input, within_s=_backstop_s(call))
             if call.stdin is not None:
                 self._tasks.start(lambda: self._feed(command))
-            refused = await self._runner().run(command, events)
+            refused = await self._take_all(command, events)
             if refused is not None:
                 command.fail(_error_of(refused, call))
         except errors.SandboxError as exc:
@@ -162,8 +151,8 @@ class CommandCalls(BoxConnection):
 
     async def _upload(self, call: Call) -> bool:
         """Whether the call is too long for arguments, and was uploaded."""
-        data = encoded(call)
-        if max(map(len, data.split(b"\0"))) <= MOST_ARGUMENT:
+        data = _encoded(call)
+        if max(map(len, data.split(b"\0"))) <= _MOST_ARGUMENT:
             return False
         sandbox = await self.sandbox()
         path = f"{self._home}/.sandbox/run/{call.command_id}.call"
@@ -175,40 +164,6 @@ class CommandCalls(BoxConnection):
         with contextlib.suppress(errors.SandboxError):
             await Input(await self.opened(), command).begin()
 
-    async def _expire(self, command: E2bCommand) -> None:
-        with contextlib.suppress(errors.SandboxError):
-            await self._runner().expire(command)
-
-    def _runner(self) -> Runner:
-        assert self._processes is not None
-        return Runner(
-            self._processes,
-            recorded=self._recorded_exit,
-            signal=self._send_signal,
-            ended=self._ended,
-        )
-
-    def _ended(self, command: E2bCommand, told: list[str] | None) -> None:
-        """told: see CommandStream."""
-        if command.over.is_set():
-            return
-        code, saved, killed, *more = told or [str(KILLED), "no", "yes"]
-        if saved == "yes" and len(more) == 3 and not command.timed_out:
-            self.cwd = more[2]
-        exit_code = int(code) if code.isdecimal() else KILLED
-        command.end(exit_code=exit_code, cwd=self.cwd, saved=saved == "yes", killed=killed == "yes")
-        self._trim()
-        if not command.call.own:
-            self._ran += 1
-            self.cpu_s += sum(map(_seconds, more[:2]))
-            self.command_ms += int(command.age_s * 1000)
-            self.bytes_in += command.received
-            self.bytes_out += command.log.size
-
-    async def _send_signal(self, command: E2bCommand, number: int) -> None:
-        processes = await self.opened()
-        await processes.output(scripts.SIGNAL, command.id, str(number))
-
     # Commands of an earlier process
 
     async def _find(self, command_id: str) -> E2bCommand:
@@ -216,7 +171,10 @@ class CommandCalls(BoxConnection):
         if command_id not in self._commands:
             record = (await self.report()).commands.get(command_id)
             if record is None:
-                raise self.unknown_command(command_id)
+                raise errors.NotFound(
+                    f"no command {command_id[:64]} in this session; list its commands to see those"
+                    " there are"
+                )
             return self.adopt(record)
         return self._commands[command_id]
 
@@ -240,13 +198,9 @@ class CommandCalls(BoxConnection):
     async def _follow(self, command: E2bCommand) -> None:
         try:
             processes = await self.opened()
-            await self._runner().run(command, processes.follow(command.pid))
+            await self._take_all(command, processes.follow(command.pid))
         except errors.SandboxError as exc:
             command.fail(exc)
-
-    async def _recorded_exit(self, command_id: str) -> int | None:
-        record = (await self.report()).commands.get(command_id)
-        return None if record is None else record.exit_code
 
     async def _joined(self, call: Call, told: _Joined) -> E2bCommand:
         """The command of an earlier process with the same key. Raises IdempotencyMismatch."""
@@ -258,10 +212,6 @@ class CommandCalls(BoxConnection):
 
 class _Joined(errors.SandboxError):
     """The key was used before. The message has the id and the digest of that call."""
-
-
-def _new_mark() -> str:
-    return uuid.uuid4().hex
 
 
 def _error_of(refused: Refused, call: Call) -> errors.SandboxError:
@@ -286,10 +236,62 @@ def _mismatch(call: Call) -> errors.IdempotencyMismatch:
     )
 
 
-def _seconds(text: str) -> float:
-    """Of `0m1.234s`."""
-    minutes, _, seconds = text.rstrip("s").partition("m")
-    try:
-        return 60 * float(minutes) + float(seconds)
-    except ValueError:
-        return 0.0
+def _call_of(command: str, options: RunOptions) -> Call:
+    """Raises InvalidRequest."""
+    env, stdin = dict(options.get("env") or {}), options.get("stdin")
+    cwd, stdin_open = options.get("cwd"), options.get("stdin_open", False)
+    _check(command, *env.values(), cwd or "")
+    for name in env:
+        if not _NAME.fullmatch(name):
+            raise errors.InvalidRequest(f"env: {name[:64]!r} is not the name of a variable")
+    what = [
+        command, cwd, sorted(env.items()), hashlib.sha256(stdin or b"").hexdigest(), stdin_open,
+    ]  # fmt: skip
+    return Call(
+        text=command,
+        command_id=options.get("command_id") or uuid.uuid4().hex,
+        digest=hashlib.sha256(json.dumps(what).encode()).hexdigest(),
+        key=options.get("key"),
+        timeout_s=options.get("timeout_s", 30.0),
+        cwd=None if cwd is None else posixpath.normpath(posixpath.join(WORKSPACE, cwd)),
+        env=env,
+        stdin=stdin,
+        stdin_open=stdin_open,
+        output_limit=options.get("output_limit", OUTPUT_LIMIT),
+        own=options.get("own", False),
+    )
+
+
+def _check(*texts: str) -> None:
+    for text in texts:
+        if "\0" in text:
+            raise errors.InvalidRequest(
+                "a command, its folder and its variables have no NUL character"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:
+            raise errors.InvalidRequest(f"the command is not valid text: {exc}") from None
+
+
+def _encoded(call: Call) -> bytes:
+    """As the shell of the warden reads it: parts with a NUL after each."""
+    return encode_call(call.text, command_id=call.command_id, cwd=call.cwd, env=call.env, last=True)
+
+
+def _arguments(command: E2bCommand, *, uploaded: bool) -> list[str]:
+    """Of the launcher. uploaded: the call itself is in its file."""
+    call = command.call
+    key = OWN if call.own else "-"
+    if call.key is not None:
+        key = hashlib.sha256(call.key.encode()).hexdigest()
+    given = [call.command_id, command.mark, call.digest, key, "pipe" if call.has_input else "null"]
+    if uploaded:
+        return [*given, call.cwd or ""]
+    folder, lines, text, _ = _encoded(call).decode().split("\0", 3)
+    return [*given, folder, lines, text]
+
+
+def _backstop_s(call: Call) -> float | None:
+    """When E2B ends a command by itself: later than we do, if we are there."""
+    return None if call.timeout_s is None else call.timeout_s + _BACKSTOP_S

@@ -13,15 +13,16 @@ from e2b import AsyncSandbox
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from sandbox_sdk.protocol.errors import NotFound, RuntimeUnavailable, SessionLost
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.runtime.agent import BoxAbout, Fenced
 from sandbox_server.runtime.e2b import scripts
 from sandbox_server.runtime.e2b.account import E2bAccount
-from sandbox_server.runtime.e2b.calls import OWN
 from sandbox_server.runtime.e2b.processes import Processes
 
 PROTOCOL = 1
+OWN = "+"
+"""In place of a key: a command of the server, which counts for nobody."""
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,3 @@ class BoxConnection:
             )
         except ValidationError as exc:
             raise RuntimeUnavailable(f"box {self.box_id} reports nonsense: {exc}") from None
-
-    def unknown_command(self, command_id: str) -> NotFound:
-        return NotFound(
-            f"no command {command_id[:64]} in this session; list its commands to see those there"
-            " are"
-        )

@@ -88,10 +88,6 @@ class E2bDownload(Download):
         self.about = about
         self._chunks = chunks
 
-    @classmethod
-    def of_folder(cls, about: DownloadAbout, processes: Processes) -> E2bDownload:
-        return cls(about, _tar(processes, about.path))
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         """The last chunk comes when all of it is known to be right. Raises RuntimeUnavailable."""
         size, digest, held = 0, hashlib.sha256(), b""
@@ -109,7 +105,7 @@ class E2bDownload(Download):
             yield held
 
 
-async def _tar(processes: Processes, path: str) -> AsyncIterator[bytes]:
+async def tar_of(processes: Processes, path: str) -> AsyncIterator[bytes]:
     """Raises RuntimeUnavailable."""
     said = b""
     args = ["-c", _TAR, "sandbox", path]

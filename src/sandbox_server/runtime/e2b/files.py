@@ -11,23 +11,21 @@ import e2b
 from e2b import AsyncSandbox, FileType
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import (
-    Batch,
-    Download,
-    FileEntry,
-    FolderMade,
-    ListEnd,
-    Uploaded,
-)
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.agent import Batch, Download, FileEntry, FolderMade, ListEnd, Uploaded
+from sandbox_server.runtime.base import HOME
 from sandbox_server.runtime.e2b.connection import BoxConnection
 from sandbox_server.runtime.e2b.downloads import (
     E2bDownload,
     as_it_is_read,
     download_about,
     of_unknown_size,
+    tar_of,
 )
-from sandbox_server.runtime.e2b.paths import full_path, writable_path
 
+MAX_PATH = 4096
+_SHARED = (WORKSPACE, HOME, "/tmp", "/dev/shm")
+"""What is not here, nor in the home, is not written to."""
 _DEPTH = 256
 """How deep a listing goes at most."""
 _BATCH = 500
@@ -57,7 +55,7 @@ class FileCalls(BoxConnection):
                     raise errors.InvalidPath(f"{target} is a folder")
                 await upload.write(sandbox, part)
             if mode & 0o777 != _USUAL_MODE:
-                await self._helper('chmod -- "$1" "$2"', f"{mode & 0o777:o}", part)
+                await self._chmod(part, mode & 0o777)
             async with self._about_path(target):
                 await sandbox.files.rename(part, target)
         except BaseException:
@@ -76,7 +74,7 @@ class FileCalls(BoxConnection):
         processes, sandbox = await self.opened(), await self.sandbox()
         about = await download_about(processes, full_path(path), digest=digest)
         if about.type == "directory":
-            yield E2bDownload.of_folder(about, processes)
+            yield E2bDownload(about, tar_of(processes, about.path))
             return
         if about.size == 0:
             yield await of_unknown_size(processes, about)
@@ -149,12 +147,12 @@ class FileCalls(BoxConnection):
                 raise errors.InvalidPath(f"{full} is not empty; set recursive to remove all in it")
             await sandbox.files.remove(full)
 
-    async def _helper(self, script: str, *args: str) -> bytes:
-        """Raises InvalidPath with what it says, if it fails."""
-        code, output, said = await (await self.opened()).output(script, *args)
+    async def _chmod(self, path: str, mode: int) -> None:
+        """Raises InvalidPath."""
+        processes = await self.opened()
+        code, _, said = await processes.output('chmod -- "$1" "$2"', f"{mode:o}", path)
         if code != 0:
             raise errors.InvalidPath(said.decode("utf-8", "replace").strip()[:300])
-        return output
 
     def _about_path(self, path: str) -> contextlib.AbstractAsyncContextManager[None]:
         return self._account.failures.translated(f"box {self.box_id}", path=path)
@@ -216,3 +214,29 @@ def _entry(info: e2b.EntryInfo) -> FileEntry:
             "metadata": info.metadata,
         }
     )
+
+
+def full_path(path: str) -> str:
+    """Relative ones begin in /workspace. Raises InvalidPath."""
+    if not path or "\0" in path or len(path.encode("utf-8", "replace")) > MAX_PATH:
+        raise errors.InvalidPath(
+            f"path {path[:100]!r}: a path must have 1 to {MAX_PATH} bytes and no NUL character"
+        )
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidPath(f"path {path[:100]!r} is not valid text") from None
+    return posixpath.normpath(posixpath.join(WORKSPACE, path))
+
+
+def writable_path(path: str, home: str) -> str:
+    """The same, of what is to be written. Raises InvalidPath."""
+    full = full_path(path)
+    places = list(dict.fromkeys([*_SHARED, home]))
+    if not any(full == place or full.startswith(f"{place}/") for place in places):
+        raise errors.InvalidPath(
+            f"{full} is outside of the folders that can be written to: {', '.join(places)}"
+        )
+    if full in places:
+        raise errors.InvalidPath(f"{full} is a folder that every sandbox has: name something in it")
+    return full

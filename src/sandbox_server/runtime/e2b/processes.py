@@ -18,7 +18,7 @@ from e2b.envd.utils import timeout_to_ms
 from protobuf import Oneof
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.runtime.e2b.failures import Failures
+from sandbox_server.runtime.e2b.account import Failures
 
 HELPER_S = 60.0
 _ANSWER_S = 30.0
@@ -34,7 +34,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    stream: Literal["stdout", "stderr", "pty"]
+    stream: Literal["stdout", "stderr"]
     data: bytes
 
 
@@ -45,8 +45,6 @@ class Ended:
 
 
 ProcessEvent = Begun | Piece | Ended
-Size = tuple[int, int]
-"""Rows and columns."""
 
 
 class Processes:
@@ -64,18 +62,11 @@ class Processes:
         return f"box {self._sandbox.sandbox_id}"
 
     def start(
-        self,
-        args: list[str],
-        *,
-        stdin: bool = False,
-        pty: Size | None = None,
-        within_s: float | None = None,
+        self, args: list[str], *, stdin: bool = False, within_s: float | None = None
     ) -> AsyncGenerator[ProcessEvent]:
         """Run bash with these arguments. within_s: it is killed then, even without us."""
         request = process_pb.StartRequest(
-            process=process_pb.ProcessConfig(cmd="/bin/bash", args=args),
-            pty=None if pty is None else _terminal(pty),
-            stdin=stdin,
+            process=process_pb.ProcessConfig(cmd="/bin/bash", args=args), stdin=stdin
         )
         timeout_ms = timeout_to_ms(within_s)
         return self._events(self._rpc.start(request, headers=_PING, timeout_ms=timeout_ms))
@@ -93,10 +84,10 @@ class Processes:
                     yield event
 
     async def output(
-        self, script: str, *args: str, within_s: float = HELPER_S, most: int = _MOST
+        self, script: str, *args: str, within_s: float = HELPER_S
     ) -> tuple[int, bytes, bytes]:
         """Run a script of ours to its end: exit code, stdout, stderr."""
-        streams = {"stdout": bytearray(), "stderr": bytearray(), "pty": bytearray()}
+        streams = {"stdout": bytearray(), "stderr": bytearray()}
         code = -1
         async with contextlib.aclosing(
             self.start(["-c", script, "sandbox", *args], within_s=within_s)
@@ -104,20 +95,16 @@ class Processes:
             async for event in events:
                 if isinstance(event, Piece):
                     streams[event.stream] += event.data
-                    if len(streams[event.stream]) > most:
-                        raise RuntimeUnavailable(
-                            f"{self._what} answers with more than {most} bytes"
-                        )
+                    if len(streams[event.stream]) > _MOST:
+                        what = f"{self._what} answers with more than {_MOST} bytes"
+                        raise RuntimeUnavailable(what)
                 elif isinstance(event, Ended):
                     code = event.exit_code
         return code, bytes(streams["stdout"]), bytes(streams["stderr"])
 
-    async def send(
-        self, pid: int, data: bytes, *, pty: bool = False, within_s: float = _ANSWER_S
-    ) -> None:
-        typed: Oneof[Literal["pty"], bytes] = Oneof("pty", data)
+    async def send(self, pid: int, data: bytes, *, within_s: float) -> None:
         piped: Oneof[Literal["stdin"], bytes] = Oneof("stdin", data)
-        entered = process_pb.ProcessInput(input=typed if pty else piped)
+        entered = process_pb.ProcessInput(input=piped)
         request = process_pb.SendInputRequest(process=_selector(pid), input=entered)
         async with self._translated():
             await self._rpc.send_input(request, timeout_ms=timeout_to_ms(within_s))
@@ -134,11 +121,6 @@ class Processes:
         async with self._translated():
             await self._rpc.send_signal(request, timeout_ms=timeout_to_ms(_ANSWER_S))
 
-    async def resize(self, pid: int, size: Size) -> None:
-        request = process_pb.UpdateRequest(process=_selector(pid), pty=_terminal(size))
-        async with self._translated():
-            await self._rpc.update(request, timeout_ms=timeout_to_ms(_ANSWER_S))
-
     def _translated(self) -> contextlib.AbstractAsyncContextManager[None]:
         return self._failures.translated(self._what, health=self._sandbox.is_running)
 
@@ -148,16 +130,14 @@ def _selector(pid: int) -> process_pb.ProcessSelector:
     return process_pb.ProcessSelector(selector=selector)
 
 
-def _terminal(size: Size) -> process_pb.PTY:
-    return process_pb.PTY(size=process_pb.PTY.Size(rows=size[0], cols=size[1]))
-
-
 def _event(message: Any) -> ProcessEvent | None:
     match message.event.event if message.event is not None else None:
         case Oneof(field="start", value=start):
             return Begun(start.pid)
-        case Oneof(field="data", value=data) if data.output is not None:
-            return Piece(data.output.field, data.output.value)
+        case Oneof(field="data", value=data):
+            match data.output:
+                case Oneof(field="stdout" | "stderr" as stream, value=written):
+                    return Piece(stream, written)
         case Oneof(field="end", value=end):
             return Ended(end.exit_code if end.exited else -1)
     return None

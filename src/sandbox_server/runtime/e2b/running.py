@@ -6,22 +6,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol import errors
+from sandbox_server.runtime.e2b import scripts
 from sandbox_server.runtime.e2b.command import KILLED, E2bCommand
-from sandbox_server.runtime.e2b.output_marks import MarkedStream, stream_mark
-from sandbox_server.runtime.e2b.processes import Begun, Ended, Piece, Processes, ProcessEvent
+from sandbox_server.runtime.e2b.connection import BoxConnection
+from sandbox_server.runtime.e2b.processes import Begun, Ended, Piece, ProcessEvent
 from sandbox_warden.output import STDERR, STDOUT
 
 log = structlog.get_logger(__name__)
 
 BROKEN = b"\nsandbox: the connection to this sandbox broke; output may be missing here\n"
 EARLIER = b"sandbox: the server was restarted; what this command wrote before is not available\n"
+_OUTPUT_BYTES = 8 << 20
+"""Of the output of all commands of a box that is kept."""
 _DEAD_S = 10.0
 """How long after a kill the launcher may take to tell the end."""
 
@@ -34,13 +38,50 @@ class Refused:
     details: list[str]
 
 
+class MarkedStream:
+    """One stream of a command, in pieces of any size. Lines that begin with the mark are ours; a
+    mark may stand anywhere, since a command need not end its last line."""
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self._held = b""
+        """What may be the beginning of a mark, or a mark whose line is not complete."""
+
+    def feed(self, data: bytes) -> tuple[bytes, list[str]]:
+        """The output in this piece, and the lines for us."""
+        lines: list[str] = []
+        data, output = self._held + data, b""
+        while (at := data.find(self._mark)) >= 0:
+            line, newline, rest = data[at + len(self._mark) :].partition(b"\n")
+            if not newline:
+                self._held = data[at:]
+                return output + data[:at], lines
+            lines.append(line.decode("utf-8", "replace"))
+            output, data = output + data[:at], rest
+        kept = self._beginning_of_mark(data)
+        self._held = data[len(data) - kept :]
+        return output + data[: len(data) - kept], lines
+
+    def rest(self) -> bytes:
+        """At the end of the stream: what was not a mark after all."""
+        held, self._held = self._held, b""
+        return held
+
+    def _beginning_of_mark(self, data: bytes) -> int:
+        """How many of the last bytes may be the beginning of a mark."""
+        for size in range(min(len(self._mark) - 1, len(data)), 0, -1):
+            if self._mark.startswith(data[-size:]):
+                return size
+        return 0
+
+
 class CommandStream:
     """Takes in the events of a command."""
 
     def __init__(self, command: E2bCommand) -> None:
         self._command = command
-        mark = stream_mark(command.mark)
-        self._streams = {name: MarkedStream(mark) for name in ("stdout", "stderr", "pty")}
+        mark = f"\x1esandbox-{command.mark}:".encode()  # What no command writes by chance.
+        self._streams = {name: MarkedStream(mark) for name in ("stdout", "stderr")}
         self._ends: set[str] = set()
         self._pid = 0
         self.refused: Refused | None = None
@@ -51,8 +92,7 @@ class CommandStream:
 
     @property
     def over(self) -> bool:
-        whole = {"pty"} if self._command.call.pty is not None else {"stdout", "stderr"}
-        return self.exited or self.refused is not None or self._ends >= whole
+        return self.exited or self.refused is not None or self._ends == self._streams.keys()
 
     def take(self, event: ProcessEvent) -> None:
         if isinstance(event, Begun):
@@ -84,25 +124,16 @@ class CommandStream:
             self.refused = Refused(word, rest)
 
 
-class Runner:
+class RunningCommands(BoxConnection):
     """Runs the commands of one box until their end is known."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        *,
-        recorded: Callable[[str], Awaitable[int | None]],
-        signal: Callable[[E2bCommand, int], Awaitable[None]],
-        ended: Callable[[E2bCommand, list[str] | None], None],
-    ) -> None:
-        """recorded: the exit code that a command left in the sandbox; None while it runs. Raises
-        NotFound if it never began. ended: called with what the launcher told at the end."""
-        self._processes = processes
-        self._recorded = recorded
-        self._signal = signal
-        self._ended = ended
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._commands: dict[str, E2bCommand] = {}
+        self.command_ms = self.bytes_in = self.bytes_out = 0
+        self.cpu_s = 0.0
 
-    async def run(
+    async def _take_all(
         self, command: E2bCommand, events: AsyncGenerator[ProcessEvent]
     ) -> Refused | None:
         """Take in all of the output. Returns why the command was not run, if it was not."""
@@ -121,13 +152,10 @@ class Runner:
             except errors.NotFound:  # It ended while nobody listened.
                 return await self._finish(command, stream)
             await asyncio.sleep(pause_s)
-            events = self._processes.follow(command.pid)
+            events = (await self.opened()).follow(command.pid)
 
     async def _take_in(
-        self,
-        command: E2bCommand,
-        stream: CommandStream,
-        events: AsyncGenerator[ProcessEvent],
+        self, command: E2bCommand, stream: CommandStream, events: AsyncGenerator[ProcessEvent]
     ) -> None:
         async with contextlib.aclosing(events):
             async for event in events:
@@ -142,12 +170,12 @@ class Runner:
             return stream.refused
         await command.read()
         if stream.ending is None and not command.timed_out:
-            code = await self._recorded(command.id)
+            code = await self._recorded_exit(command.id)
             stream.ending = [str(KILLED if code is None else code), "no", "no"]
         self._ended(command, stream.ending)
         return None
 
-    async def expire(self, command: E2bCommand) -> None:
+    async def _expire(self, command: E2bCommand) -> None:
         """Wait for the end of its time, then kill everything it has started."""
         assert command.call.timeout_s is not None
         await command.began.wait()
@@ -156,10 +184,10 @@ class Runner:
             return
         command.timed_out = True
         with contextlib.suppress(errors.SandboxError):
-            await self._signal(command, 9)
+            await self._send_signal(command, 9)
             await self._over(command, within_s=_DEAD_S)
             if not command.over.is_set():
-                await self._processes.kill(command.pid)
+                await (await self.opened()).kill(command.pid)
                 await self._over(command, within_s=_DEAD_S)
         if not command.over.is_set():
             self._ended(command, None)
@@ -168,3 +196,45 @@ class Runner:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await command.over.wait()
+
+    def _ended(self, command: E2bCommand, told: list[str] | None) -> None:
+        """told: see CommandStream."""
+        if command.over.is_set():
+            return
+        code, saved, killed, *more = told or [str(KILLED), "no", "yes"]
+        if saved == "yes" and len(more) == 3 and not command.timed_out:
+            self.cwd = more[2]
+        exit_code = int(code) if code.isdecimal() else KILLED
+        command.end(exit_code=exit_code, cwd=self.cwd, saved=saved == "yes", killed=killed == "yes")
+        self._trim()
+        if not command.call.own:
+            self._ran += 1
+            self.cpu_s += sum(map(_seconds, more[:2]))
+            self.command_ms += int(command.age_s * 1000)
+            self.bytes_in += command.received
+            self.bytes_out += command.log.size
+
+    async def _send_signal(self, command: E2bCommand, number: int) -> None:
+        processes = await self.opened()
+        await processes.output(scripts.SIGNAL, command.id, str(number))
+
+    async def _recorded_exit(self, command_id: str) -> int | None:
+        record = (await self.report()).commands.get(command_id)
+        return None if record is None else record.exit_code
+
+    def _trim(self) -> None:
+        """Drop the output of the oldest commands, if that of all takes too much memory."""
+        room = _OUTPUT_BYTES
+        for each in reversed(list(self._commands.values())):
+            room -= each.log.retained
+            if room < 0 and each.over.is_set():
+                each.log.forget()
+
+
+def _seconds(text: str) -> float:
+    """Of `0m1.234s`."""
+    minutes, _, seconds = text.rstrip("s").partition("m")
+    try:
+        return 60 * float(minutes) + float(seconds)
+    except ValueError:
+        return 0.0

@@ -14,7 +14,6 @@ from e2b import AsyncSandbox
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
-from sandbox_server.runtime.box_network import Network
 from sandbox_server.runtime.e2b import scripts
 from sandbox_server.runtime.e2b.account import E2bAccount
 from sandbox_server.runtime.e2b.agent import E2bAgent
@@ -75,11 +74,6 @@ class E2bRuntime(Runtime):
 
     def __repr__(self) -> str:
         return f"<E2bRuntime {self._account.url}>"
-
-    @property
-    def networks(self) -> frozenset[Network]:
-        """E2B's own network, or none: its connections do not go through this server."""
-        return frozenset({"none", "bridge"})
 
     @property
     def build(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.kubernetes import config
 from sandbox_server.runtime.kubernetes.failures import line
-from sandbox_server.runtime.kubernetes.options import PodOptions
+from sandbox_server.runtime.registry import ClusterOptions
 
 GROUP = "extensions.agents.x-k8s.io/v1beta1"
 SANDBOXES = "agents.x-k8s.io/v1beta1"
@@ -30,7 +30,7 @@ _FINISHED_S = 60
 Object = dict[str, Any]
 
 
-def warm_pod(spec: BoxSpec, options: PodOptions) -> Object:
+def warm_pod(spec: BoxSpec, options: ClusterOptions) -> Object:
     """The pod of a box that is nobody's yet, as a template has it."""
     nobodys = replace(spec, owner="", deadman_s=_WARM_S)
     made = config.pod_manifest(nobodys, "", options)

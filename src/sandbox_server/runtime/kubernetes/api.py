@@ -28,8 +28,6 @@ _BUSY = (429, 500, 502, 503, 504)
 WATCH_S = 240
 """The API server ends a watch after that long. A connection that died unnoticed is noticed then."""
 
-_Body = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
-
 
 class Api:
     """An API server, for one namespace. Whoever creates it closes it."""
@@ -55,10 +53,21 @@ class Api:
         """Raises ApiError if it is missing (404), else SandboxError."""
         return await self._repeat("GET", path, what, params=params)
 
+    async def objects(
+        self, kind: str, selector: str, *, group: str = "", **params: str
+    ) -> list[dict[str, Any]]:
+        """Those of a kind in the namespace. Raises SandboxError."""
+        path, what = self.path(kind, group=group), f"list {kind}"
+        try:
+            found = await self.get(path, what, labelSelector=selector, **params)
+        except ApiError as exc:
+            raise error_for(exc, what, self.namespace) from exc
+        return list(found["items"])
+
     async def create(self, path: str, body: Mapping[str, Any], what: str) -> dict[str, Any]:
         """Make an object whose name nobody else uses. Raises ApiError if it is there already (409):
         also where an answer was lost, and the object is the one that was made."""
-        return await self._repeat("POST", path, what, body=body)
+        return await self._repeat("POST", path, what, json=body)
 
     async def patch(
         self, path: str, operations: Sequence[Mapping[str, Any]], what: str
@@ -66,12 +75,12 @@ class Api:
         """Change an object by a JSON Patch (RFC 6902). Raises ApiError if it is missing (404), or
         if an operation does not apply (422), such as a `test`: also where an answer was lost, and
         the object is changed already."""
-        return await self._repeat("PATCH", path, what, body=operations)
+        return await self._repeat("PATCH", path, what, json=operations)
 
     async def delete(self, path: str, what: str, **options: Any) -> None:
         """Idempotent."""
         with contextlib.suppress(ApiError):
-            await self._repeat("DELETE", path, what, body=options)
+            await self._repeat("DELETE", path, what, json=options)
 
     async def watch(self, path: str, what: str, **params: str) -> AsyncGenerator[dict[str, Any]]:
         """Changes of the objects in a list, until the API server ends it. Raises SandboxError, and
@@ -96,19 +105,12 @@ class Api:
         except (httpx.HTTPError, ValueError, LookupError) as exc:
             raise self.unreachable(exc) from exc
 
-    async def _repeat(
-        self,
-        method: str,
-        path: str,
-        what: str,
-        *,
-        body: _Body = None,
-        params: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
+    async def _repeat(self, method: str, path: str, what: str, **content: Any) -> dict[str, Any]:
+        """content: `json`, or `params`."""
         backoff = Backoff(0.05, 1.0, _REPEAT_S, since=time.monotonic())
         while True:
             try:
-                return await self._call(method, path, what, body=body, params=params)
+                return await self._call(method, path, what, **content)
             except _Again as exc:
                 pause_s = backoff.pause_s(time.monotonic())
                 if pause_s is None:
@@ -116,19 +118,10 @@ class Api:
                     raise exc.error from exc
             await asyncio.sleep(pause_s)
 
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        what: str,
-        *,
-        body: _Body,
-        params: Mapping[str, str] | None,
-    ) -> dict[str, Any]:
+    async def _call(self, method: str, path: str, what: str, **content: Any) -> dict[str, Any]:
         try:
-            answer = await self._http.request(
-                method, path, json=body, params=params, **await self._extras(method)
-            )
+            extras = await self._extras(method)
+            answer = await self._http.request(method, path, **content, **extras)
             if answer.is_success:
                 return dict(answer.json())
         except (httpx.HTTPError, ValueError) as exc:

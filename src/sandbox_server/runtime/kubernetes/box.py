@@ -11,12 +11,12 @@ from typing import Any
 import structlog
 
 from sandbox_sdk.protocol.errors import SandboxError, SessionLost
+from sandbox_server.runtime.base import Holding, SharedBox
 from sandbox_server.runtime.kubernetes import agent_sandbox, config, failures
 from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.failures import ApiError, Pod
 from sandbox_server.runtime.kubernetes.pod_streams import PodAddress, PodStreams
 from sandbox_server.runtime.kubernetes.stream import open_exec
-from sandbox_server.runtime.shared import Holding, SharedBox
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_server.runtime.warden.client import WardenBox, WardenClient
 

@@ -18,8 +18,8 @@ from sandbox_server.runtime.kubernetes import agent_sandbox, config, failures
 from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.box import Spawn, delete_claim
 from sandbox_server.runtime.kubernetes.failures import ApiError, Pod
-from sandbox_server.runtime.kubernetes.options import PodOptions
 from sandbox_server.runtime.kubernetes.watch import Watch
+from sandbox_server.runtime.registry import ClusterOptions
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ class ClaimedPods:
     size that somebody asks for once would be many."""
 
     def __init__(
-        self, api: Api, options: PodOptions, spawn: Spawn, endings: Endings, *, start_s: float
+        self, api: Api, options: ClusterOptions, spawn: Spawn, endings: Endings, *, start_s: float
     ) -> None:
         self._endings = endings
         self._api = api
@@ -57,7 +57,7 @@ class ClaimedPods:
         box_id = uuid.uuid4().hex[:16]
         self._making.add(box_id)
         states = self._watch(spec.owner).states(config.pod_name(box_id))
-        posting = self._spawn(self._post(agent_sandbox.claim(spec.owner, box_id, pool)))
+        posting = self._spawn(self._create(_CLAIMS, agent_sandbox.claim(spec.owner, box_id, pool)))
         try:
             async with contextlib.aclosing(states):
                 await asyncio.shield(posting)
@@ -84,13 +84,8 @@ class ClaimedPods:
         """Its size is left alone if it is there: whoever runs the cluster may have changed it."""
         pool = agent_sandbox.warm_pool(pod, self._options.warm_pool)
         for kind, body in ((_TEMPLATES, agent_sandbox.template(pod)), (_POOLS, pool)):
-            path = self._api.path(kind, group=agent_sandbox.GROUP)
-            try:
-                await self._api.create(path, body, f"create {kind}")
+            if await self._create(kind, body):
                 log.info("pods.pool_made", kind=kind, name=body["metadata"]["name"])
-            except ApiError as exc:
-                if exc.status != 409:
-                    raise failures.error_for(exc, f"create {kind}", self._api.namespace) from exc
         with contextlib.suppress(SandboxError, ApiError):
             await self._remove_old_pools()
 
@@ -99,19 +94,22 @@ class ClaimedPods:
         anew."""
         others = f"{config.MARKED},{config.LABEL_WARDEN}!={config.warden_map_name()}"
         for kind in (_POOLS, _TEMPLATES):
-            path = self._api.path(kind, group=agent_sandbox.GROUP)
-            for each in (await self._api.get(path, f"list {kind}", labelSelector=others))["items"]:
+            for each in await self._api.objects(kind, others, group=agent_sandbox.GROUP):
                 if failures.age_s(each) > _KEPT_S:
                     name = each["metadata"]["name"]
-                    await self._api.delete(f"{path}/{name}", f"delete {kind}")
+                    path = self._api.path(kind, name, group=agent_sandbox.GROUP)
+                    await self._api.delete(path, f"delete {kind}")
 
-    async def _post(self, body: dict[str, Any]) -> None:
+    async def _create(self, kind: str, body: dict[str, Any]) -> bool:
+        """False if it is there: also where it was made by a request whose answer was lost."""
+        path, what = self._api.path(kind, group=agent_sandbox.GROUP), f"create {kind}"
         try:
-            path = self._api.path(_CLAIMS, group=agent_sandbox.GROUP)
-            await self._api.create(path, body, f"create {_CLAIMS}")
+            await self._api.create(path, body, what)
         except ApiError as exc:
-            if exc.status != 409:  # Made by a request whose answer was lost.
-                raise failures.error_for(exc, f"create {_CLAIMS}", self._api.namespace) from exc
+            if exc.status != 409:
+                raise failures.error_for(exc, what, self._api.namespace) from exc
+            return False
+        return True
 
     async def _until_ready(self, states: AsyncGenerator[dict[str, Any] | None], pool: str) -> str:
         """The name of the Sandbox."""
@@ -152,7 +150,7 @@ class ClaimedPods:
                 f"sandbox {sandbox} was ready and has no pod to be used: {exc.message}; try again"
             ) from exc
 
-    async def _give_back(self, box_id: str, posting: asyncio.Task[None]) -> None:
+    async def _give_back(self, box_id: str, posting: asyncio.Task[bool]) -> None:
         """A request on its way cannot be called back: wait for its answer first."""
         await asyncio.wait([posting])
         await self._endings.end(box_id, partial(delete_claim, self._api, config.pod_name(box_id)))
@@ -161,14 +159,9 @@ class ClaimedPods:
         """Remove claims of this owner that no box came of, as he was killed meanwhile."""
         if not self._options.warm_pool:
             return
-        path = self._api.path(_CLAIMS, group=agent_sandbox.GROUP)
-        try:
-            claims = await self._api.get(
-                path, f"list {_CLAIMS}", labelSelector=config.of_owner(owner)
-            )
-        except ApiError as exc:
-            raise failures.error_for(exc, f"list {_CLAIMS}", self._api.namespace) from exc
-        for about in (each["metadata"] for each in claims["items"]):
+        selector = config.of_owner(owner)
+        claims = await self._api.objects(_CLAIMS, selector, group=agent_sandbox.GROUP)
+        for about in (each["metadata"] for each in claims):
             box_id = about["labels"].get(config.LABEL_BOX, "")
             if about.get("annotations", {}).get(config.NOTE_OWNER) != owner:
                 continue  # Of an owner whose label is the same.
@@ -177,9 +170,7 @@ class ClaimedPods:
 
     async def _has_pod(self, box_id: str) -> bool:
         """Whoever has it by now."""
-        selector = config.of_box(box_id)
-        found = await self._api.get(self._api.path("pods"), "list pods", labelSelector=selector)
-        return bool(found["items"])
+        return bool(await self._api.objects("pods", config.of_box(box_id)))
 
     def _watch(self, owner: str) -> Watch:
         selector = config.of_owner(owner)

@@ -14,14 +14,8 @@ from typing import Any
 from sandbox_sdk.protocol.models import WORKSPACE
 from sandbox_server.registry.environments import Pods
 from sandbox_server.runtime.base import ENVIRONMENT, HOME, BoxSpec, Limits
-from sandbox_server.runtime.kubernetes.options import PodOptions
-from sandbox_server.runtime.warden.zipapp import (
-    SAVE_ARTIFACT,
-    compiled_zipapp,
-    save_artifact,
-    warden_arguments,
-    warden_version,
-)
+from sandbox_server.runtime.registry import ClusterOptions
+from sandbox_server.runtime.warden import zipapp
 
 FOLDER = "/usr/lib/sandbox"
 """The warden's folder in a pod."""
@@ -125,7 +119,7 @@ def _warden() -> list[str]:
     return ["python3", "-I", "-S", f"{FOLDER}/{_ZIPAPP}"]
 
 
-def pod_manifest(spec: BoxSpec, box_id: str, options: PodOptions) -> dict[str, Any]:
+def pod_manifest(spec: BoxSpec, box_id: str, options: ClusterOptions) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -154,7 +148,7 @@ def pod_manifest(spec: BoxSpec, box_id: str, options: PodOptions) -> dict[str, A
     }
 
 
-def _placement(options: PodOptions, asked: Pods) -> dict[str, Any]:
+def _placement(options: ClusterOptions, asked: Pods) -> dict[str, Any]:
     """asked: by the environment of the box."""
     found = {
         "runtimeClassName": asked.runtime_class or options.runtime_class,
@@ -165,7 +159,6 @@ def _placement(options: PodOptions, asked: Pods) -> dict[str, Any]:
         ],
         "priorityClassName": asked.priority_class or options.priority_class,
         "imagePullSecrets": [{"name": options.pull_secret}] if options.pull_secret else [],
-        "serviceAccountName": options.service_account,
     }
     return {name: value for name, value in found.items() if value}
 
@@ -187,7 +180,7 @@ def _isolation(spec: BoxSpec) -> dict[str, Any]:
     }
 
 
-def _container(spec: BoxSpec, box_id: str, options: PodOptions) -> dict[str, Any]:
+def _container(spec: BoxSpec, box_id: str, options: ClusterOptions) -> dict[str, Any]:
     return {
         "name": CONTAINER,
         "image": spec.image,
@@ -197,7 +190,7 @@ def _container(spec: BoxSpec, box_id: str, options: PodOptions) -> dict[str, Any
             *(word for name in _NOT_TOLD for word in ("-u", name)),
             *_warden(),
             "pid1",
-            *warden_arguments(spec, box_id),
+            *zipapp.warden_arguments(spec, box_id),
             f"file_bytes={spec.file_bytes}",
             *([f"port={PORT}"] if options.stream != "exec" else []),
         ],
@@ -257,8 +250,8 @@ def _mounts(spec: BoxSpec) -> list[dict[str, Any]]:
         {"name": "warden", "mountPath": FOLDER, "readOnly": True},
         {
             "name": "warden",
-            "mountPath": f"/usr/local/bin/{SAVE_ARTIFACT}",
-            "subPath": SAVE_ARTIFACT,
+            "mountPath": f"/usr/local/bin/{zipapp.SAVE_ARTIFACT}",
+            "subPath": zipapp.SAVE_ARTIFACT,
             "readOnly": True,
         },
         {"name": "workspace", "mountPath": WORKSPACE},
@@ -270,54 +263,45 @@ def _mounts(spec: BoxSpec) -> list[dict[str, Any]]:
 
 
 @cache
-def _warden_files() -> Mapping[str, bytes]:
-    return {_ZIPAPP: compiled_zipapp(), SAVE_ARTIFACT: save_artifact().encode()}
-
-
-@cache
 def warden_map_name() -> str:
     """The same for the same sources and Python, so that servers of one version share it."""
-    parts = (warden_version(), save_artifact(), MAGIC_NUMBER.hex())
+    parts = (zipapp.warden_version(), zipapp.save_artifact(), MAGIC_NUMBER.hex())
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"sandbox-warden-{digest[:12]}"
 
 
 def warden_map() -> dict[str, Any]:
     """The ConfigMap with the warden, which brings it into any image."""
+    content = {
+        _ZIPAPP: zipapp.compiled_zipapp(),
+        zipapp.SAVE_ARTIFACT: zipapp.save_artifact().encode(),
+    }
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": warden_map_name(), "labels": {LABEL_MARK: "1"}},
         "immutable": True,
-        "binaryData": {
-            name: base64.b64encode(content).decode() for name, content in _warden_files().items()
-        },
+        "binaryData": {name: base64.b64encode(data).decode() for name, data in content.items()},
     }
 
 
 def deny_all() -> dict[str, Any]:
     """The NetworkPolicy of boxes without a network. Whether it holds is up to the cluster's CNI."""
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": DENY_ALL, "labels": {LABEL_MARK: "1"}},
-        "spec": {
-            "podSelector": {"matchLabels": {LABEL_MARK: "1", LABEL_NETWORK: "none"}},
-            "policyTypes": ["Ingress", "Egress"],
-        },
-    }
+    return _policy(DENY_ALL, {"policyTypes": ["Ingress", "Egress"]})
 
 
 def stream_policy() -> dict[str, Any]:
     """Lets streams into pods under deny_all(); policies add up. From anywhere: where servers are is
     not known, and the warden answers to nobody without a key."""
+    ingress = [{"ports": [{"protocol": "TCP", "port": PORT}]}]
+    return _policy(STREAM_POLICY, {"policyTypes": ["Ingress"], "ingress": ingress})
+
+
+def _policy(name: str, rules: Mapping[str, Any]) -> dict[str, Any]:
+    pods = {"matchLabels": {LABEL_MARK: "1", LABEL_NETWORK: "none"}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": STREAM_POLICY, "labels": {LABEL_MARK: "1"}},
-        "spec": {
-            "podSelector": {"matchLabels": {LABEL_MARK: "1", LABEL_NETWORK: "none"}},
-            "policyTypes": ["Ingress"],
-            "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
-        },
+        "metadata": {"name": name, "labels": {LABEL_MARK: "1"}},
+        "spec": {"podSelector": pods, **rules},
     }

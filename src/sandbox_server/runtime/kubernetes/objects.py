@@ -69,10 +69,10 @@ class SharedObjects:
                 await self._api.create(self._api.path(kind, group=group), body, f"create {kind}")
 
     async def _remove_old_wardens(self) -> None:
-        maps = await self._list("configmaps")
+        maps = await self._api.objects("configmaps", config.MARKED)
         if len(maps) == 1:
             return
-        pods = await self._list("pods")
+        pods = await self._api.objects("pods", config.MARKED)
         used = {pod["metadata"]["labels"].get(config.LABEL_WARDEN) for pod in pods}
         for each in maps:
             name = each["metadata"]["name"]
@@ -80,9 +80,3 @@ class SharedObjects:
                 continue
             if failures.age_s(each) > _KEPT_S:
                 await self._api.delete(self._api.path("configmaps", name), "delete configmaps")
-
-    async def _list(self, kind: str) -> list[dict[str, Any]]:
-        found = await self._api.get(
-            self._api.path(kind), f"list {kind}", labelSelector=config.MARKED
-        )
-        return list(found["items"])

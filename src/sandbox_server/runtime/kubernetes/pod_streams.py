@@ -16,18 +16,11 @@ import structlog
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
-from sandbox_server.runtime.kubernetes import config, failures
+from sandbox_server.runtime.kubernetes import config, failures, tcp
 from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.failures import ApiError
-from sandbox_server.runtime.kubernetes.options import StreamWay
 from sandbox_server.runtime.kubernetes.stream import ExecStream, open_exec
-from sandbox_server.runtime.kubernetes.tcp import (
-    Identity,
-    NotReached,
-    NotTheWarden,
-    can_reach,
-    open_tcp,
-)
+from sandbox_server.runtime.registry import StreamWay
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 from sandbox_warden.port import NONCE_SIZE
@@ -58,8 +51,8 @@ class PodStreams:
         return f"<PodStreams {self._way}: {self.told()}>"
 
     @cached_property
-    def identity(self) -> Identity:
-        return Identity.make()
+    def identity(self) -> tcp.Identity:
+        return tcp.Identity.make()
 
     def told(self) -> str:
         """Which way streams go, as far as it is known."""
@@ -75,21 +68,18 @@ class PodStreams:
         """The same, after trying a box that is there already."""
         if self._tries_tcp() and not self._reached and (address := await self._any_address()):
             try:
-                await can_reach(address, config.PORT)
+                await tcp.can_reach(address, config.PORT)
                 self._reached = True
-            except NotReached as exc:
+            except tcp.NotReached as exc:
                 self._give_up(str(exc))
         return self.told()
 
     async def _any_address(self) -> str:
         try:
-            listed = await self._api.get(
-                self._api.path("pods"), "list pods", labelSelector=config.MARKED, limit="20"
-            )
-        except (ApiError, SandboxError):
+            pods = await self._api.objects("pods", config.MARKED, limit="20")
+        except SandboxError:
             return ""
-        return next((failures.address(pod) for pod in listed["items"] if failures.is_running(pod)),
-                    "")  # fmt: skip
+        return next((failures.address(pod) for pod in pods if failures.is_running(pod)), "")
 
     def _tries_tcp(self) -> bool:
         return self._way == "tcp" or (self._way == "auto" and time.monotonic() >= self._again_at)
@@ -137,12 +127,12 @@ class PodStreams:
         """None if that is not possible, and an exec will do. counts: towards not trying any."""
         try:
             address = box.address = box.address or await self._address(box.name)
-            stream = await open_tcp(address, box.port, box.key, self.identity)
-        except (NotReached, NotTheWarden) as exc:
+            stream = await tcp.open_tcp(address, box.port, box.key, self.identity)
+        except (tcp.NotReached, tcp.NotTheWarden) as exc:
             box.port = 0
             if self._way == "tcp":
                 raise RuntimeUnavailable(f"no stream over TCP to {box.name}: {exc}") from exc
-            if counts and isinstance(exc, NotReached):
+            if counts and isinstance(exc, tcp.NotReached):
                 self._failed(box.name, str(exc))
             return None
         self._not_reached.clear()
@@ -156,10 +146,10 @@ class PodStreams:
         try:
             pod = await self._api.get(self._api.path("pods", name), "get pods")
         except ApiError as exc:
-            raise NotReached(exc.message) from exc
+            raise tcp.NotReached(exc.message) from exc
         if found := failures.address(pod):
             return found
-        raise NotReached("the pod has no address")
+        raise tcp.NotReached("the pod has no address")
 
     def _failed(self, name: str, why: str) -> None:
         self._not_reached.add(name)

@@ -11,11 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from sandbox_sdk.protocol.errors import (
-    InvalidRequest,
-    RuntimeUnavailable,
-    SandboxError,
-)
+from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.box_network import NO_BRIDGE, Network
@@ -25,12 +21,11 @@ from sandbox_server.runtime.kubernetes.access import Access
 from sandbox_server.runtime.kubernetes.api import Api
 from sandbox_server.runtime.kubernetes.box import PodBox, delete_pod, is_claimable
 from sandbox_server.runtime.kubernetes.claimed import ClaimedPods
-from sandbox_server.runtime.kubernetes.enforcement import enforcement
 from sandbox_server.runtime.kubernetes.failures import ApiError, Pod
 from sandbox_server.runtime.kubernetes.objects import SharedObjects
-from sandbox_server.runtime.kubernetes.options import PodOptions
 from sandbox_server.runtime.kubernetes.pod_streams import PodStreams
 from sandbox_server.runtime.kubernetes.watch import Watch
+from sandbox_server.runtime.registry import ClusterOptions
 from sandbox_server.runtime.warden.zipapp import warden_version
 
 log = structlog.get_logger(__name__)
@@ -39,6 +34,14 @@ START_S = 60.0
 """How long a pod that has a node may take to run: its image may have to be pulled."""
 _LEFT_S = 120.0
 """A pod of a worker that is gone and that does not run after so long is one it did not finish."""
+_WATCHED = (
+    "the kubelet measures emptyDirs and evicts a pod that is over its limit (session_lost instead"
+    " of a full disk)"
+)
+_GVISOR_MEMORY = (
+    "a box over its memory limit ends as a whole (session_lost instead of reason oom): gVisor is"
+    " one process to the node"
+)
 _T = TypeVar("_T")
 
 
@@ -51,13 +54,13 @@ class KubernetesRuntime(Runtime):
     def __init__(
         self,
         access: Access,
-        options: PodOptions | None = None,
+        options: ClusterOptions | None = None,
         *,
         start_s: float = START_S,
         metrics: Metrics = NO_METRICS,
     ) -> None:
         self._api = Api(access, metrics=metrics)
-        self._options = options or PodOptions()
+        self._options = options or ClusterOptions()
         self._start_s = start_s
         self._streams = PodStreams(self._api, self._options.stream, metrics)
         self._objects = SharedObjects(self._api, streams=self._options.stream != "exec")
@@ -178,7 +181,7 @@ class KubernetesRuntime(Runtime):
     async def boxes(self, owner: str) -> list[Box]:
         await self._claimed.tidy(owner)
         found: list[Box] = []
-        for pod in await self._list(config.of_owner(owner)):
+        for pod in await self._api.objects("pods", config.of_owner(owner)):
             box = self._box(pod)
             if box.holding.owner != owner:
                 continue  # Its label is the same.
@@ -194,7 +197,7 @@ class KubernetesRuntime(Runtime):
 
     async def shared_boxes(self, owners: Sequence[str]) -> Sequence[PodBox]:
         found: list[PodBox] = []
-        for pod in await self._list(config.of_owners(owners)):
+        for pod in await self._api.objects("pods", config.of_owners(owners)):
             box = self._box(pod)
             if box.holding.owner not in owners or not is_claimable(pod):
                 continue
@@ -205,24 +208,15 @@ class KubernetesRuntime(Runtime):
         return found
 
     async def shared_box(self, box_id: str) -> PodBox | None:
-        for pod in await self._list(config.of_box(box_id)):
+        for pod in await self._api.objects("pods", config.of_box(box_id)):
             if failures.is_running(pod) and is_claimable(pod):
                 return self._box(pod)
         return None
 
-    async def _list(self, selector: str) -> list[Pod]:
-        try:
-            listed = await self._api.get(
-                self._api.path("pods"), "list pods", labelSelector=selector
-            )
-        except ApiError as exc:
-            raise failures.error_for(exc, "list pods", self._api.namespace) from exc
-        return list(listed["items"])
-
     async def enforcement(self) -> Enforcement:
         await self._objects.ensure_policy()
         log.info("pods.streams", way=await self._streams.look())
-        return enforcement(gvisor=self._options.gvisor, no_policy=self._objects.no_policy)
+        return _enforcement(gvisor=self._options.gvisor, no_policy=self._objects.no_policy)
 
     async def close(self) -> None:
         while self._tasks:
@@ -244,3 +238,21 @@ class KubernetesRuntime(Runtime):
         if not task.cancelled() and (exc := task.exception()) is not None:
             # Whoever waits for it is told, too; nobody may be.
             log.info("pods.call_failed", why=str(exc))
+
+
+def _enforcement(*, gvisor: bool, no_policy: str) -> Enforcement:
+    """What a cluster enforces on pods, as far as a namespace can tell. no_policy: why there is no
+    NetworkPolicy."""
+    return Enforcement(
+        memory=_GVISOR_MEMORY if gvisor else "",
+        pids="pods have no limit of their own: set podPidsLimit of the kubelets",
+        disk=_WATCHED,
+        inodes="emptyDirs have no limit of files",
+        syscalls="filtered by the container runtime's default profile (RuntimeDefault), not by ours"
+        if not gvisor
+        else "filtered by gVisor's own kernel, not by our seccomp profile",
+        network="boxes without a network are pods under the NetworkPolicy sandbox-deny-all, which"
+        " holds only where the cluster's network plugin enforces such policies"
+        + (f"; and it is missing: {no_policy}" if no_policy else ""),
+        absent=frozenset({"pids"}),
+    )

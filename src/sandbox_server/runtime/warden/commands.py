@@ -194,12 +194,7 @@ class CommandCalls(ReconnectingLink):
         yield event
 
     def _following(
-        self,
-        kind: int,
-        body: dict[str, Any],
-        options: RunOptions,
-        *,
-        within_s: float | None = None,
+        self, kind: int, body: dict[str, Any], options: RunOptions, *, within_s: float | None = None
     ) -> Following:
         feed = partial(self._feed, options=options)
         return Following(self, kind, body, on_start=feed, within_s=within_s)

@@ -1,4 +1,4 @@
-"""Files in and out of a box."""
+"""Files in and out of a box, one by one and all together."""
 
 from __future__ import annotations
 
@@ -6,30 +6,15 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import (
-    Ability,
-    AgentAnswer,
-    Batch,
-    Download,
-    DownloadAbout,
-    FileChanges,
-    FileEntry,
-    FolderMade,
-    ListEnd,
-    Listing,
-    Uploaded,
-    WatchEnded,
-    WatchStarted,
-    whole,
-)
+from sandbox_server.runtime import agent
 from sandbox_warden import frames
 
 from .answers import checked, checked_payload, invalid, raise_error
-from .link import Channel, LinkLost
+from .link import Channel, Link, LinkLost
 from .reconnecting_link import ANSWER_S, ReconnectingLink
 
 MAX_PATH = 4096
@@ -39,11 +24,13 @@ MAX_LIST_BYTES = 64 << 20
 bytes for each of 100,000 entries."""
 LIST_S = 60.0
 """How long a whole listing may take."""
+MAX_SEGMENT = 8 << 20
+"""More than a warden sends: 4 MiB, and a file that begins before."""
 _MAX_EMPTY = 1_000_000
 
 
-class WardenDownload(Download):
-    def __init__(self, about: DownloadAbout, channel: Channel) -> None:
+class WardenDownload(agent.Download):
+    def __init__(self, about: agent.DownloadAbout, channel: Channel) -> None:
         self.about = about
         self._channel = channel
 
@@ -85,8 +72,49 @@ class WardenDownload(Download):
                 raise invalid(kind, f"{empty} frames without data")
 
 
+class _WardenTree(agent.PackedTree):
+    def __init__(
+        self,
+        box: ReconnectingLink,
+        link: Link,
+        channel: Channel,
+        running: list[str],
+        *,
+        still: bool,
+    ) -> None:
+        self.running = running
+        self.about: agent.TreeAbout | None = None
+        self._box, self._link = box, link
+        self._channel = channel
+        self._still = still
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._still:  # The warden waits for this, so that nothing is written until now.
+            await self._channel.send(frames.EOF)
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            frame = await self._box.answer(self._link, self._channel)
+            kind, _, payload = frame
+            if kind == frames.DATA:
+                pieces.append(payload)
+                size += len(payload)
+                if size > MAX_SEGMENT:
+                    raise invalid(kind, f"a segment of more than {MAX_SEGMENT} bytes")
+            elif kind == frames.EOF:
+                if not size:
+                    raise invalid(kind, "an empty segment")
+                yield b"".join(pieces)
+                pieces, size = [], 0
+            elif kind == frames.REPLY:
+                self.about = checked(agent.TreeAbout, frame)
+                return
+            else:
+                raise_error(frame, expected=frames.DATA)
+
+
 class FileCalls(ReconnectingLink):
-    """The file methods of BoxAgent."""
+    """The methods of BoxAgent about files."""
 
     async def put(
         self,
@@ -96,34 +124,29 @@ class FileCalls(ReconnectingLink):
         mode: int = 0o644,
         limit: int = 1 << 62,
         metadata: Mapping[str, str] | None = None,
-    ) -> Uploaded:
+    ) -> agent.Uploaded:
         body: dict[str, Any] = {"path": _bounded(path), "mode": mode, "limit": limit}
         if metadata:
             await self._require("metadata", "metadata")
             body["metadata"] = dict(metadata)
-        return await self._send(Uploaded, frames.PUT, body, chunks)
+        return await self._send(agent.Uploaded, frames.PUT, body, chunks)
 
     @contextlib.asynccontextmanager
-    async def get(self, path: str, *, digest: bool = False) -> AsyncIterator[Download]:
+    async def get(self, path: str, *, digest: bool = False) -> AsyncIterator[agent.Download]:
         body = {"path": _bounded(path), "digest": digest}
         link = await self.get_link()
         try:
             async with link.request(frames.GET, body) as channel:
                 async with asyncio.timeout(ANSWER_S):
-                    started = await self._answer(link, channel)
-                about = checked(DownloadAbout, started, kind=frames.STARTED)
+                    started = await self.answer(link, channel)
+                about = checked(agent.DownloadAbout, started, kind=frames.STARTED)
                 yield WardenDownload(about, channel)
         except (LinkLost, TimeoutError) as exc:
             raise self._unanswered(exc) from exc
 
     async def batches(
-        self,
-        path: str,
-        *,
-        recursive: bool = False,
-        depth: int | None = None,
-        limit: int = 1000,
-    ) -> AsyncGenerator[Batch | ListEnd]:
+        self, path: str, *, recursive: bool = False, depth: int | None = None, limit: int = 1000
+    ) -> AsyncGenerator[agent.Batch | agent.ListEnd]:
         body = {"path": _bounded(path), "recursive": recursive, "limit": limit}
         if depth is not None:
             await self._require("files", "depth")
@@ -134,16 +157,18 @@ class FileCalls(ReconnectingLink):
 
     async def changes(
         self, command_id: str | None, *, marked_only: bool, age_s: float | None = None, limit: int
-    ) -> Listing:
+    ) -> agent.Listing:
         body = {
             "command_id": command_id,
             "marked_only": marked_only,
             "age_s": age_s,
             "limit": limit,
         }
-        return await whole(self._batches(frames.CHANGES, body))
+        return await agent.whole(self._batches(frames.CHANGES, body))
 
-    async def _batches(self, kind: int, body: dict[str, Any]) -> AsyncGenerator[Batch | ListEnd]:
+    async def _batches(
+        self, kind: int, body: dict[str, Any]
+    ) -> AsyncGenerator[agent.Batch | agent.ListEnd]:
         link = await self.get_link()
         reader = _BatchReader(int(body["limit"]))
         try:
@@ -154,49 +179,67 @@ class FileCalls(ReconnectingLink):
         except (LinkLost, TimeoutError) as exc:
             raise self._unanswered(exc) from exc
 
-    async def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
+    async def rename(self, path: str, to: str, *, replace: bool = False) -> agent.FileEntry:
         body = {"path": _bounded(path), "to": _bounded(to), "replace": replace}
-        return await self._ask_for_long(FileEntry, frames.RENAME, body, repeatable=False)
+        return await self._ask(agent.FileEntry, frames.RENAME, body, repeatable=False, long=True)
 
-    async def stat(self, path: str, *, follow: bool = False) -> FileEntry:
+    async def stat(self, path: str, *, follow: bool = False) -> agent.FileEntry:
         body: dict[str, Any] = {"path": _bounded(path)}
         if follow:
             await self._require("files", "follow")
             body["follow"] = True
-        return await self._ask(FileEntry, frames.STAT, body)
+        return await self._ask(agent.FileEntry, frames.STAT, body)
 
-    async def mkdir(self, path: str) -> FolderMade:
+    async def mkdir(self, path: str) -> agent.FolderMade:
         await self._require("files", "mkdir")
-        return await self._ask(FolderMade, frames.MKDIR, {"path": _bounded(path)}, repeatable=False)
+        return await self._ask(
+            agent.FolderMade, frames.MKDIR, {"path": _bounded(path)}, repeatable=False
+        )
 
     async def remove(self, path: str, *, recursive: bool = True) -> None:
         await self._require("files", "remove")
         body = {"path": _bounded(path), "recursive": recursive}
-        await self._ask_for_long(AgentAnswer, frames.REMOVE, body, repeatable=False)
+        await self._ask(agent.AgentAnswer, frames.REMOVE, body, repeatable=False, long=True)
 
-    async def watch(self, path: str, *, recursive: bool = False) -> WatchStarted:
+    async def watch(self, path: str, *, recursive: bool = False) -> agent.WatchStarted:
         await self._require("watch", "watch")
         body = {"op": "start", "path": _bounded(path), "recursive": recursive}
-        return await self._ask_for_long(WatchStarted, frames.WATCH, body, repeatable=True)
+        return await self._ask(agent.WatchStarted, frames.WATCH, body, long=True)
 
-    async def watched(self, watch_id: str, *, after: int, wait_s: float) -> FileChanges:
+    async def watched(self, watch_id: str, *, after: int, wait_s: float) -> agent.FileChanges:
         await self._require("watch", "watch")
         body = {"op": "read", "watch_id": watch_id, "after": after, "wait": wait_s}
-        return await self._ask_for_long(FileChanges, frames.WATCH, body, repeatable=True)
+        return await self._ask(agent.FileChanges, frames.WATCH, body, long=True)
 
     async def unwatch(self, watch_id: str) -> bool:
         await self._require("watch", "watch")
         body = {"op": "end", "watch_id": watch_id}
-        return (await self._ask(WatchEnded, frames.WATCH, body)).ended
+        return (await self._ask(agent.WatchEnded, frames.WATCH, body)).ended
 
-    async def _require(self, ability: Ability, purpose: str) -> None:
+    async def _require(self, ability: agent.Ability, purpose: str) -> None:
         """Raises InvalidRequest if the warden is of an earlier version."""
         await self.get_link()
         self.require(ability, purpose)
 
-    if TYPE_CHECKING:  # Of WardenClient.
+    @contextlib.asynccontextmanager
+    async def pack(
+        self, roots: Sequence[str], *, pause_s: float, still: bool = False
+    ) -> AsyncIterator[agent.PackedTree]:
+        link = await self.get_link()
+        body = {"roots": list(roots), "pause_s": pause_s, "still": still}
+        uploads = self.uploads_wait() if still else contextlib.nullcontext()
+        try:
+            # What was uploaded before is written by the time the warden reads this request.
+            with uploads:
+                async with link.request(frames.PACK, body) as channel:
+                    started = await self.answer(link, channel)
+                    running = checked(agent.TreeStarted, started, kind=frames.STARTED).running
+                    yield _WardenTree(self, link, channel, running, still=still)
+        except (LinkLost, TimeoutError) as exc:
+            raise self._unanswered(exc) from exc
 
-        def require(self, ability: Ability, purpose: str) -> None: ...
+    async def unpack(self, segments: AsyncIterable[bytes]) -> agent.TreeCounts:
+        return await self._send(agent.TreeCounts, frames.UNPACK, {}, segments)
 
 
 class _BatchReader:
@@ -207,7 +250,7 @@ class _BatchReader:
         self._room = MAX_LIST_BYTES
         self._deadline = time.monotonic() + LIST_S
 
-    async def next(self, channel: Channel) -> Batch | ListEnd:
+    async def next(self, channel: Channel) -> agent.Batch | agent.ListEnd:
         """Raises RuntimeUnavailable, LinkLost and TimeoutError."""
         batch = bytearray()
         while True:
@@ -217,7 +260,7 @@ class _BatchReader:
             if kind == frames.EOF:
                 return await self._entries(bytes(batch))
             if kind != frames.DATA:
-                return checked(ListEnd, frame)
+                return checked(agent.ListEnd, frame)
             batch += payload
             self._room -= len(payload) or 64
             if len(batch) > MAX_BATCH_BYTES or self._room < 0:
@@ -227,8 +270,8 @@ class _BatchReader:
                     f" {MAX_LIST_BYTES} in all",
                 )
 
-    async def _entries(self, batch: bytes) -> Batch:
-        entries = checked_payload(list[FileEntry], frames.DATA, batch)
+    async def _entries(self, batch: bytes) -> agent.Batch:
+        entries = checked_payload(list[agent.FileEntry], frames.DATA, batch)
         self._limit -= len(entries)
         if not entries or self._limit < 0:
             raise invalid(frames.DATA, "a batch without entries, or more entries than requested")

@@ -1,4 +1,5 @@
-"""Following a command over as many links as it takes."""
+"""Following a command over as many links as it takes, and its span: how long the warden was asked
+for, and the command itself as it tells it."""
 
 from __future__ import annotations
 
@@ -6,13 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
+from sandbox_sdk import tracing
 from sandbox_sdk.tracing import NO_SPAN, Span
 from sandbox_server.runtime.agent import CommandResult, Event, Started
+from sandbox_warden import frames
 
 from .answers import EventOrder, event_of
 from .link import Channel, Link, LinkLost
 from .reconnecting_link import Breaks, ReconnectingLink
-from .spans import begin_following, set_result
+
+_NAMES = {frames.RUN: "warden run", frames.CODE: "warden code"}
+_TEXTS = (("command", "process.command_line"), ("code", "sandbox.code"))
 
 
 class Following:
@@ -45,7 +50,7 @@ class Following:
         self._span: Span = NO_SPAN
 
     async def __aenter__(self) -> Self:
-        self._span = begin_following(self._kind, self._box.box_id)
+        self._span = _begin_span(self._kind, self._box.box_id)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -91,5 +96,30 @@ class Following:
         if isinstance(event, CommandResult):
             self._open = None
             link.forget(channel)
-            set_result(self._span, event, self._body)
+            _set_result(self._span, event, self._body)
         return event
+
+
+def _begin_span(kind: int, box_id: str) -> Span:
+    """Not where nobody asked: a command that a server adopts begins no trace."""
+    name = _NAMES.get(kind, "warden follow")
+    return tracing.begin(name, attributes={"sandbox.box_id": box_id}, root=False)
+
+
+def _set_result(span: Span, result: CommandResult, body: dict[str, Any]) -> None:
+    """Also makes the span of the command. A box is hostile: what it says cannot have begun before
+    it was asked."""
+    if span is NO_SPAN or result.exit_code is None:
+        return
+    ended_ns = time.time_ns()
+    began_ns = max(ended_ns - round(min(result.duration_ms, 1e12) * 1e6), span.began_ns)
+    command = tracing.begin("command", of=span, at_ns=began_ns)
+    command.set("sandbox.command_id", result.command_id)
+    command.set("process.pid", result.pid)
+    command.set("process.exit.code", result.exit_code)
+    command.set("sandbox.timed_out", result.timed_out or None)
+    for field, name in _TEXTS:
+        if field in body:
+            for each, text in tracing.text_attribute(name, body[field]).items():
+                command.set(each, text)
+    command.end(at_ns=ended_ns)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol import errors
-from sandbox_server.runtime.agent import BoxAbout
+from sandbox_server.runtime.agent import BoxAbout, BoxAgent
 from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 
@@ -68,7 +68,7 @@ _LARGE = 4 * frames.CHUNK
 """Pieces of what nothing else waits behind: the box does nothing else meanwhile."""
 
 
-class ReconnectingLink:
+class ReconnectingLink(BoxAgent):
     """A link to the warden of one box under one epoch, opened again when it breaks."""
 
     def __init__(self, box: Reachable, *, epoch: int = 1, deadman_s: float | None = None) -> None:
@@ -106,29 +106,22 @@ class ReconnectingLink:
         await self.get_link()
 
     async def _ask(
-        self, expected: type[_T], kind: int, body: dict[str, Any], *, repeatable: bool = True
+        self,
+        expected: type[_T],
+        kind: int,
+        body: dict[str, Any],
+        *,
+        repeatable: bool = True,
+        long: bool = False,
     ) -> _T:
-        """The answer to a request. A repeatable one is sent again once if the link breaks."""
+        """The answer to a request. A repeatable one is sent again once if the link breaks. long:
+        with no timeout as long as the warden answers others."""
 
         async def answer(link: Link, channel: Channel) -> _T:
-            return checked(expected, await self._answer(link, channel))
+            receive = self._next if long else self.answer
+            return checked(expected, await receive(link, channel))
 
-        return await self._attempt(kind, body, answer, attempts=2 if repeatable else 1)
-
-    async def _ask_for_long(
-        self, expected: type[_T], kind: int, body: dict[str, Any], *, repeatable: bool
-    ) -> _T:
-        """The same, with no timeout as long as the warden answers others."""
-        attempts = 2 if repeatable else 1
-        while True:
-            link = await self.get_link()
-            attempts -= 1
-            try:
-                async with link.request(kind, body) as channel:
-                    return checked(expected, await self._next(link, channel))
-            except LinkLost as exc:
-                if attempts == 0:
-                    raise self._unanswered(exc) from exc
+        return await self._attempt(kind, body, answer, attempts=2 if repeatable else 1, long=long)
 
     async def _send(
         self, expected: type[_T], kind: int, body: dict[str, Any], chunks: AsyncIterable[bytes]
@@ -140,7 +133,7 @@ class ReconnectingLink:
         try:
             await may_go.wait()
             async with link.request(kind, body) as channel:
-                answer = asyncio.ensure_future(self._answer(link, channel))
+                answer = asyncio.ensure_future(self.answer(link, channel))
                 try:
                     async for chunk in chunks:
                         for start in range(0, len(chunk), size):
@@ -177,12 +170,14 @@ class ReconnectingLink:
         read: Callable[[Link, Channel], Awaitable[_T]],
         *,
         attempts: int = 2,
+        long: bool = False,
     ) -> _T:
+        within_s = None if long else ANSWER_S
         while True:
             link = await self.get_link()
             attempts -= 1
             try:
-                async with asyncio.timeout(ANSWER_S), link.request(kind, body) as channel:
+                async with asyncio.timeout(within_s), link.request(kind, body) as channel:
                     return await read(link, channel)
             except (LinkLost, TimeoutError) as exc:
                 if attempts == 0:
@@ -192,7 +187,7 @@ class ReconnectingLink:
         why = str(error) or f"silent for {ANSWER_S:g} s"
         return errors.RuntimeUnavailable(f"box {self._box.id} did not answer ({why}); try again")
 
-    async def _answer(self, link: Link, channel: Channel) -> frames.Frame:
+    async def answer(self, link: Link, channel: Channel) -> frames.Frame:
         """The next frame, without a timeout as long as the box is alive: an engine does not always
         close the streams of a box that is gone. Raises LinkLost."""
         while True:
