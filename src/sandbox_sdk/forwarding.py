@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from sandbox_sdk.background import Background
+from sandbox_sdk.blocking import Blocking, blocking
 from sandbox_sdk.connection import Connection
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import SandboxError
@@ -84,24 +84,12 @@ class Forward:
             await writer.wait_closed()
 
 
-class BlockingChannel:
+class BlockingChannel(Blocking):
     """A connection into a sandbox for synchronous callers. See ByteChannel."""
 
-    def __init__(self, channel: ByteChannel, background: Background) -> None:
-        self._channel = channel
-        self._background = background
-
-    def read(self) -> bytes:
-        """The next bytes; b"" when the other end has sent all."""
-        return self._background.run(self._channel.read)
-
-    def write(self, data: bytes) -> None:
-        """Send all of data. Waits while the other end takes none."""
-        self._background.run(lambda: self._channel.write(data))
-
-    def end(self) -> None:
-        """Tell that there is nothing more to send."""
-        self._background.run(self._channel.end)
+    read = blocking(ByteChannel.read)
+    write = blocking(ByteChannel.write)
+    end = blocking(ByteChannel.end)
 
 
 class ForwardMethods:
