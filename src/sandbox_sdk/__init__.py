@@ -19,9 +19,9 @@ from sandbox_sdk.backends.local import LocalBackend, LocalSettings
 from sandbox_sdk.batch import AsyncBatchSandboxClient, BatchSandboxClient
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.errors import *  # noqa: F403
-from sandbox_sdk.forwarding import BlockingChannel, Forward
 from sandbox_sdk.mounts.changes import MountChange, MountChanges
 from sandbox_sdk.options import CodeOptions, CommandOptions
+from sandbox_sdk.ports import BlockingChannel, Forward
 from sandbox_sdk.process import AsyncProcess, Process
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.events import (

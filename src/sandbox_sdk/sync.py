@@ -11,8 +11,8 @@ from sandbox_sdk.background import background
 from sandbox_sdk.blocking import Blocking, blocking, iterating, like
 from sandbox_sdk.client import METHODS, AsyncSandboxClient
 from sandbox_sdk.documented import twin_of, with_contents
-from sandbox_sdk.forwarding import BlockingChannel, Forward
 from sandbox_sdk.mounts.asked import MountOptions
+from sandbox_sdk.ports import BlockingChannel, Forward
 from sandbox_sdk.process import AsyncProcess, Process
 from sandbox_sdk.protocol.models import Checkpoint, LimitOptions, NetworkMode, VolumeOptions
 from sandbox_sdk.protocol.sandboxes import Sandboxes
