@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from sandbox_sdk.protocol.models.base import Model, Request, ThreadId
+from sandbox_sdk.protocol.models.base import UNREACHABLE, Model, Request, ThreadId
 
 
 class Artifact(Model):
@@ -37,10 +37,7 @@ class ArtifactsRequest(Request):
 class ArtifactList(Model):
     artifacts: list[Artifact] = Field(description="The newest first.")
     truncated: bool = Field(False, description="Whether there are more.")
-    unreachable: list[str] = Field(
-        default_factory=list,
-        description="Workers that did not answer: theirs are missing from the list.",
-    )
+    unreachable: list[str] = Field(default_factory=list, description=UNREACHABLE)
 
 
 class ArtifactTarget(Request):

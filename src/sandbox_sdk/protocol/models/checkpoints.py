@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from sandbox_sdk.protocol.models.base import (
+    UNREACHABLE,
     Metadata,
     Model,
     Request,
@@ -25,6 +26,7 @@ CheckpointId = Annotated[
 ]
 CheckpointName = Annotated[str, Field(min_length=1, max_length=200)]
 IdempotencyKey = Annotated[str, Field(min_length=1, max_length=128)]
+SAME_KEY = "A second call with the same key answers what the first did."
 
 
 class LeftOutFile(Model):
@@ -70,9 +72,7 @@ class CheckpointRequest(Target):
         default_factory=dict, description="Whatever the caller wants to find again in it."
     )
     tmp: bool = Field(True, description="Whether /tmp is in it.")
-    idempotency_key: IdempotencyKey | None = Field(
-        None, description="A second call with the same key answers what the first did."
-    )
+    idempotency_key: IdempotencyKey | None = Field(None, description=SAME_KEY)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -88,10 +88,7 @@ class CheckpointsRequest(Request):
 class CheckpointList(Model):
     checkpoints: list[Checkpoint] = Field(description="The newest first.")
     truncated: bool = Field(False, description="Whether there are more.")
-    unreachable: list[str] = Field(
-        default_factory=list,
-        description="Workers that did not answer: theirs are missing from the list.",
-    )
+    unreachable: list[str] = Field(default_factory=list, description=UNREACHABLE)
 
 
 class CheckpointTarget(Request):
@@ -105,9 +102,7 @@ class CheckpointDeleted(Model):
 class RestoreRequest(Request):
     thread_id: ThreadId = Field(description="The thread that goes back.", examples=["conv-42"])
     checkpoint_id: CheckpointId = Field(description="To where; of whatever thread it is.")
-    idempotency_key: IdempotencyKey | None = Field(
-        None, description="A second call with the same key answers what the first did."
-    )
+    idempotency_key: IdempotencyKey | None = Field(None, description=SAME_KEY)
 
 
 class ForkRequest(Request):
@@ -118,9 +113,7 @@ class ForkRequest(Request):
     into: list[ThreadId] = Field(
         min_length=1, max_length=MAX_FORKS, description="The new threads: none has a session yet."
     )
-    idempotency_key: IdempotencyKey | None = Field(
-        None, description="A second call with the same key answers what the first did."
-    )
+    idempotency_key: IdempotencyKey | None = Field(None, description=SAME_KEY)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from sandbox_sdk.protocol.models.base import Model, Request, ThreadId
-from sandbox_sdk.protocol.models.checkpoints import IdempotencyKey
+from sandbox_sdk.protocol.models.checkpoints import SAME_KEY, IdempotencyKey
 from sandbox_sdk.protocol.models.sessions import Session
 
 PathChange = Literal["made", "changed", "removed"]
@@ -82,9 +82,7 @@ class UndoRequest(Request):
         description="To before which entry of its history, also one that was undone. Left out: "
         "before the last command.",
     )
-    idempotency_key: IdempotencyKey | None = Field(
-        None, description="A second call with the same key answers what the first did."
-    )
+    idempotency_key: IdempotencyKey | None = Field(None, description=SAME_KEY)
 
 
 class Undone(Session):
