@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sandbox_sdk.artifacts import ArtifactFile
@@ -11,14 +12,19 @@ from sandbox_sdk.background import background
 from sandbox_sdk.blocking import Blocking, blocking, iterating, like
 from sandbox_sdk.client import METHODS, AsyncSandboxClient
 from sandbox_sdk.documented import twin_of, with_contents
-from sandbox_sdk.mounts.asked import MountOptions
 from sandbox_sdk.ports import BlockingChannel, Forward
 from sandbox_sdk.process import AsyncProcess, Process
-from sandbox_sdk.protocol.models import Checkpoint, LimitOptions, NetworkMode, VolumeOptions
-from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_sdk.protocol.models import Checkpoint
 
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
+
+
+def _taking_arguments_of(
+    method: Callable[Concatenate[Any, _Params], _Result],
+) -> Callable[[Callable[..., _Result]], Callable[Concatenate[Any, _Params], _Result]]:
+    """For a method that passes on what it gets: type checkers and help() see the arguments."""
+    return partial(like, method)
 
 
 def _starting(
@@ -71,36 +77,9 @@ class SandboxClient(Blocking):
 
     _kind = AsyncSandboxClient
 
-    def __init__(
-        self,
-        thread_id: str | None = None,
-        *,
-        session_id: str | None = None,
-        server_url: str | None = None,
-        api_key: str | None = None,
-        backend: Sandboxes | None = None,
-        environment: str | None = None,
-        provider: str | None = None,
-        limits: LimitOptions | None = None,
-        network: NetworkMode | None = None,
-        mounts: MountOptions | None = None,
-        history: bool = False,
-        volumes: Sequence[VolumeOptions] | None = None,
-    ) -> None:
-        client = self._kind(
-            thread_id,
-            session_id=session_id,
-            server_url=server_url,
-            api_key=api_key,
-            backend=backend,
-            environment=environment,
-            provider=provider,
-            limits=limits,
-            network=network,
-            mounts=mounts,
-            history=history,
-            volumes=volumes,
-        )
+    @_taking_arguments_of(AsyncSandboxClient.__init__)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        client = self._kind(*args, **kwargs)
         super().__init__(client, background())
         self._background.close_when_unheld(self, client)
 
