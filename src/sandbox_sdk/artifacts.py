@@ -8,7 +8,7 @@ from typing import Any
 
 from sandbox_sdk import transfer
 from sandbox_sdk.background import Background
-from sandbox_sdk.documented import twin_of
+from sandbox_sdk.blocking import Blocking, blocking
 from sandbox_sdk.protocol.models import Artifact
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
@@ -45,35 +45,17 @@ class AsyncArtifactFile:
         await self._sandboxes.delete_artifact(self.info.artifact_id)
 
 
-@twin_of(AsyncArtifactFile)
-class ArtifactFile:
+class ArtifactFile(Blocking):
     """A file that a run has left. `path`, `size`, `sha256`, `mime`, `created_at` and the other
     fields of `info` are its attributes."""
 
     def __init__(self, file: AsyncArtifactFile, background: Background, *, client: object) -> None:
         """client: kept here, because a client that nobody holds is closed."""
-        self._file = file
-        self._background = background
+        super().__init__(file, background)
         self._client = client
+        self.info = file.info
 
-    def __repr__(self) -> str:
-        return repr(self._file).replace("<Async", "<", 1)
-
-    @property
-    def info(self) -> Artifact:
-        """All that is known of it."""
-        return self._file.info
-
-    def __getattr__(self, name: str) -> Any:
-        if name in Artifact.model_fields:
-            return getattr(self.info, name)
-        raise AttributeError(name)
-
-    def read(self) -> bytes:
-        return self._background.run(self._file.read)
-
-    def save(self, local_path: str | os.PathLike[str] | None = None) -> Path:
-        return self._background.run(lambda: self._file.save(local_path))
-
-    def delete(self) -> None:
-        return self._background.run(self._file.delete)
+    __getattr__ = AsyncArtifactFile.__getattr__
+    read = blocking(AsyncArtifactFile.read)
+    save = blocking(AsyncArtifactFile.save)
+    delete = blocking(AsyncArtifactFile.delete)

@@ -7,8 +7,9 @@ from typing import Unpack
 
 import anyio
 
+from sandbox_sdk.blocking import blocking
 from sandbox_sdk.client import AsyncSandboxClient
-from sandbox_sdk.documented import takes_options, twin_of
+from sandbox_sdk.documented import takes_options
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.protocol.models import ExecuteResult
 from sandbox_sdk.sync import SandboxClient
@@ -66,7 +67,6 @@ class AsyncBatchSandboxClient(AsyncSandboxClient):
         return [results[place] for place in range(len(commands))]
 
 
-@twin_of(AsyncBatchSandboxClient)
 class BatchSandboxClient(SandboxClient):
     """A SandboxClient that runs lists of commands.
 
@@ -76,19 +76,6 @@ class BatchSandboxClient(SandboxClient):
     ['', '21\\n']
     """
 
-    _client: AsyncBatchSandboxClient
     _kind = AsyncBatchSandboxClient
 
-    def execute_batch(
-        self,
-        commands: Sequence[str],
-        *,
-        stop_on_error: bool = False,
-        parallel: bool = False,
-        **options: Unpack[CommandOptions],
-    ) -> list[ExecuteResult]:
-        return self._run(
-            lambda: self._client.execute_batch(
-                commands, stop_on_error=stop_on_error, parallel=parallel, **options
-            )
-        )
+    execute_batch = blocking(AsyncBatchSandboxClient.execute_batch)

@@ -20,9 +20,6 @@ from sandbox_sdk.protocol.models import (
     checked,
 )
 
-METHODS = ("checkpoint", "checkpoints", "delete_checkpoint", "rewind", "fork", "history", "changes",
-           "undo")  # fmt: skip
-
 
 class CheckpointMethods:
     """Of AsyncSandboxClient."""

@@ -12,28 +12,18 @@ from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 from urllib.parse import urlencode
 
-from sandbox_sdk import (
-    checkpoints,
-    file_methods,
-    forwarding,
-    previews,
-    transfer,
-    usage,
-    volumes,
-    watching,
-)
+from sandbox_sdk import transfer
 from sandbox_sdk.artifacts import AsyncArtifactFile
 from sandbox_sdk.checkpoints import CheckpointMethods
 from sandbox_sdk.connection import Connection, code_request, command_request, context_id_of
 from sandbox_sdk.documented import takes_options, with_contents
 from sandbox_sdk.errors import CodeFailed, CommandFailed
 from sandbox_sdk.file_methods import FileMethods
-from sandbox_sdk.forwarding import ForwardMethods
-from sandbox_sdk.mounts import methods
+from sandbox_sdk.key_methods import KeyMethods
 from sandbox_sdk.mounts.asked import MountOptions
 from sandbox_sdk.mounts.methods import MountMethods
 from sandbox_sdk.options import CodeOptions, CommandOptions
-from sandbox_sdk.previews import PreviewMethods
+from sandbox_sdk.ports import PortMethods
 from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import (
     FileMissing,
@@ -86,9 +76,6 @@ from sandbox_sdk.protocol.operations import (
 )
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.transfer import ByteChunks, FileChunks
-from sandbox_sdk.usage import UsageMethods
-from sandbox_sdk.volumes import VolumeMethods
-from sandbox_sdk.watching import WatchMethods
 
 METHODS = {
     "Sessions": (
@@ -102,30 +89,25 @@ METHODS = {
     ),
     "Files": (
         "upload_file", "upload_bytes", "download_file", "download_bytes", "read_text",
-        "write_text", "list_files", "exists", "rename", *file_methods.METHODS, "artifacts",
+        "write_text", "list_files", "exists", "rename", "stat", "mkdir",
+        "remove", "watch_files", "artifacts",
     ),
-    "Mounts": methods.METHODS,
-    "Checkpoints": checkpoints.METHODS,
-    "Volumes": volumes.METHODS,
-    "Ports": (*forwarding.METHODS, *previews.METHODS),
-    "Usage": usage.METHODS,
-    "Events": watching.METHODS,
+    "Mounts": ("diff", "apply"),
+    "Checkpoints": (
+        "checkpoint", "checkpoints", "delete_checkpoint", "rewind", "fork", "history", "changes",
+        "undo",
+    ),
+    "Volumes": ("volumes", "create_volume", "delete_volume"),
+    "Ports": ("connect", "forward", "expose", "previews", "unexpose"),
+    "Usage": ("usage",),
+    "Events": ("watch",),
     "Declared by the operator": ("registry", "call_tool"),
 }  # fmt: skip
 """The methods of a client, as its docstring lists them."""
 
 
 @with_contents(METHODS)
-class AsyncSandboxClient(
-    CheckpointMethods,
-    FileMethods,
-    ForwardMethods,
-    MountMethods,
-    PreviewMethods,
-    UsageMethods,
-    VolumeMethods,
-    WatchMethods,
-):
+class AsyncSandboxClient(CheckpointMethods, FileMethods, KeyMethods, MountMethods, PortMethods):
     """The sandbox of one thread. It is made at its first use.
 
         >>> async def main():

@@ -19,10 +19,8 @@ _SHOWN = 2000
 """Characters of a failed command's output in the message."""
 
 
-class CommandFailed(SandboxError):
+class CommandFailed(SandboxError, code="command_failed"):
     """A command run with `check=True` exited with something other than 0; see `result`."""
-
-    code = "command_failed"
 
     def __init__(self, result: ExecuteResult, *, memory_bytes: int | None = None) -> None:
         """memory_bytes: the limit of the sandbox, for a command that ran out of memory."""
@@ -47,10 +45,8 @@ def _ending(result: ExecuteResult, memory_bytes: int | None) -> str:
     return f"ended with exit code {code}"
 
 
-class CodeFailed(SandboxError):
+class CodeFailed(SandboxError, code="code_failed"):
     """Code run with `check=True` raised, or did not end by itself; see `result`."""
-
-    code = "code_failed"
 
     def __init__(self, result: CodeResult) -> None:
         error = result.error
@@ -60,7 +56,5 @@ class CodeFailed(SandboxError):
         self.result = result
 
 
-class TransferCorrupted(SandboxError):
+class TransferCorrupted(SandboxError, code="transfer_corrupted"):
     """A file arrived incomplete or with another checksum. Nothing was written; try again."""
-
-    code = "transfer_corrupted"

@@ -23,7 +23,6 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.operations import UNWATCH, WATCH, WATCH_EVENTS
 from sandbox_sdk.protocol.sandboxes import WATCH_S, Sandboxes
 
-METHODS = ("stat", "mkdir", "remove", "watch_files")
 _END_S = 2.0
 
 

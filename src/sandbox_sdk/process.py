@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import anyio
 
 from sandbox_sdk.background import Background
-from sandbox_sdk.documented import twin_of
+from sandbox_sdk.blocking import Blocking, blocking, iterating
 from sandbox_sdk.protocol.events import CommandEvent
 from sandbox_sdk.protocol.models import (
     CommandInfo,
@@ -88,8 +88,7 @@ class AsyncProcess:
         return await self._sandboxes.send_stdin(self._target, self.command_id, b"", eof=True)
 
 
-@twin_of(AsyncProcess)
-class Process:
+class Process(Blocking):
     """A command that runs in the background of a sandbox, with or without this object.
 
     To come back to it, also from another process: `client.process(command_id)`.
@@ -97,45 +96,20 @@ class Process:
 
     def __init__(self, process: AsyncProcess, background: Background, *, client: object) -> None:
         """client: kept here, because a client that nobody holds is closed."""
-        self._process = process
-        self._background = background
+        super().__init__(process, background)
         self._client = client
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.command_id}>"
 
     @property
     def command_id(self) -> str:
         """The name of the command in its session."""
-        return self._process.command_id
+        return str(self._awaited.command_id)
 
-    def result(self) -> ExecuteResult:
-        return self._background.run(self._process.result)
-
-    def output(self) -> str:
-        return self._background.run(self._process.output)
-
-    def stream(
-        self, *, offset: int = 0, encoding: OutputEncoding = "utf-8"
-    ) -> Generator[CommandEvent]:
-        return self._background.iterate(
-            lambda: self._process.stream(offset=offset, encoding=encoding)
-        )
-
-    def wait(self, timeout: float | None = None) -> ExecuteResult:
-        return self._background.run(lambda: self._process.wait(timeout))
-
-    def kill(self) -> CommandInfo:
-        return self._background.run(self._process.kill)
-
-    def signal(self, signal: SignalName) -> CommandInfo:
-        return self._background.run(lambda: self._process.signal(signal))
-
-    def resize(self, *, rows: int, cols: int) -> CommandInfo:
-        return self._background.run(lambda: self._process.resize(rows=rows, cols=cols))
-
-    def send_stdin(self, data: str | bytes) -> StdinReceipt:
-        return self._background.run(lambda: self._process.send_stdin(data))
-
-    def close_stdin(self) -> StdinReceipt:
-        return self._background.run(self._process.close_stdin)
+    result = blocking(AsyncProcess.result)
+    output = blocking(AsyncProcess.output)
+    stream = iterating(AsyncProcess.stream)
+    wait = blocking(AsyncProcess.wait)
+    kill = blocking(AsyncProcess.kill)
+    signal = blocking(AsyncProcess.signal)
+    resize = blocking(AsyncProcess.resize)
+    send_stdin = blocking(AsyncProcess.send_stdin)
+    close_stdin = blocking(AsyncProcess.close_stdin)

@@ -3,68 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from datetime import date, datetime
-from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, Unpack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sandbox_sdk.artifacts import ArtifactFile
 from sandbox_sdk.background import background
+from sandbox_sdk.blocking import Blocking, blocking, iterating, like
 from sandbox_sdk.client import METHODS, AsyncSandboxClient
 from sandbox_sdk.documented import twin_of, with_contents
-from sandbox_sdk.forwarding import BlockingChannel, Forward
-from sandbox_sdk.mounts.asked import MountOptions
-from sandbox_sdk.mounts.changes import MountChanges
-from sandbox_sdk.options import CodeOptions, CommandOptions
-from sandbox_sdk.process import Process
-from sandbox_sdk.protocol.events import CodeEvent, CommandEvent
-from sandbox_sdk.protocol.models import (
-    TERM,
-    WORKSPACE,
-    Checkpoint,
-    CleanupResult,
-    CodeResult,
-    CommandChanges,
-    CommandList,
-    Context,
-    EgressOptions,
-    ExecuteResult,
-    FileChange,
-    FileEntry,
-    Happening,
-    HappeningKind,
-    Health,
-    HistoryEntry,
-    LimitOptions,
-    ListResult,
-    MkdirResult,
-    NetworkMode,
-    PortOptions,
-    Preview,
-    RegistryList,
-    Session,
-    SessionActivity,
-    SessionInfo,
-    SessionList,
-    SessionSummary,
-    ToolAnswer,
-    Undone,
-    UploadResult,
-    UsageBy,
-    UsageReport,
-    Verdict,
-    Volume,
-    VolumeOptions,
-)
-from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_sdk.ports import BlockingChannel, Forward
+from sandbox_sdk.process import AsyncProcess, Process
+from sandbox_sdk.protocol.models import Checkpoint
 
+_Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
+
+
+def _taking_arguments_of(
+    method: Callable[Concatenate[Any, _Params], _Result],
+) -> Callable[[Callable[..., _Result]], Callable[Concatenate[Any, _Params], _Result]]:
+    """For a method that passes on what it gets: type checkers and help() see the arguments."""
+    return partial(like, method)
+
+
+def _starting(
+    method: Callable[Concatenate[Any, _Params], Awaitable[AsyncProcess]],
+) -> Callable[Concatenate[Any, _Params], Process]:
+    """The method of SandboxClient that gives the process of this one, to synchronous callers."""
+    start = blocking(method)
+
+    def started(self: SandboxClient, /, *args: _Params.args, **kwargs: _Params.kwargs) -> Process:
+        return Process(start(self, *args, **kwargs), self._background, client=self)
+
+    return like(method, started)
 
 
 @with_contents(METHODS)
 @twin_of(AsyncSandboxClient)
-class SandboxClient:
+class SandboxClient(Blocking):
     """The sandbox of one thread. It is made at its first use.
 
         >>> with SandboxClient() as sandbox:
@@ -100,45 +77,20 @@ class SandboxClient:
 
     _kind = AsyncSandboxClient
 
-    def __init__(
-        self,
-        thread_id: str | None = None,
-        *,
-        session_id: str | None = None,
-        server_url: str | None = None,
-        api_key: str | None = None,
-        backend: Sandboxes | None = None,
-        environment: str | None = None,
-        provider: str | None = None,
-        limits: LimitOptions | None = None,
-        network: NetworkMode | None = None,
-        mounts: MountOptions | None = None,
-        history: bool = False,
-        volumes: Sequence[VolumeOptions] | None = None,
-    ) -> None:
-        self._background = background()
-        self._client = self._kind(
-            thread_id,
-            session_id=session_id,
-            server_url=server_url,
-            api_key=api_key,
-            backend=backend,
-            environment=environment,
-            provider=provider,
-            limits=limits,
-            network=network,
-            mounts=mounts,
-            history=history,
-            volumes=volumes,
-        )
-        self._background.close_when_unheld(self, self._client)
-
-    def __repr__(self) -> str:
-        return repr(self._client).replace("<Async", "<", 1)
+    @_taking_arguments_of(AsyncSandboxClient.__init__)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        client = self._kind(*args, **kwargs)
+        super().__init__(client, background())
+        self._background.close_when_unheld(self, client)
 
     @property
     def thread_id(self) -> str | None:
         return self._client.thread_id
+
+    @property
+    def _client(self) -> AsyncSandboxClient:
+        client: AsyncSandboxClient = self._awaited
+        return client
 
     def __enter__(self) -> Self:
         self._run(self._client.__aenter__)
@@ -152,110 +104,19 @@ class SandboxClient:
         self._background.forget(self._client)
         self._background.run(self._client.close)
 
-    def create_session(
-        self,
-        *,
-        environment: str | None = None,
-        agent: str | None = None,
-        env: Mapping[str, str] | None = None,
-        idle_timeout_s: float | None = None,
-        lifetime_s: float | None = None,
-        pause_at_end: bool = False,
-        metadata: Mapping[str, str] | None = None,
-        provider: str | None = None,
-        limits: LimitOptions | None = None,
-        network: NetworkMode | None = None,
-        egress_rules: EgressOptions | None = None,
-        ports: PortOptions | None = None,
-        checkpoint_id: str | None = None,
-        persist: bool = False,
-        checkpoint_every: str | float | None = None,
-        history: bool = False,
-        volumes: Sequence[VolumeOptions] | None = None,
-    ) -> Session:
-        return self._run(
-            lambda: self._client.create_session(
-                environment=environment,
-                agent=agent,
-                env=env,
-                idle_timeout_s=idle_timeout_s,
-                lifetime_s=lifetime_s,
-                pause_at_end=pause_at_end,
-                metadata=metadata,
-                provider=provider,
-                limits=limits,
-                network=network,
-                egress_rules=egress_rules,
-                ports=ports,
-                checkpoint_id=checkpoint_id,
-                persist=persist,
-                checkpoint_every=checkpoint_every,
-                history=history,
-                volumes=volumes,
-            )
-        )
-
-    def session(self) -> SessionInfo:
-        return self._run(self._client.session)
-
-    def sessions(
-        self,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        environment: str | None = None,
-        state: SessionActivity | None = None,
-        created_after: datetime | None = None,
-        order: Literal["oldest", "newest"] = "oldest",
-        limit: int | None = None,
-        after: str | None = None,
-    ) -> SessionList:
-        return self._run(
-            lambda: self._client.sessions(
-                metadata=metadata,
-                environment=environment,
-                state=state,
-                created_after=created_after,
-                order=order,
-                limit=limit,
-                after=after,
-            )
-        )
-
-    def pause(self) -> SessionSummary:
-        return self._run(self._client.pause)
-
-    def unpause(self) -> SessionSummary:
-        return self._run(self._client.unpause)
-
-    def set_lifetime(self, lifetime_s: float, *, only_longer: bool = False) -> SessionSummary:
-        return self._run(lambda: self._client.set_lifetime(lifetime_s, only_longer=only_longer))
-
-    def set_egress(self, *, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> SessionSummary:
-        return self._run(lambda: self._client.set_egress(allow=allow, deny=deny))
-
-    def cleanup(self) -> CleanupResult:
-        return self._run(self._client.cleanup)
-
-    def restart(self, *, env: Mapping[str, str] | None = None) -> Session:
-        return self._run(lambda: self._client.restart(env=env))
-
-    def checkpoint(
-        self,
-        name: str | None = None,
-        *,
-        metadata: Mapping[str, str] | None = None,
-        tmp: bool = True,
-    ) -> Checkpoint:
-        return self._run(lambda: self._client.checkpoint(name, metadata=metadata, tmp=tmp))
-
-    def checkpoints(self, *, limit: int = 100) -> list[Checkpoint]:
-        return self._run(lambda: self._client.checkpoints(limit=limit))
-
-    def delete_checkpoint(self, checkpoint: str | Checkpoint) -> None:
-        self._run(lambda: self._client.delete_checkpoint(checkpoint))
-
-    def rewind(self, checkpoint: str | Checkpoint) -> Session:
-        return self._run(lambda: self._client.rewind(checkpoint))
+    create_session = blocking(AsyncSandboxClient.create_session)
+    session = blocking(AsyncSandboxClient.session)
+    sessions = blocking(AsyncSandboxClient.sessions)
+    pause = blocking(AsyncSandboxClient.pause)
+    unpause = blocking(AsyncSandboxClient.unpause)
+    set_lifetime = blocking(AsyncSandboxClient.set_lifetime)
+    set_egress = blocking(AsyncSandboxClient.set_egress)
+    cleanup = blocking(AsyncSandboxClient.cleanup)
+    restart = blocking(AsyncSandboxClient.restart)
+    checkpoint = blocking(AsyncSandboxClient.checkpoint)
+    checkpoints = blocking(AsyncSandboxClient.checkpoints)
+    delete_checkpoint = blocking(AsyncSandboxClient.delete_checkpoint)
+    rewind = blocking(AsyncSandboxClient.rewind)
 
     def fork(
         self, into: int | Sequence[str] = 1, *, checkpoint: str | Checkpoint | None = None
@@ -264,214 +125,51 @@ class SandboxClient:
         backend = self._client._connection.backend
         return [type(self)(each.thread_id, backend=backend) for each in made]
 
-    def history(self, *, limit: int = 20) -> list[HistoryEntry]:
-        return self._run(lambda: self._client.history(limit=limit))
-
-    def changes(self, number: int) -> CommandChanges:
-        return self._run(lambda: self._client.changes(number))
-
-    def undo(self, to: int | None = None) -> Undone:
-        return self._run(lambda: self._client.undo(to))
-
-    def usage(
-        self,
-        *,
-        by: UsageBy = "day",
-        since: date | None = None,
-        until: date | None = None,
-        thread_id: str | None = None,
-    ) -> UsageReport:
-        return self._run(
-            lambda: self._client.usage(by=by, since=since, until=until, thread_id=thread_id)
-        )
-
-    def watch(
-        self,
-        *,
-        thread_id: str | None = None,
-        kind: HappeningKind | None = None,
-        after: str | None = None,
-    ) -> Generator[Happening]:
-        self._close_at_exit()
-        return self._background.iterate(
-            lambda: self._client.watch(thread_id=thread_id, kind=kind, after=after)
-        )
-
-    def volumes(self) -> list[Volume]:
-        return self._run(self._client.volumes)
-
-    def create_volume(self, name: str, *, size: int | str | None = None) -> Volume:
-        return self._run(lambda: self._client.create_volume(name, size=size))
-
-    def delete_volume(self, name: str) -> None:
-        self._run(lambda: self._client.delete_volume(name))
-
-    def diff(self) -> MountChanges:
-        return self._run(self._client.diff)
-
-    def apply(self, *, force: bool = False, dry_run: bool = False) -> MountChanges:
-        return self._run(lambda: self._client.apply(force=force, dry_run=dry_run))
-
-    def health(self) -> Health:
-        return self._run(self._client.health)
-
-    def registry(self) -> RegistryList:
-        return self._run(self._client.registry)
-
-    def call_tool(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        idempotency_key: str | None = None,
-    ) -> ToolAnswer:
-        return self._run(
-            lambda: self._client.call_tool(tool, arguments, idempotency_key=idempotency_key)
-        )
-
-    def execute(
-        self, command: str, *, check: bool = False, **options: Unpack[CommandOptions]
-    ) -> ExecuteResult:
-        return self._run(lambda: self._client.execute(command, check=check, **options))
-
-    def check(self, command: str) -> Verdict:
-        return self._run(lambda: self._client.check(command))
-
-    def stream(
-        self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
-    ) -> Generator[CommandEvent]:
-        self._close_at_exit()
-        return self._background.iterate(
-            lambda: self._client.stream(command, stdin_open=stdin_open, **options)
-        )
-
-    def start(
-        self, command: str, *, stdin_open: bool = False, **options: Unpack[CommandOptions]
-    ) -> Process:
-        process = self._run(lambda: self._client.start(command, stdin_open=stdin_open, **options))
-        return Process(process, self._background, client=self)
-
-    def terminal(
-        self,
-        command: str = "",
-        *,
-        rows: int = 24,
-        cols: int = 80,
-        term: str = TERM,
-        **options: Unpack[CommandOptions],
-    ) -> Process:
-        process = self._run(
-            lambda: self._client.terminal(command, rows=rows, cols=cols, term=term, **options)
-        )
-        return Process(process, self._background, client=self)
-
-    def process(self, command_id: str) -> Process:
-        process = self._run(lambda: self._client.process(command_id))
-        return Process(process, self._background, client=self)
-
-    def commands(self) -> CommandList:
-        return self._run(self._client.commands)
-
-    def run_code(
-        self,
-        code: str,
-        language: str | None = None,
-        *,
-        check: bool = False,
-        **options: Unpack[CodeOptions],
-    ) -> CodeResult:
-        return self._run(lambda: self._client.run_code(code, language, check=check, **options))
-
-    def stream_code(
-        self,
-        code: str,
-        language: str | None = None,
-        **options: Unpack[CodeOptions],
-    ) -> Generator[CodeEvent]:
-        self._close_at_exit()
-        return self._background.iterate(lambda: self._client.stream_code(code, language, **options))
-
-    def contexts(self) -> list[Context]:
-        return self._run(self._client.contexts)
-
-    def create_context(
-        self, language: str = "python", *, cwd: str | None = None, context_id: str | None = None
-    ) -> Context:
-        return self._run(
-            lambda: self._client.create_context(language, cwd=cwd, context_id=context_id)
-        )
-
-    def restart_context(self, context: str | Context = "python") -> Context:
-        return self._run(lambda: self._client.restart_context(context))
-
-    def remove_context(self, context: str | Context) -> Context:
-        return self._run(lambda: self._client.remove_context(context))
-
-    def interrupt_context(self, context: str | Context = "python") -> Context:
-        return self._run(lambda: self._client.interrupt_context(context))
-
-    def upload_file(
-        self,
-        local_path: str | os.PathLike[str],
-        path: str | None = None,
-        *,
-        metadata: Mapping[str, str] | None = None,
-    ) -> UploadResult:
-        return self._run(lambda: self._client.upload_file(local_path, path, metadata=metadata))
-
-    def upload_bytes(
-        self, data: bytes, path: str, *, metadata: Mapping[str, str] | None = None
-    ) -> UploadResult:
-        return self._run(lambda: self._client.upload_bytes(data, path, metadata=metadata))
-
-    def download_file(self, path: str, local_path: str | os.PathLike[str] | None = None) -> Path:
-        return self._run(lambda: self._client.download_file(path, local_path))
-
-    def download_bytes(self, path: str) -> bytes:
-        return self._run(lambda: self._client.download_bytes(path))
-
-    def list_files(
-        self,
-        path: str = WORKSPACE,
-        *,
-        recursive: bool = False,
-        depth: int | None = None,
-        limit: int = 1000,
-    ) -> ListResult:
-        return self._run(
-            lambda: self._client.list_files(path, recursive=recursive, depth=depth, limit=limit)
-        )
-
-    def rename(self, path: str, to: str, *, replace: bool = False) -> FileEntry:
-        return self._run(lambda: self._client.rename(path, to, replace=replace))
-
-    def stat(self, path: str, *, follow: bool = False) -> FileEntry:
-        return self._run(lambda: self._client.stat(path, follow=follow))
-
-    def mkdir(self, path: str) -> MkdirResult:
-        return self._run(lambda: self._client.mkdir(path))
-
-    def remove(self, path: str, *, recursive: bool = True) -> None:
-        self._run(lambda: self._client.remove(path, recursive=recursive))
-
-    def watch_files(
-        self, path: str = WORKSPACE, *, recursive: bool = False
-    ) -> Generator[FileChange]:
-        self._close_at_exit()
-        return self._background.iterate(lambda: self._client.watch_files(path, recursive=recursive))
+    history = blocking(AsyncSandboxClient.history)
+    changes = blocking(AsyncSandboxClient.changes)
+    undo = blocking(AsyncSandboxClient.undo)
+    usage = blocking(AsyncSandboxClient.usage)
+    watch = iterating(AsyncSandboxClient.watch)
+    volumes = blocking(AsyncSandboxClient.volumes)
+    create_volume = blocking(AsyncSandboxClient.create_volume)
+    delete_volume = blocking(AsyncSandboxClient.delete_volume)
+    diff = blocking(AsyncSandboxClient.diff)
+    apply = blocking(AsyncSandboxClient.apply)
+    health = blocking(AsyncSandboxClient.health)
+    registry = blocking(AsyncSandboxClient.registry)
+    call_tool = blocking(AsyncSandboxClient.call_tool)
+    execute = blocking(AsyncSandboxClient.execute)
+    check = blocking(AsyncSandboxClient.check)
+    stream = iterating(AsyncSandboxClient.stream)
+    start = _starting(AsyncSandboxClient.start)
+    terminal = _starting(AsyncSandboxClient.terminal)
+    process = _starting(AsyncSandboxClient.process)
+    commands = blocking(AsyncSandboxClient.commands)
+    run_code = blocking(AsyncSandboxClient.run_code)
+    stream_code = iterating(AsyncSandboxClient.stream_code)
+    contexts = blocking(AsyncSandboxClient.contexts)
+    create_context = blocking(AsyncSandboxClient.create_context)
+    restart_context = blocking(AsyncSandboxClient.restart_context)
+    remove_context = blocking(AsyncSandboxClient.remove_context)
+    interrupt_context = blocking(AsyncSandboxClient.interrupt_context)
+    upload_file = blocking(AsyncSandboxClient.upload_file)
+    upload_bytes = blocking(AsyncSandboxClient.upload_bytes)
+    download_file = blocking(AsyncSandboxClient.download_file)
+    download_bytes = blocking(AsyncSandboxClient.download_bytes)
+    list_files = blocking(AsyncSandboxClient.list_files)
+    rename = blocking(AsyncSandboxClient.rename)
+    stat = blocking(AsyncSandboxClient.stat)
+    mkdir = blocking(AsyncSandboxClient.mkdir)
+    remove = blocking(AsyncSandboxClient.remove)
+    watch_files = iterating(AsyncSandboxClient.watch_files)
 
     def artifacts(self, *, limit: int = 100) -> list[ArtifactFile]:
         found = self._run(lambda: self._client.artifacts(limit=limit))
         return [ArtifactFile(each, self._background, client=self) for each in found]
 
-    def read_text(self, path: str, *, encoding: str = "utf-8") -> str:
-        return self._run(lambda: self._client.read_text(path, encoding=encoding))
-
-    def write_text(self, path: str, text: str, *, encoding: str = "utf-8") -> UploadResult:
-        return self._run(lambda: self._client.write_text(path, text, encoding=encoding))
-
-    def exists(self, path: str) -> bool:
-        return self._run(lambda: self._client.exists(path))
+    read_text = blocking(AsyncSandboxClient.read_text)
+    write_text = blocking(AsyncSandboxClient.write_text)
+    exists = blocking(AsyncSandboxClient.exists)
 
     @contextlib.contextmanager
     def connect(self, port: int | str) -> Iterator[BlockingChannel]:
@@ -485,14 +183,9 @@ class SandboxClient:
         with self._open(self._client.forward(port, local_port=local_port, host=host)) as forward:
             yield forward
 
-    def expose(self, port: int, *, public: bool = False) -> Preview:
-        return self._run(lambda: self._client.expose(port, public=public))
-
-    def previews(self) -> list[Preview]:
-        return self._run(self._client.previews)
-
-    def unexpose(self, port: int) -> None:
-        self._run(lambda: self._client.unexpose(port))
+    expose = blocking(AsyncSandboxClient.expose)
+    previews = blocking(AsyncSandboxClient.previews)
+    unexpose = blocking(AsyncSandboxClient.unexpose)
 
     @contextlib.contextmanager
     def _open(self, opening: contextlib.AbstractAsyncContextManager[_Result]) -> Iterator[_Result]:
@@ -505,7 +198,11 @@ class SandboxClient:
 
     def _run(self, work: Callable[[], Awaitable[_Result]]) -> _Result:
         self._close_at_exit()
-        return self._background.run(work)
+        return super()._run(work)
+
+    def _iterate(self, make: Callable[[], AsyncGenerator[_Result]]) -> Generator[_Result]:
+        self._close_at_exit()
+        return super()._iterate(make)
 
     def _close_at_exit(self) -> None:
         self._background.at_exit(self._client, self._client.close)

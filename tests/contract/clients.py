@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sandbox_sdk import AsyncSandboxClient, Process, SandboxClient
-from sandbox_sdk.forwarding import BlockingChannel
+from sandbox_sdk.ports import BlockingChannel
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_sdk.backends.remote.listing import read_listing
+from sandbox_sdk.backends.remote.bodies import read_listing
 from sandbox_sdk.protocol.models import FileEntry, ListResult
 from sandbox_server.api.operations import listing
 

@@ -21,7 +21,6 @@ from sandbox_sdk.protocol.errors import FileMissing, FileTooLarge, InvalidPath, 
 from sandbox_sdk.protocol.models import Target
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
 
-METHODS = ("diff", "apply")
 MAX_RETURNED = 4 << 30
 """Bytes that a folder may have when it comes back, as an archive."""
 

@@ -58,6 +58,11 @@ class SandboxError(Exception):
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
 
+    def __init_subclass__(cls, *, code: str | None = None, status: int | None = None) -> None:
+        """What is left out is that of the class above."""
+        super().__init_subclass__()
+        cls.code, cls.status = code or cls.code, status or cls.status
+
     def __init__(self, message: str, /, **details: Any) -> None:
         super().__init__(message)
         self.message = message
@@ -73,53 +78,43 @@ class SandboxError(Exception):
         return error
 
 
-class InvalidRequest(SandboxError):
-    code = "invalid_request"
-    status = 422
+class InvalidRequest(SandboxError, code="invalid_request", status=422):
+    pass
 
 
-class InvalidThreadId(InvalidRequest):
-    code = "invalid_thread_id"
+class InvalidThreadId(InvalidRequest, code="invalid_thread_id"):
+    pass
 
 
-class InvalidPath(InvalidRequest):
-    code = "invalid_path"
+class InvalidPath(InvalidRequest, code="invalid_path"):
+    pass
 
 
-class KernelMissing(InvalidRequest):
+class KernelMissing(InvalidRequest, code="no_kernel"):
     """The sandbox has no Jupyter kernel for a language."""
 
-    code = "no_kernel"
 
-
-class KernelFailed(InvalidRequest):
+class KernelFailed(InvalidRequest, code="kernel_failed"):
     """The kernel of a language does not start."""
 
-    code = "kernel_failed"
+
+class Unauthorized(SandboxError, code="unauthorized", status=401):
+    pass
 
 
-class Unauthorized(SandboxError):
-    code = "unauthorized"
-    status = 401
+class Forbidden(SandboxError, code="forbidden", status=403):
+    pass
 
 
-class Forbidden(SandboxError):
-    code = "forbidden"
-    status = 403
+class CommandRejected(Forbidden, code="command_rejected"):
+    pass
 
 
-class CommandRejected(Forbidden):
-    code = "command_rejected"
+class NotFound(SandboxError, code="not_found", status=404):
+    pass
 
 
-class NotFound(SandboxError):
-    code = "not_found"
-    status = 404
-
-
-class SessionNotFound(NotFound):
-    code = "session_not_found"
-
+class SessionNotFound(NotFound, code="session_not_found"):
     @classmethod
     def of(cls, *, thread_id: str | None, session_id: str | None) -> Self:
         """The same for a session of another tenant as for none at all."""
@@ -134,75 +129,50 @@ class SessionNotFound(NotFound):
         )
 
 
-class ContextNotFound(NotFound):
+class ContextNotFound(NotFound, code="context_not_found"):
     """The session has no such context, or has it no more."""
 
-    code = "context_not_found"
 
-
-class CheckpointNotFound(NotFound):
+class CheckpointNotFound(NotFound, code="checkpoint_not_found"):
     """There is no such checkpoint, or no more."""
 
-    code = "checkpoint_not_found"
 
-
-class VolumeNotFound(NotFound):
+class VolumeNotFound(NotFound, code="volume_not_found"):
     """There is no such volume, or no more."""
 
-    code = "volume_not_found"
 
-
-class FileMissing(NotFound):
-    code = "file_not_found"
-
+class FileMissing(NotFound, code="file_not_found"):
     @classmethod
     def at(cls, path: str) -> Self:
         return cls(f"{path} does not exist; list its folder to see what is there")
 
 
-class MethodNotAllowed(SandboxError):
-    code = "method_not_allowed"
-    status = 405
+class MethodNotAllowed(SandboxError, code="method_not_allowed", status=405):
+    pass
 
 
-class RequestTimeout(SandboxError):
+class RequestTimeout(SandboxError, code="request_timeout", status=408):
     """The request took too long to arrive."""
 
-    code = "request_timeout"
-    status = 408
 
-
-class Conflict(SandboxError):
+class Conflict(SandboxError, code="conflict", status=409):
     """Something else is going on that keeps the call from being carried out."""
 
-    code = "conflict"
-    status = 409
+
+class IdempotencyMismatch(SandboxError, code="idempotency_mismatch", status=409):
+    pass
 
 
-class IdempotencyMismatch(SandboxError):
-    code = "idempotency_mismatch"
-    status = 409
-
-
-class StdinClosed(SandboxError):
+class StdinClosed(SandboxError, code="stdin_closed", status=409):
     """The command takes no input: it was not started so, its input has ended, or it has."""
 
-    code = "stdin_closed"
-    status = 409
 
-
-class NotListening(SandboxError):
+class NotListening(SandboxError, code="not_listening", status=502):
     """Nobody listens at a port or a socket of the box, or not yet."""
 
-    code = "not_listening"
-    status = 502
 
-
-class SessionLost(SandboxError):
+class SessionLost(SandboxError, code="session_lost", status=410):
     """The box is gone, and everything in it."""
-
-    code = "session_lost"
-    status = 410
 
     @classmethod
     def of(cls, session_id: str, *, generation: int) -> Self:
@@ -213,17 +183,11 @@ class SessionLost(SandboxError):
         )
 
 
-class ContextLost(SandboxError):
+class ContextLost(SandboxError, code="context_lost", status=410):
     """The kernel of a context is gone, and its variables. Files are still there."""
 
-    code = "context_lost"
-    status = 410
 
-
-class FileTooLarge(SandboxError):
-    code = "file_too_large"
-    status = 413
-
+class FileTooLarge(SandboxError, code="file_too_large", status=413):
     @classmethod
     def upload(cls, path: str, *, limit_bytes: int) -> Self:
         return cls(
@@ -233,63 +197,45 @@ class FileTooLarge(SandboxError):
         )
 
 
-class Misdirected(SandboxError):
+class Misdirected(SandboxError, code="misdirected", status=421):
     """Another worker has this thread. A coordinator goes there; its callers never see this."""
 
-    code = "misdirected"
-    status = 421
 
-
-class EnvironmentFailed(SandboxError):
+class EnvironmentFailed(SandboxError, code="environment_failed", status=424):
     """The build of an environment, or the setup of its boxes, has failed. `details` has the end of
     the `log`, and `retry_after_s` until when the server does not try again."""
 
-    code = "environment_failed"
-    status = 424
 
-
-class CheckpointDamaged(SandboxError):
+class CheckpointDamaged(SandboxError, code="checkpoint_damaged", status=424):
     """What is stored of a checkpoint is not what was taken. Nothing was replaced by it."""
 
-    code = "checkpoint_damaged"
-    status = 424
+
+class DiskFull(SandboxError, code="disk_full", status=507):
+    pass
 
 
-class DiskFull(SandboxError):
-    code = "disk_full"
-    status = 507
-
-
-class Unavailable(SandboxError):
+class Unavailable(SandboxError, code="unavailable", status=503):
     """Nothing is lost; the same call may succeed later."""
 
-    code = "unavailable"
-    status = 503
+
+class RateLimited(Unavailable, code="rate_limited", status=429):
+    pass
 
 
-class RateLimited(Unavailable):
-    code = "rate_limited"
-    status = 429
+class Capacity(Unavailable, code="capacity"):
+    pass
 
 
-class Capacity(Unavailable):
-    code = "capacity"
-
-
-class EnvironmentBuilding(Unavailable):
+class EnvironmentBuilding(Unavailable, code="environment_building"):
     """The environment is not built yet; the build goes on."""
 
-    code = "environment_building"
+
+class RuntimeUnavailable(Unavailable, code="runtime_unavailable"):
+    pass
 
 
-class RuntimeUnavailable(Unavailable):
-    code = "runtime_unavailable"
-
-
-class AuditUnavailable(RuntimeUnavailable):
+class AuditUnavailable(RuntimeUnavailable, code="audit_unavailable"):
     """The server cannot record the call in its audit log, and does not carry it out otherwise."""
-
-    code = "audit_unavailable"
 
 
 class Unreachable(RuntimeUnavailable):
@@ -303,8 +249,8 @@ class Unreachable(RuntimeUnavailable):
         self.may_have_arrived = may_have_arrived
 
 
-class Internal(SandboxError):
-    code = "internal"
+class Internal(SandboxError, code="internal"):
+    pass
 
 
 def _tree(root: type[SandboxError]) -> list[type[SandboxError]]:

@@ -78,6 +78,13 @@ class Sandboxes(ABC):
         """A connection to a port or a unix socket of a sandbox. Its bytes count as use of the
         session; being open does not. Raises NotListening, SessionNotFound, Capacity."""
 
+    async def _call_with(
+        self, operation: Operation[Req, Ans], target: models.Target | None = None, **fields: Any
+    ) -> Ans:
+        """Carry out an operation with these fields of its request. Raises InvalidRequest."""
+        of = {} if target is None else _of(target)
+        return await self.call(operation, models.checked(operation.request, **of, **fields))
+
     # Sessions
 
     async def create_session(self, request: models.CreateSessionRequest) -> models.Session:
@@ -90,31 +97,20 @@ class Sandboxes(ABC):
 
     async def sessions(self, **wanted: Any) -> models.SessionList:
         """The live sessions, oldest first. wanted: fields of SessionsRequest."""
-        return await self.call(op.SESSIONS, models.checked(models.SessionsRequest, **wanted))
+        return await self._call_with(op.SESSIONS, **wanted)
 
     async def set_lifetime(
         self, target: models.Target, lifetime_s: float, *, only_longer: bool = False
     ) -> models.SessionSummary:
         """End a session so many seconds from now, used or not; 0: as long as it is used."""
-        request = models.checked(
-            models.LifetimeRequest,
-            **_of(target),
-            lifetime_s=lifetime_s,
-            only_longer=only_longer,
+        return await self._call_with(
+            op.SET_LIFETIME, target, lifetime_s=lifetime_s, only_longer=only_longer
         )
-        return await self.call(op.SET_LIFETIME, request)
 
     async def set_egress(
         self, target: models.Target, *, allow: Sequence[str] = (), deny: Sequence[str] = ()
     ) -> models.SessionSummary:
-        request = models.checked(
-            models.EgressRequest,
-            thread_id=target.thread_id,
-            session_id=target.session_id,
-            allow=list(allow),
-            deny=list(deny),
-        )
-        return await self.call(op.SET_EGRESS, request)
+        return await self._call_with(op.SET_EGRESS, target, allow=list(allow), deny=list(deny))
 
     async def pause(self, target: models.Target) -> models.SessionSummary:
         """Stop what runs in a session until it is used again."""
@@ -130,7 +126,7 @@ class Sandboxes(ABC):
 
     async def health(self) -> models.Health:
         """The state of the server. Raises RuntimeUnavailable if none can be reached."""
-        return await self.call(op.HEALTH, models.EmptyRequest())
+        return await self._call_with(op.HEALTH)
 
     # Commands
 
@@ -170,8 +166,7 @@ class Sandboxes(ABC):
         Neither counts as a use of the session, nor makes one. Raises NotFound for a command the box
         does not know.
         """
-        request = models.checked(models.CommandTarget, **_of(target), command_id=command_id)
-        return await self.call(op.RESULT, request)
+        return await self._call_with(op.RESULT, target, command_id=command_id)
 
     async def commands(self, target: models.Target) -> models.CommandList:
         """The commands of a session: running ones, and the newest of those that ended.
@@ -188,10 +183,7 @@ class Sandboxes(ABC):
 
         Raises NotFound for a command the box does not know.
         """
-        request = models.checked(
-            models.SignalRequest, **_of(target), command_id=command_id, signal=signal
-        )
-        return await self.call(op.SIGNAL, request)
+        return await self._call_with(op.SIGNAL, target, command_id=command_id, signal=signal)
 
     async def send_stdin(
         self,
@@ -218,10 +210,7 @@ class Sandboxes(ABC):
     ) -> models.CommandInfo:
         """Set the size of the terminal of a command that was started with `pty`. Does nothing if
         the command has ended. Raises InvalidRequest if it has no terminal, NotFound."""
-        request = models.checked(
-            models.ResizeRequest, **_of(target), command_id=command_id, rows=rows, cols=cols
-        )
-        return await self.call(op.RESIZE, request)
+        return await self._call_with(op.RESIZE, target, command_id=command_id, rows=rows, cols=cols)
 
     # Code
 
@@ -272,34 +261,29 @@ class Sandboxes(ABC):
     ) -> models.ListResult:
         """What is in a folder."""
         asked = {"path": path, "recursive": recursive, "depth": depth, "limit": limit}
-        request = models.checked(models.ListRequest, **_of(target), **asked)
-        return await self.call(op.LIST_FILES, request)
+        return await self._call_with(op.LIST_FILES, target, **asked)
 
     async def stat(
         self, target: models.Target, path: str, *, follow: bool = False
     ) -> models.FileEntry:
         """What is at a path. Raises FileMissing."""
-        request = models.checked(models.StatRequest, **_of(target), path=path, follow=follow)
-        return await self.call(op.STAT, request)
+        return await self._call_with(op.STAT, target, path=path, follow=follow)
 
     async def mkdir(self, target: models.Target, path: str) -> models.MkdirResult:
         """Make a folder, with those on the way. Raises InvalidPath where a file is in the way."""
-        request = models.checked(models.MkdirRequest, **_of(target), path=path)
-        return await self.call(op.MKDIR, request)
+        return await self._call_with(op.MKDIR, target, path=path)
 
     async def remove(
         self, target: models.Target, path: str, *, recursive: bool = True
     ) -> models.RemoveResult:
         """Remove a file, a link, or a folder with all in it. Raises FileMissing, InvalidPath."""
-        asked = {"path": path, "recursive": recursive}
-        request = models.checked(models.RemoveRequest, **_of(target), **asked)
-        return await self.call(op.REMOVE, request)
+        return await self._call_with(op.REMOVE, target, path=path, recursive=recursive)
 
     # What the operator has declared
 
     async def registry(self) -> models.RegistryList:
         """The agents, tools and environments there are."""
-        return await self.call(op.REGISTRY, models.EmptyRequest())
+        return await self._call_with(op.REGISTRY)
 
     async def call_tool(self, request: models.CallToolRequest) -> models.ToolAnswer:
         """Carry out a tool in the session of a thread, for its model."""
@@ -311,10 +295,9 @@ class Sandboxes(ABC):
         self, *, thread_id: str | None = None, session_id: str | None = None, limit: int = 100
     ) -> models.ArtifactList:
         """The files that runs have made, newest first; of one thread or session, or of all."""
-        request = models.checked(
-            models.ArtifactsRequest, thread_id=thread_id, session_id=session_id, limit=limit
+        return await self._call_with(
+            op.ARTIFACTS, thread_id=thread_id, session_id=session_id, limit=limit
         )
-        return await self.call(op.ARTIFACTS, request)
 
     def download_artifact(self, artifact_id: str) -> AbstractAsyncContextManager[Download]:
         """Read an artifact. Raises NotFound."""
@@ -322,18 +305,15 @@ class Sandboxes(ABC):
 
     async def delete_artifact(self, artifact_id: str) -> models.ArtifactDeleted:
         """Delete an artifact. Raises NotFound."""
-        request = models.checked(models.ArtifactTarget, artifact_id=artifact_id)
-        return await self.call(op.DELETE_ARTIFACT, request)
+        return await self._call_with(op.DELETE_ARTIFACT, artifact_id=artifact_id)
 
     async def stored_sessions(self, **wanted: Any) -> models.StoredSessionList:
         """The sessions there were, newest first. wanted: fields of StoredSessionsRequest."""
-        request = models.checked(models.StoredSessionsRequest, **wanted)
-        return await self.call(op.STORED_SESSIONS, request)
+        return await self._call_with(op.STORED_SESSIONS, **wanted)
 
     async def stored_session(self, session_id: str) -> models.StoredSessionDetail:
         """What is stored of a session, live or not. Raises SessionNotFound."""
-        request = models.checked(models.StoredSessionTarget, session_id=session_id)
-        return await self.call(op.STORED_SESSION, request)
+        return await self._call_with(op.STORED_SESSION, session_id=session_id)
 
     # Checkpoints
 
@@ -345,18 +325,15 @@ class Sandboxes(ABC):
         self, *, thread_id: str | None = None, limit: int = 100
     ) -> models.CheckpointList:
         """The checkpoints of one thread or of all, newest first."""
-        request = models.checked(models.CheckpointsRequest, thread_id=thread_id, limit=limit)
-        return await self.call(op.CHECKPOINTS, request)
+        return await self._call_with(op.CHECKPOINTS, thread_id=thread_id, limit=limit)
 
     async def get_checkpoint(self, checkpoint_id: str) -> models.Checkpoint:
         """Raises CheckpointNotFound."""
-        request = models.checked(models.CheckpointTarget, checkpoint_id=checkpoint_id)
-        return await self.call(op.GET_CHECKPOINT, request)
+        return await self._call_with(op.GET_CHECKPOINT, checkpoint_id=checkpoint_id)
 
     async def delete_checkpoint(self, checkpoint_id: str) -> models.CheckpointDeleted:
         """Raises CheckpointNotFound."""
-        request = models.checked(models.CheckpointTarget, checkpoint_id=checkpoint_id)
-        return await self.call(op.DELETE_CHECKPOINT, request)
+        return await self._call_with(op.DELETE_CHECKPOINT, checkpoint_id=checkpoint_id)
 
     async def restore(self, request: models.RestoreRequest) -> models.Session:
         """Take a thread back to a checkpoint. Raises CheckpointNotFound, CheckpointDamaged."""
@@ -368,13 +345,11 @@ class Sandboxes(ABC):
 
     async def history(self, thread_id: str, *, limit: int = 20) -> models.ThreadHistory:
         """The commands of a thread that was made with history, newest first."""
-        request = models.checked(models.HistoryRequest, thread_id=thread_id, limit=limit)
-        return await self.call(op.HISTORY, request)
+        return await self._call_with(op.HISTORY, thread_id=thread_id, limit=limit)
 
     async def changes(self, thread_id: str, number: int) -> models.CommandChanges:
         """What one of them did to the files in /workspace. Raises NotFound."""
-        request = models.checked(models.ChangesRequest, thread_id=thread_id, number=number)
-        return await self.call(op.CHANGES, request)
+        return await self._call_with(op.CHANGES, thread_id=thread_id, number=number)
 
     async def undo(self, request: models.UndoRequest) -> models.Undone:
         """Take a thread back to before a command. Raises NotFound."""
@@ -384,17 +359,15 @@ class Sandboxes(ABC):
 
     async def volumes(self) -> models.VolumeList:
         """The volumes there are, by name."""
-        return await self.call(op.VOLUMES, models.EmptyRequest())
+        return await self._call_with(op.VOLUMES)
 
     async def create_volume(self, name: str, *, size: int | str | None = None) -> models.Volume:
         """Make an empty volume. Raises Conflict if there is one of the name, DiskFull."""
-        request = models.checked(models.CreateVolumeRequest, name=name, size=size)
-        return await self.call(op.CREATE_VOLUME, request)
+        return await self._call_with(op.CREATE_VOLUME, name=name, size=size)
 
     async def delete_volume(self, name: str) -> models.VolumeDeleted:
         """Delete a volume. Raises VolumeNotFound, Conflict while a session has it."""
-        request = models.checked(models.VolumeTarget, name=name)
-        return await self.call(op.DELETE_VOLUME, request)
+        return await self._call_with(op.DELETE_VOLUME, name=name)
 
     # Usage
 
@@ -407,10 +380,7 @@ class Sandboxes(ABC):
         thread_id: str | None = None,
     ) -> models.UsageReport:
         """What was used, by day, thread or session. Raises InvalidRequest."""
-        request = models.checked(
-            models.UsageRequest, by=by, since=since, until=until, thread_id=thread_id
-        )
-        return await self.call(op.USAGE, request)
+        return await self._call_with(op.USAGE, by=by, since=since, until=until, thread_id=thread_id)
 
     # Events
 
@@ -443,8 +413,7 @@ class Sandboxes(ABC):
         self, target: models.Target, port: int, *, public: bool = False
     ) -> models.Preview:
         """A URL for browsers of what listens at a port. Raises SessionNotFound, Capacity."""
-        request = models.checked(models.ExposeRequest, **_of(target), port=port, public=public)
-        return await self.call(op.EXPOSE, request)
+        return await self._call_with(op.EXPOSE, target, port=port, public=public)
 
     async def previews(self, target: models.Target) -> models.PreviewList:
         """The ports of a session that are exposed, without their tokens."""
@@ -452,8 +421,7 @@ class Sandboxes(ABC):
 
     async def unexpose(self, target: models.Target, port: int) -> models.Unexposed:
         """End a preview. Raises NotFound."""
-        request = models.checked(models.PreviewTarget, **_of(target), port=port)
-        return await self.call(op.UNEXPOSE, request)
+        return await self._call_with(op.UNEXPOSE, target, port=port)
 
 
 class Tenants(ABC):

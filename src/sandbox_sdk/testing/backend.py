@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import inspect
 import posixpath
 import re
 import uuid
@@ -12,14 +13,12 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
     Callable,
     Mapping,
     Sequence,
 )
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import anyio
 
@@ -50,7 +49,6 @@ from sandbox_sdk.testing.sessions import (
     End,
     FakeSession,
     FakeSessions,
-    Wanted,
     check_egress,
 )
 from sandbox_sdk.testing.stored import FakeArtifacts, stored_detail, stored_sessions
@@ -95,20 +93,21 @@ class FakeBackend(Sandboxes):
             output_limit_bytes=1 << 20, upload_limit_bytes=upload_limit, network="none",
         )  # fmt: skip
         self._providers = list(providers)
-        usual = self._limits.values()
         allowed = models.checked(models.SessionLimits, **(most or {})).given()
+        most_values = {"command_timeout_s": models.MAX_TIMEOUT_S, **allowed}
+        self._registry = FakeRegistry()
         self._sessions = FakeSessions(
+            self._registry,
             capacity=capacity,
             idle_timeout_s=idle_timeout_s,
-            limits=usual,
-            most=models.merged(usual, {"command_timeout_s": models.MAX_TIMEOUT_S, **allowed}),
+            limits=self._limits,
+            most=models.merged(self._limits.values(), most_values),
             providers=self._providers,
         )
         self._script: Script = []
-        self._registry = FakeRegistry()
         self._artifacts = FakeArtifacts()
         self._checkpoints = FakeCheckpoints(self._sessions)
-        self._handlers: Mapping[Operation[Any, Any], Callable[[Any], Awaitable[Any]]] = {
+        self._handlers: Mapping[Operation[Any, Any], Callable[[Any], Any]] = {
             op.CREATE_SESSION: self._create_session,
             op.SESSION: self._session,
             op.SESSIONS: self._list_sessions,
@@ -141,16 +140,16 @@ class FakeBackend(Sandboxes):
             op.UNWATCH: self._unwatch,
             op.REGISTRY: self._registry_list,
             op.CALL_TOOL: self._call_tool,
-            op.ARTIFACTS: self._list_artifacts,
+            op.ARTIFACTS: self._artifacts.find,
             op.DELETE_ARTIFACT: self._delete_artifact,
             op.USAGE: _no_usage,
             op.EVENTS: _no_events,
             op.STORED_SESSIONS: self._stored_sessions,
             op.STORED_SESSION: self._stored_session,
-            op.CHECKPOINT: self._checkpoint,
-            op.CHECKPOINTS: self._list_checkpoints,
-            op.GET_CHECKPOINT: self._get_checkpoint,
-            op.DELETE_CHECKPOINT: self._delete_checkpoint,
+            op.CHECKPOINT: self._checkpoints.take,
+            op.CHECKPOINTS: self._checkpoints.find,
+            op.GET_CHECKPOINT: self._checkpoints.get,
+            op.DELETE_CHECKPOINT: self._checkpoints.delete,
             op.RESTORE: self._restore,
             op.HISTORY: _no_history,
             op.CHANGES: _no_history,
@@ -165,7 +164,10 @@ class FakeBackend(Sandboxes):
         }
 
     async def call(self, operation: Operation[Req, Ans], request: Req) -> Ans:
-        return await self._handlers[operation](request)  # type: ignore[no-any-return]
+        answer = self._handlers[operation](request)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return cast(Ans, answer)
 
     def __repr__(self) -> str:
         return f"<FakeBackend {len(self._sessions.live())} live, {len(self.ran)} commands ran>"
@@ -232,7 +234,7 @@ class FakeBackend(Sandboxes):
 
     async def _create_session(self, request: models.CreateSessionRequest) -> models.Session:
         if request.history:
-            await _no_history(request)
+            _no_history(request)
         if request.network not in (None, "none"):
             raise InvalidRequest(
                 f"network: {request.network} is more than a session may have, none: ask for less,"
@@ -240,27 +242,17 @@ class FakeBackend(Sandboxes):
             )
         own_id = str(uuid.uuid4())
         if request.volumes:
-            await self._no_volumes(request)
-        agent = None if request.agent is None else self._registry.agent(request.agent)
-        wanted = Wanted(
-            env=request.env,
-            environment=request.environment,
-            agent=agent,
-            idle_timeout_s=request.idle_timeout_s,
-            lifetime_s=request.lifetime_s,
-            pause_at_end=request.pause_at_end,
-            metadata=request.metadata,
-            provider=request.provider,
-            limits=request.limits.given(),
-            persist=request.persist,
-            egress_rules=request.egress_rules,
-            ports=request.ports,
-        )
-        check_egress(wanted.egress_rules)
+            self._no_volumes(request)
+        if request.agent is not None:
+            self._registry.agent(request.agent)
+        check_egress(request.egress_rules)
+        wanted = request
         if request.checkpoint_id is not None:
-            before = vars(self._checkpoints.wanted(request.checkpoint_id))
-            given = {name: value for name, value in vars(wanted).items() if value}
-            wanted = Wanted(**{**before, "persist": False, **given})
+            before = self._checkpoints.wanted(request.checkpoint_id)
+            given = {
+                name: getattr(request, name) for name in request.model_dump(exclude_defaults=True)
+            }
+            wanted = before.model_copy(update={"persist": False, **given})
         session, state = self._sessions.open(
             models.Target(thread_id=request.thread_id or own_id), wanted
         )
@@ -273,13 +265,13 @@ class FakeBackend(Sandboxes):
         ignored = {"not_applied": session.not_applied(request)}
         return self._told(session, "existing").model_copy(update=ignored)
 
-    async def _session(self, target: models.Target) -> models.SessionInfo:
+    def _session(self, target: models.Target) -> models.SessionInfo:
         session = self._sessions.find(target)
         running = [
             models.RunningCommand(command_id=c.command_id, age_s=c.info().age_s, output_bytes=0)
             for c in session.running
         ]
-        summary = session.summary(self._limits)
+        summary = session.summary()
         more = {
             "state": summary.state,
             "idle_s": 0 if running else summary.idle_s,
@@ -290,54 +282,54 @@ class FakeBackend(Sandboxes):
         }
         return models.SessionInfo.model_validate({**dict(self._told(session, "existing")), **more})
 
-    async def _list_sessions(self, request: models.SessionsRequest) -> models.SessionList:
-        return request.page(session.summary(self._limits) for session in self._sessions.live())
+    def _list_sessions(self, request: models.SessionsRequest) -> models.SessionList:
+        return request.page(session.summary() for session in self._sessions.live())
 
-    async def _pause(self, target: models.Target) -> models.SessionSummary:
+    def _pause(self, target: models.Target) -> models.SessionSummary:
         session = self._sessions.find(target)
         session.paused = True
-        return session.summary(self._limits)
+        return session.summary()
 
-    async def _unpause(self, target: models.Target) -> models.SessionSummary:
+    def _unpause(self, target: models.Target) -> models.SessionSummary:
         session = self._sessions.find(target)
         session.paused = False
-        return session.summary(self._limits)
+        return session.summary()
 
-    async def _set_lifetime(self, request: models.LifetimeRequest) -> models.SessionSummary:
+    def _set_lifetime(self, request: models.LifetimeRequest) -> models.SessionSummary:
         session = self._sessions.find(request)
         session.last(request.lifetime_s, only_longer=request.only_longer)
-        return session.summary(self._limits)
+        return session.summary()
 
-    async def _set_egress(self, request: models.EgressRequest) -> models.SessionSummary:
+    def _set_egress(self, request: models.EgressRequest) -> models.SessionSummary:
         session = self._sessions.find(request)
         rules = request.rules()
         check_egress(rules)
-        session.wanted = replace(session.wanted, egress_rules=rules)
-        return session.summary(self._limits)
+        session.wanted = session.wanted.model_copy(update={"egress_rules": rules})
+        return session.summary()
 
-    async def _cleanup(self, target: models.Target) -> models.CleanupResult:
+    def _cleanup(self, target: models.Target) -> models.CleanupResult:
         session = self._sessions.find(target)
         session.ended = End.CLEANED
         return models.CleanupResult(
-            environment=session.environment,
+            environment=session.wanted.environment,
             idle_timeout_s=session.idle_timeout_s,
             provider=session.provider,
-            limits=dict(session.limits),
-            agent=session.agent.name if session.agent else None,
-            metadata=dict(session.wanted.metadata),
+            limits=session.limits.values(),
+            agent=session.wanted.agent,
+            metadata=session.wanted.metadata,
             egress_rules=session.wanted.egress_rules,
             ports=session.wanted.ports,
             lifetime_s=session.wanted.lifetime_s,
         )
 
-    async def _health(self, _request: models.EmptyRequest) -> models.Health:
+    def _health(self, _request: models.EmptyRequest) -> models.Health:
         return models.Health(
             status="healthy", role="fake", worker_id=WORKER, runtime=self._providers[0],
             pool_size=0, active_sessions=len(self._sessions.live()), capacity=self._capacity,
             version="0", uptime_s=0.0, checks={"runtime": "ok"}, providers=self._providers,
         )  # fmt: skip
 
-    async def _registry_list(self, _request: models.EmptyRequest) -> models.RegistryList:
+    def _registry_list(self, _request: models.EmptyRequest) -> models.RegistryList:
         return self._registry.listed()
 
     async def _call_tool(self, request: models.CallToolRequest) -> models.ToolAnswer:
@@ -357,13 +349,19 @@ class FakeBackend(Sandboxes):
             text=reply.text, failed=reply.failed, result=result, images=list(reply.images)
         )
 
-    def _told(self, session: FakeSession, status: str) -> models.Session:
-        return models.Session.model_validate({**session.fields(self._limits), "status": status})
+    def _used(self, target: models.Target) -> FakeSession:
+        """Made where there is none."""
+        session, _ = self._sessions.open(target)
+        session.use()
+        return session
 
-    async def _no_previews(self, _request: models.Request) -> NoReturn:
+    def _told(self, session: FakeSession, status: str) -> models.Session:
+        return models.Session.model_validate({**session.fields(), "status": status})
+
+    def _no_previews(self, _request: models.Request) -> NoReturn:
         raise InvalidRequest("FakeBackend has no previews: nothing listens in its sandboxes")
 
-    async def _no_volumes(self, _request: models.Request) -> NoReturn:
+    def _no_volumes(self, _request: models.Request) -> NoReturn:
         raise InvalidRequest("FakeBackend has no volumes: put files into `files(thread_id)`")
 
     # Commands
@@ -375,7 +373,7 @@ class FakeBackend(Sandboxes):
             await _ended(session, command)
         return _result(session, state, command, replayed=replayed)
 
-    async def _check(self, _request: models.CheckRequest) -> models.Verdict:
+    def _check(self, _request: models.CheckRequest) -> models.Verdict:
         """Everything is allowed here."""
         return models.Verdict(allowed=True, policy="fake", mode="allow-all", doubts=[], commands=[])
 
@@ -419,50 +417,50 @@ class FakeBackend(Sandboxes):
         assert found[-1] is not None
         return found[-1]
 
-    async def _contexts(self, target: models.Target) -> models.ContextList:
+    def _contexts(self, target: models.Target) -> models.ContextList:
         return models.ContextList(contexts=list(self._sessions.find(target).contexts.values()))
 
-    async def _create_context(self, request: models.CreateContextRequest) -> models.Context:
+    def _create_context(self, request: models.CreateContextRequest) -> models.Context:
         session, _ = self._sessions.open(request)
         name = request.context_id or uuid.uuid4().hex[:12]
         folder = posixpath.join(models.WORKSPACE, request.cwd or "")
         made = code.new_context(name, request.language, folder, default=False)
         return session.contexts.setdefault(name, made)
 
-    async def _restart_context(self, request: models.ContextTarget) -> models.Context:
+    def _restart_context(self, request: models.ContextTarget) -> models.Context:
         session = self._sessions.find(request)
         found = code.find_context(session, request.context_id)
         session.contexts[found.context_id] = found.model_copy(update={"execution_count": 0})
         return session.contexts[found.context_id]
 
-    async def _remove_context(self, request: models.ContextTarget) -> models.Context:
+    def _remove_context(self, request: models.ContextTarget) -> models.Context:
         session = self._sessions.find(request)
         found = code.find_context(session, request.context_id)
         del session.contexts[found.context_id]
         return found.model_copy(update={"state": "lost"})
 
-    async def _interrupt_context(self, request: models.ContextTarget) -> models.Context:
+    def _interrupt_context(self, request: models.ContextTarget) -> models.Context:
         return code.find_context(self._sessions.find(request), request.context_id)
 
-    async def _result(self, request: models.CommandTarget) -> models.ExecuteResult:
+    def _result(self, request: models.CommandTarget) -> models.ExecuteResult:
         session = self._sessions.find(request)
         return _result(session, "live", session.find(request.command_id))
 
-    async def _commands(self, target: models.Target) -> models.CommandList:
+    def _commands(self, target: models.Target) -> models.CommandList:
         session = self._sessions.find(target)
         return models.CommandList(commands=[command.info() for command in session.commands])
 
-    async def _signal(self, request: models.SignalRequest) -> models.CommandInfo:
+    def _signal(self, request: models.SignalRequest) -> models.CommandInfo:
         command = self._sessions.find(request).find(request.command_id)
         command.end(request.signal)
         return command.info()
 
-    async def _resize(self, request: models.ResizeRequest) -> models.CommandInfo:
+    def _resize(self, request: models.ResizeRequest) -> models.CommandInfo:
         command = self._sessions.find(request).find(request.command_id)
         command.resize(rows=request.rows, cols=request.cols)
         return command.info()
 
-    async def _stdin(self, request: models.StdinRequest) -> models.StdinReceipt:
+    def _stdin(self, request: models.StdinRequest) -> models.StdinReceipt:
         command = self._sessions.find(request).find(request.command_id)
         return command.take(request.data_bytes(), eof=request.eof, offset=request.offset)
 
@@ -478,7 +476,7 @@ class FakeBackend(Sandboxes):
             command=request.command,
             thread_id=session.thread_id,
             cwd=request.cwd or session.cwd,
-            env={**session.env, **request.env},
+            env={**session.wanted.env, **request.env},
             stdin=request.stdin or "",
             files=session.files,
         )
@@ -492,7 +490,7 @@ class FakeBackend(Sandboxes):
             stdin=call.stdin.encode(),
             stdin_open=request.stdin_open or request.pty is not None,
             size=None if pty is None else models.PtySize(rows=pty.rows, cols=pty.cols),
-            command_timeout_s=session.limits["command_timeout_s"],
+            command_timeout_s=session.limits.command_timeout_s,
         )
         if request.artifacts:
             written = {resolve(path): session.files[path] for path in answer.writes}
@@ -505,8 +503,7 @@ class FakeBackend(Sandboxes):
     async def upload(
         self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
     ) -> models.UploadResult:
-        session, _ = self._sessions.open(request)
-        session.use()
+        session = self._used(request)
         data = bytearray()
         async for chunk in chunks:
             data += chunk
@@ -550,14 +547,13 @@ class FakeBackend(Sandboxes):
         raise NotListening(f"nothing listens at {request.port or request.path} in a fake sandbox")
         yield
 
-    async def _rename(self, request: models.RenameRequest) -> models.FileEntry:
+    def _rename(self, request: models.RenameRequest) -> models.FileEntry:
         session = self._sessions.find(request)
         session.use()
         return session.files.rename(request.path, request.to, replace=request.replace)
 
-    async def _list_files(self, request: models.ListRequest) -> models.ListResult:
-        session, _ = self._sessions.open(request)
-        session.use()
+    def _list_files(self, request: models.ListRequest) -> models.ListResult:
+        session = self._used(request)
         depth = request.depth or (256 if request.recursive else 1)
         found = session.files.list(request.path, depth=depth)
         truncated = len(found) > request.limit
@@ -565,26 +561,23 @@ class FakeBackend(Sandboxes):
             path=request.path, entries=found[: request.limit], truncated=truncated
         )
 
-    async def _stat(self, request: models.StatRequest) -> models.FileEntry:
-        session, _ = self._sessions.open(request)
-        session.use()
+    def _stat(self, request: models.StatRequest) -> models.FileEntry:
+        session = self._used(request)
         return session.files.entry(request.path)
 
-    async def _mkdir(self, request: models.MkdirRequest) -> models.MkdirResult:
-        session, _ = self._sessions.open(request)
-        session.use()
+    def _mkdir(self, request: models.MkdirRequest) -> models.MkdirResult:
+        session = self._used(request)
         created = session.files.make_folder(request.path)
         return models.MkdirResult(created=created, entry=session.files.entry(request.path))
 
-    async def _remove(self, request: models.RemoveRequest) -> models.RemoveResult:
+    def _remove(self, request: models.RemoveRequest) -> models.RemoveResult:
         session = self._sessions.find(request)
         session.use()
         session.files.remove(request.path, recursive=request.recursive)
         return models.RemoveResult(path=request.path)
 
-    async def _watch(self, request: models.WatchFilesRequest) -> models.FileWatch:
-        session, _ = self._sessions.open(request)
-        session.use()
+    def _watch(self, request: models.WatchFilesRequest) -> models.FileWatch:
+        session = self._used(request)
         entry = session.files.entry(request.path)
         if entry.type != "directory":
             raise InvalidPath(f"{entry.path} is not a folder; watch the folder it is in")
@@ -597,52 +590,31 @@ class FakeBackend(Sandboxes):
         watches = self._sessions.find(request).files.watches
         return await watches.read(request.watch_id, after=request.after, wait_s=request.wait)
 
-    async def _unwatch(self, request: models.FileWatchTarget) -> models.FileWatchEnded:
+    def _unwatch(self, request: models.FileWatchTarget) -> models.FileWatchEnded:
         ended = self._sessions.find(request).files.watches.end(request.watch_id)
         return models.FileWatchEnded(ended=ended)
 
     # What stays after a session
 
-    async def _list_artifacts(self, request: models.ArtifactsRequest) -> models.ArtifactList:
-        return self._artifacts.find(request)
-
-    async def _delete_artifact(self, request: models.ArtifactTarget) -> models.ArtifactDeleted:
+    def _delete_artifact(self, request: models.ArtifactTarget) -> models.ArtifactDeleted:
         self._artifacts.delete(request.artifact_id)
         return models.ArtifactDeleted(artifact_id=request.artifact_id)
 
-    async def _stored_sessions(
-        self, request: models.StoredSessionsRequest
-    ) -> models.StoredSessionList:
+    def _stored_sessions(self, request: models.StoredSessionsRequest) -> models.StoredSessionList:
         return stored_sessions(self._sessions.all(), request)
 
-    async def _stored_session(
-        self, request: models.StoredSessionTarget
-    ) -> models.StoredSessionDetail:
+    def _stored_session(self, request: models.StoredSessionTarget) -> models.StoredSessionDetail:
         wanted = models.ArtifactsRequest(session_id=request.session_id)
         kept = self._artifacts.find(wanted).artifacts
         return stored_detail(self._sessions.all(), request.session_id, kept)
 
     # Checkpoints
 
-    async def _checkpoint(self, request: models.CheckpointRequest) -> models.Checkpoint:
-        return self._checkpoints.take(request)
-
-    async def _list_checkpoints(self, request: models.CheckpointsRequest) -> models.CheckpointList:
-        return self._checkpoints.find(request)
-
-    async def _get_checkpoint(self, request: models.CheckpointTarget) -> models.Checkpoint:
-        return self._checkpoints.get(request)
-
-    async def _delete_checkpoint(
-        self, request: models.CheckpointTarget
-    ) -> models.CheckpointDeleted:
-        return self._checkpoints.delete(request)
-
-    async def _restore(self, request: models.RestoreRequest) -> models.Session:
+    def _restore(self, request: models.RestoreRequest) -> models.Session:
         session, again = self._checkpoints.restore(request)
         return self._told(session, "existing" if again else "created")
 
-    async def _fork(self, request: models.ForkRequest) -> models.ForkResult:
+    def _fork(self, request: models.ForkRequest) -> models.ForkResult:
         checkpoint_id, made = self._checkpoints.fork(request)
         told = [self._told(session, "created") for session in made]
         return models.ForkResult(checkpoint_id=checkpoint_id, sessions=told)
@@ -688,7 +660,7 @@ async def _no_events(request: models.HappeningsRequest) -> models.HappeningList:
     return models.HappeningList(events=[], next=request.after or "")
 
 
-async def _no_usage(request: models.UsageRequest) -> models.UsageReport:
+def _no_usage(request: models.UsageRequest) -> models.UsageReport:
     """A fake uses nothing."""
     today = datetime.now(UTC).date()
     until = request.until or today
@@ -697,5 +669,5 @@ async def _no_usage(request: models.UsageRequest) -> models.UsageReport:
     )
 
 
-async def _no_history(_request: models.Request) -> NoReturn:
+def _no_history(_request: models.Request) -> NoReturn:
     raise InvalidRequest("history is not to be had here: the files of a FakeBackend have no disk")

@@ -14,12 +14,13 @@ from sandbox_sdk.protocol.models import (
     CheckpointRequest,
     CheckpointsRequest,
     CheckpointTarget,
+    CreateSessionRequest,
     ForkRequest,
     RestoreRequest,
     Target,
 )
 from sandbox_sdk.testing.files import FakeFiles
-from sandbox_sdk.testing.sessions import End, FakeSession, FakeSessions, Wanted
+from sandbox_sdk.testing.sessions import End, FakeSession, FakeSessions
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class _Kept:
     about: Checkpoint
     files: FakeFiles
     cwd: str
-    wanted: Wanted
+    wanted: CreateSessionRequest
 
 
 class FakeCheckpoints:
@@ -61,7 +62,7 @@ class FakeCheckpoints:
             metadata=request.metadata,
             created_at=datetime.now(UTC),
             parent=session.checkpoint_id,
-            environment=session.environment,
+            environment=session.wanted.environment,
             cwd=session.cwd,
             files=len(files),
             folders=0,
@@ -92,7 +93,7 @@ class FakeCheckpoints:
         del self._kept[request.checkpoint_id]
         return CheckpointDeleted(checkpoint_id=request.checkpoint_id)
 
-    def wanted(self, checkpoint_id: str) -> Wanted:
+    def wanted(self, checkpoint_id: str) -> CreateSessionRequest:
         """What its session was made with. Raises CheckpointNotFound."""
         return self._get(checkpoint_id).wanted
 

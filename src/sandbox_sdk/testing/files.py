@@ -1,4 +1,4 @@
-"""The files of a fake sandbox: a dictionary that behaves like a file system."""
+"""The files of a fake sandbox: a dictionary that behaves like a file system, and its watches."""
 
 from __future__ import annotations
 
@@ -6,16 +6,72 @@ import io
 import posixpath
 import tarfile
 import time
+import uuid
 from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sandbox_sdk.protocol.errors import FileMissing, InvalidPath
-from sandbox_sdk.protocol.models import WORKSPACE, FileEntry
-from sandbox_sdk.testing.watches import FakeWatches
+import anyio
+
+from sandbox_sdk.protocol.errors import FileMissing, InvalidPath, InvalidRequest, NotFound
+from sandbox_sdk.protocol.models import (
+    WORKSPACE,
+    FileChange,
+    FileChangeKind,
+    FileChangeList,
+    FileEntry,
+)
 
 PLACES = (WORKSPACE, "/home/sandboxuser", "/tmp", "/dev/shm")
 ABOVE = ("/", "/home", "/dev")
 """Folders that a sandbox has besides, to read."""
+_LOOK_S = 0.005
+
+
+@dataclass
+class FakeWatch:
+    path: str
+    recursive: bool
+    events: list[FileChange] = field(default_factory=list)
+
+
+class FakeWatches:
+    """What changes in folders of one sandbox. Nothing is ever dropped."""
+
+    def __init__(self) -> None:
+        self._watches: dict[str, FakeWatch] = {}
+
+    def start(self, path: str, *, recursive: bool) -> str:
+        ident = uuid.uuid4().hex[:16]
+        self._watches[ident] = FakeWatch(path, recursive)
+        return ident
+
+    def end(self, ident: str) -> bool:
+        return self._watches.pop(ident, None) is not None
+
+    def log(self, kind: FileChangeKind, path: str, what: str | None = "file") -> None:
+        for watch in self._watches.values():
+            below = posixpath.relpath(path, watch.path)
+            if below.startswith("..") or ("/" in below and not watch.recursive):
+                continue
+            change = {"position": len(watch.events) + 1, "kind": kind, "path": below, "type": what}
+            watch.events.append(FileChange.model_validate(change))
+
+    async def read(self, ident: str, *, after: int, wait_s: float) -> FileChangeList:
+        """Raises NotFound, InvalidRequest."""
+        with anyio.move_on_after(wait_s):
+            while len(self._find(ident).events) == after:  # noqa: ASYNC110 - threads log too.
+                await anyio.sleep(_LOOK_S)
+        events = self._find(ident).events
+        if after > len(events):
+            raise InvalidRequest(f"after: {after} is no position of this watch")
+        return FileChangeList(events=events[after:], position=len(events))
+
+    def _find(self, ident: str) -> FakeWatch:
+        try:
+            return self._watches[ident]
+        except KeyError:
+            raise NotFound(f"no watch {ident}: it was ended; make a new one") from None
 
 
 class FakeFiles(MutableMapping[str, bytes]):
@@ -62,18 +118,14 @@ class FakeFiles(MutableMapping[str, bytes]):
 
     def copy(self, *, without: str | None = None) -> FakeFiles:
         """without: the beginning of paths that are left out."""
+
+        def kept(path: str) -> bool:
+            return without is None or not path.startswith(without)
+
         made = FakeFiles()
         made._metadata = dict(self._metadata)
-        made._files = {
-            path: content
-            for path, content in self._files.items()
-            if without is None or not path.startswith(without)
-        }
-        made._folders = {
-            path: at
-            for path, at in self._folders.items()
-            if without is None or not path.startswith(without)
-        }
+        made._files = {path: what for path, what in self._files.items() if kept(path)}
+        made._folders = {path: at for path, at in self._folders.items() if kept(path)}
         return made
 
     def is_folder(self, path: str) -> bool:

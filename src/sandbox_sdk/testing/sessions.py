@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from ipaddress import ip_network
@@ -21,7 +21,6 @@ from sandbox_sdk.protocol.models import (
     ExecuteRequest,
     Limits,
     LimitValues,
-    OpenPorts,
     Resumed,
     SessionState,
     SessionSummary,
@@ -29,6 +28,7 @@ from sandbox_sdk.protocol.models import (
     granted,
 )
 from sandbox_sdk.protocol.providers import no_provider
+from sandbox_sdk.testing.agents import FakeRegistry
 from sandbox_sdk.testing.commands import FakeCommand
 from sandbox_sdk.testing.files import FakeFiles
 
@@ -39,24 +39,6 @@ class End(Enum):
     CLEANED = "cleaned"
     EXPIRED = "expired"
     LOST = "lost"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a caller asks for."""
-
-    env: Mapping[str, str] = field(default_factory=dict)
-    environment: str | None = None
-    agent: AgentInfo | None = None
-    idle_timeout_s: float | None = None
-    lifetime_s: float | None = None
-    pause_at_end: bool = False
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    provider: str | None = None
-    limits: Mapping[str, float] = field(default_factory=dict)
-    persist: bool = False
-    egress_rules: EgressRules | None = None
-    ports: OpenPorts | None = None
 
 
 def check_egress(rules: EgressRules | None) -> None:
@@ -83,10 +65,10 @@ class FakeSession:
     thread_id: str
     session_id: str
     generation: int
+    wanted: CreateSessionRequest
+    """What it was made with."""
     idle_timeout_s: float
-    env: Mapping[str, str]
-    limits: LimitValues
-    environment: str | None = None
+    limits: Limits
     provider: str = RUNTIME
     agent: AgentInfo | None = None
     cwd: str = WORKSPACE
@@ -99,7 +81,6 @@ class FakeSession:
     paused: bool = False
     """Until it is used. What runs ends in its time all the same."""
     ended: End | None = None
-    wanted: Wanted = field(default_factory=Wanted)
     checkpoint_id: str | None = None
     """The one it began with, or the last one that was taken of it."""
     began_with: str | None = None
@@ -165,7 +146,7 @@ class FakeSession:
             end_at = self.end_at and max(self.end_at, end_at)
         self.end_at = end_at
 
-    def fields(self, limits: Limits) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         idle_at = datetime.now(UTC) + timedelta(seconds=max(self.idle_timeout_s - self.idle_s, 0))
         return {
             "session_id": self.session_id,
@@ -174,13 +155,13 @@ class FakeSession:
             "worker": WORKER,
             "runtime": self.provider,
             "sandbox_id": self.sandbox_id,
-            "environment": self.environment,
+            "environment": self.wanted.environment,
             "metadata": self.wanted.metadata,
             "created_at": self.created_at,
             "expires_at": idle_at if self.end_at is None else min(idle_at, self.end_at),
             "end_at": self.end_at,
             "pause_at_end": self.wanted.pause_at_end,
-            "limits": limits.with_values(self.limits),
+            "limits": self.limits,
             "agent": self.agent,
             "egress_rules": self.wanted.egress_rules,
             "ports": self.wanted.ports,
@@ -189,9 +170,9 @@ class FakeSession:
     def not_applied(self, request: CreateSessionRequest) -> list[str]:
         """The options of a request that this session does not have."""
         differ = {
-            "environment": request.environment not in (None, self.environment),
-            "agent": request.agent not in (None, self.agent and self.agent.name),
-            "env": bool(request.env) and request.env != self.env,
+            "environment": request.environment not in (None, self.wanted.environment),
+            "agent": request.agent not in (None, self.wanted.agent),
+            "env": bool(request.env) and request.env != self.wanted.env,
             "idle_timeout_s": request.idle_timeout_s not in (None, self.idle_timeout_s),
             "lifetime_s": request.lifetime_s not in (None, self.wanted.lifetime_s),
             "metadata": request.metadata not in ({}, self.wanted.metadata),
@@ -201,15 +182,15 @@ class FakeSession:
             "checkpoint_id": request.checkpoint_id not in (None, self.began_with),
             "persist": request.persist and not self.wanted.persist,
         }
-        has = cast("dict[str, float]", self.limits)
+        has = cast("dict[str, float]", self.limits.values())
         asked = request.limits.given()
         differ |= {f"limits.{name}": has.get(name) != value for name, value in asked.items()}
         return [name for name, differs in differ.items() if differs]
 
-    def summary(self, limits: Limits) -> SessionSummary:
+    def summary(self) -> SessionSummary:
         state = "paused" if self.paused else "busy" if self.running else "idle"
         more = {"idle_s": round(self.idle_s, 3), "state": state}
-        return SessionSummary.model_validate({**self.fields(limits), **more})
+        return SessionSummary.model_validate({**self.fields(), **more})
 
 
 class FakeSessions:
@@ -217,13 +198,15 @@ class FakeSessions:
 
     def __init__(
         self,
+        registry: FakeRegistry,
         *,
         capacity: int,
         idle_timeout_s: float,
-        limits: LimitValues,
+        limits: Limits,
         most: LimitValues,
         providers: Sequence[str],
     ) -> None:
+        self._registry = registry
         self._capacity = capacity
         self._idle_timeout_s = idle_timeout_s
         self._limits = limits
@@ -253,9 +236,7 @@ class FakeSessions:
         return found
 
     def open(
-        self,
-        target: Target,
-        wanted: Wanted | None = None,
+        self, target: Target, wanted: CreateSessionRequest | None = None
     ) -> tuple[FakeSession, SessionState]:
         """By thread_id a session is made where there is none, by session_id it has to exist.
         wanted: left out, it is like the one that its thread lost."""
@@ -273,17 +254,17 @@ class FakeSessions:
         provider = wanted.provider or self._providers[0]
         if provider not in self._providers:
             raise no_provider(provider, there=self._providers)
+        usual = self._limits.values()
+        limits = granted(wanted.limits.given(), default=usual, most=self._most)
         session = FakeSession(
             thread_id=target.thread_id,
             session_id=str(uuid.uuid4()),
             generation=1 if before is None else before.generation + 1,
-            idle_timeout_s=wanted.idle_timeout_s or self._idle_timeout_s,
-            env=wanted.env,
-            environment=wanted.environment,
-            provider=provider,
-            limits=granted(wanted.limits, default=self._limits, most=self._most),
-            agent=wanted.agent,
             wanted=wanted,
+            idle_timeout_s=wanted.idle_timeout_s or self._idle_timeout_s,
+            limits=self._limits.with_values(limits),
+            provider=provider,
+            agent=self._agent(wanted),
         )
         session.last(wanted.lifetime_s)
         self._all.append(session)
@@ -299,17 +280,22 @@ class FakeSessions:
         if target.thread_id is None:
             return self.find(target).agent
         newest = self.newest(target.thread_id)
-        return newest.agent if newest is not None and newest.live else _as_before(newest).agent
+        if newest is not None and newest.live:
+            return newest.agent
+        return self._agent(_as_before(newest))
+
+    def _agent(self, wanted: CreateSessionRequest) -> AgentInfo | None:
+        return None if wanted.agent is None else self._registry.agent(wanted.agent)
 
 
 def _was_lost(session: FakeSession | None) -> bool:
     return session is not None and session.ended in (End.LOST, End.EXPIRED)
 
 
-def _as_before(session: FakeSession | None) -> Wanted:
+def _as_before(session: FakeSession | None) -> CreateSessionRequest:
     if session is None or not _was_lost(session):
-        return Wanted()
-    return replace(session.wanted, env={})
+        return CreateSessionRequest()
+    return session.wanted.model_copy(update={"env": {}})
 
 
 def missing(session: FakeSession | None, target: Target) -> errors.SandboxError:

@@ -126,8 +126,8 @@ def _fields(session: FakeSession) -> dict[str, Any]:
         "thread_id": session.thread_id,
         "generation": session.generation,
         "provider": session.provider,
-        "environment": session.environment,
-        "agent": session.agent.name if session.agent else None,
+        "environment": session.wanted.environment,
+        "agent": session.wanted.agent,
         "worker": WORKER,
         "state": _state(session),
         "created_at": session.created_at,
@@ -141,11 +141,11 @@ def _state(session: FakeSession) -> str:
 
 
 def _fits(session: FakeSession, request: StoredSessionsRequest) -> bool:
-    texts = [session.thread_id, session.session_id, session.environment or ""]
+    texts = [session.thread_id, session.session_id, session.wanted.environment or ""]
     texts += [command.request.command for command in session.commands]
     return (
         request.thread in (None, session.thread_id)
-        and request.environment in (None, session.environment)
+        and request.environment in (None, session.wanted.environment)
         and request.state in (None, _state(session))
         and (request.text is None or any(request.text in text for text in texts))
     )

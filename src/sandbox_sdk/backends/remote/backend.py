@@ -14,9 +14,8 @@ from urllib.parse import quote
 from anyio.lowlevel import current_token
 from pydantic import ValidationError
 
+from sandbox_sdk.backends.remote.bodies import UploadForm, download_info, read_listing
 from sandbox_sdk.backends.remote.events import events_of
-from sandbox_sdk.backends.remote.listing import read_listing
-from sandbox_sdk.backends.remote.multipart import UploadForm, download_info
 from sandbox_sdk.backends.remote.retry import FIRST_CONTACT_S
 from sandbox_sdk.backends.remote.server import Call, Server
 from sandbox_sdk.backends.remote.spans import begin_call, ending

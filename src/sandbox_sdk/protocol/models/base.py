@@ -27,6 +27,7 @@ MAX_METADATA_BYTES = 8192
 Metadata = dict[Annotated[str, Field(max_length=200)], str]
 """What a caller writes on something of its own; see check_metadata()."""
 MAX_LIFETIME_S = 30 * 86400.0
+UNREACHABLE = "Workers that did not answer: theirs are missing from the list."
 SessionState = Literal["live", "created", "recreated", "restored", "resumed"]
 
 

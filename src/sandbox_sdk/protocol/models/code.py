@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from sandbox_sdk.protocol.models.artifacts import Artifact, ArtifactProblem
 from sandbox_sdk.protocol.models.base import Env, Model, Resumed, SessionState, Target, utf8_size
 from sandbox_sdk.protocol.models.commands import (
     ARTIFACT_PROBLEMS,
@@ -22,6 +21,7 @@ from sandbox_sdk.protocol.models.commands import (
     ExecuteRequest,
     FollowRequest,
 )
+from sandbox_sdk.protocol.models.stored import Artifact, ArtifactProblem
 
 BASH = "bash"
 KERNEL_S = 70.0

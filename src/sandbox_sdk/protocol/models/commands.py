@@ -8,7 +8,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sandbox_sdk.protocol.models.artifacts import Artifact, ArtifactProblem
 from sandbox_sdk.protocol.models.base import (
     Env,
     Model,
@@ -19,6 +18,7 @@ from sandbox_sdk.protocol.models.base import (
     WrongField,
     utf8_size,
 )
+from sandbox_sdk.protocol.models.stored import Artifact, ArtifactProblem
 
 MAX_COMMAND = 1 << 20
 MAX_COMMAND_BYTES = MAX_COMMAND - 1024

@@ -1,4 +1,4 @@
-"""Files: listing, moving, and carrying them in and out."""
+"""Files: listing, moving, watching, and carrying them in and out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from sandbox_sdk.protocol.models.base import WORKSPACE, Model, Target
+from sandbox_sdk.protocol.models.happenings import LONGEST_WAIT_S
 
 MAX_FILE_METADATA_BYTES = 4096
 """Of all of a file, each name with the prefix of extended attributes. ext4 has no room for more."""
@@ -15,6 +16,7 @@ _PREFIX_BYTES = len("user.e2b.")
 FileMetadata = dict[
     Annotated[str, Field(pattern=r"^[ -~]{1,246}$")], Annotated[str, Field(pattern=r"^[ -~]*$")]
 ]
+FileChangeKind = Literal["create", "write", "remove", "rename", "chmod", "gap"]
 
 
 class ListRequest(Target):
@@ -132,3 +134,47 @@ class DownloadInfo(Model):
     size: int | None
     sha256: str | None
     modified_at: datetime
+
+
+class WatchFilesRequest(Target):
+    path: str = Field(WORKSPACE, min_length=1, description="The folder.", examples=["src"])
+    recursive: bool = Field(False, description="Folders in folders too, new ones included.")
+
+
+class FileWatch(Model):
+    watch_id: str
+    session_id: str = Field(description="Whose folder it is: a watch ends with its session.")
+    path: str = Field(description="The whole path of the folder.")
+    position: int = Field(description="`after` of the first request for what changes.")
+
+
+class FileWatchTarget(Target):
+    watch_id: str = Field(pattern=r"^[!-~]{1,64}$", examples=["9f2c11d0a1b2c3d4"])
+
+
+class FileChangesRequest(FileWatchTarget):
+    after: int = Field(ge=0, le=1 << 53, description="`position` of the answer before.")
+    wait: float = Field(
+        0.0, ge=0, le=LONGEST_WAIT_S, description="Seconds to wait if there is nothing yet."
+    )
+
+
+class FileChange(Model):
+    position: int = Field(description="Where it is: `after` of a request for those that follow.")
+    kind: FileChangeKind = Field(
+        description="`rename`: it has left this name; what it became, if that is in the folder too,"
+        " is told by `create`. `gap`: changes are missing here; look at the folder."
+    )
+    path: str = Field(description="Relative to the watched folder, which is `.` itself.")
+    type: Literal["file", "directory", "symlink", "other"] | None = Field(
+        None, description="Null where that is not known any more."
+    )
+
+
+class FileChangeList(Model):
+    events: list[FileChange]
+    position: int = Field(description="`after` of the next request.")
+
+
+class FileWatchEnded(Model):
+    ended: bool = Field(description="False if there was no such watch, or no more.")

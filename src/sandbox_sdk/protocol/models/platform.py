@@ -8,11 +8,11 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sandbox_sdk.protocol.models.artifacts import Artifact, ArtifactProblem
 from sandbox_sdk.protocol.models.base import Env, Model, Request, ThreadId
 from sandbox_sdk.protocol.models.code import CodeError, Result
 from sandbox_sdk.protocol.models.commands import MAX_TIMEOUT_S
 from sandbox_sdk.protocol.models.limits import MAX_IDLE_TIMEOUT_S
+from sandbox_sdk.protocol.models.stored import Artifact, ArtifactProblem
 
 
 class StartSessionRequest(Request):

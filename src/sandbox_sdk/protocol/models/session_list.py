@@ -10,7 +10,14 @@ from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sandbox_sdk.protocol.models.base import MAX_LIFETIME_S, Model, Request, Target, WrongField
+from sandbox_sdk.protocol.models.base import (
+    MAX_LIFETIME_S,
+    UNREACHABLE,
+    Model,
+    Request,
+    Target,
+    WrongField,
+)
 
 SessionActivity = Literal["idle", "busy", "paused"]
 END_AT = (
@@ -51,10 +58,7 @@ class SessionList(Model):
     next: str | None = Field(
         None, description="Where there are more: the `after` of the request for those."
     )
-    unreachable: list[str] = Field(
-        default_factory=list,
-        description="Workers that did not answer: theirs are missing from the list.",
-    )
+    unreachable: list[str] = Field(default_factory=list, description=UNREACHABLE)
 
 
 class SessionsRequest(Request):

@@ -299,29 +299,28 @@ class SessionInfo(Session):
     )
 
 
+_ENDED = "Of the session that has ended."
+
+
 class CleanupResult(Model):
     status: Literal["cleaned up"] = "cleaned up"
-    environment: str | None = Field(None, description="Of the session that has ended.")
-    idle_timeout_s: float | None = Field(None, description="Of the session that has ended.")
-    agent: str | None = Field(None, description="Of the session that has ended.")
-    provider: str | None = Field(None, description="Of the session that has ended.")
+    environment: str | None = Field(None, description=_ENDED)
+    idle_timeout_s: float | None = Field(None, description=_ENDED)
+    agent: str | None = Field(None, description=_ENDED)
+    provider: str | None = Field(None, description=_ENDED)
     limits: dict[str, int | float] = Field(
         default_factory=dict,
         description="Of the session that has ended, in the form in which `create_session` takes "
         "them.",
     )
-    volumes: list[MountedVolume] = Field(
-        default_factory=list, description="Of the session that has ended."
-    )
+    volumes: list[MountedVolume] = Field(default_factory=list, description=_ENDED)
     network: NetworkMode | None = Field(
         None, description="Of the session that has ended, if it asked for one."
     )
-    metadata: dict[str, str] = Field(
-        default_factory=dict, description="Of the session that has ended."
-    )
-    lifetime_s: float | None = Field(None, description="Of the session that has ended.")
-    ports: OpenPorts | None = Field(None, description="Of the session that has ended.")
-    egress_rules: EgressRules | None = Field(None, description="Of the session that has ended.")
+    metadata: dict[str, str] = Field(default_factory=dict, description=_ENDED)
+    lifetime_s: float | None = Field(None, description=_ENDED)
+    ports: OpenPorts | None = Field(None, description=_ENDED)
+    egress_rules: EgressRules | None = Field(None, description=_ENDED)
 
 
 class WorkerHealth(Model):

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from sandbox_sdk.protocol.models.base import WORKSPACE, Model, Request
+from sandbox_sdk.protocol.models.base import UNREACHABLE, WORKSPACE, Model, Request
 from sandbox_sdk.protocol.models.limits import Disk
 
 MAX_VOLUMES = 8
@@ -147,10 +147,7 @@ class VolumeTarget(Request):
 class VolumeList(Model):
     volumes: list[Volume] = Field(description="By name.")
     quota: int = Field(description="Bytes that the sizes of all of them may come to.")
-    unreachable: list[str] = Field(
-        default_factory=list,
-        description="Workers that did not answer: theirs are missing from the list.",
-    )
+    unreachable: list[str] = Field(default_factory=list, description=UNREACHABLE)
 
 
 class VolumeDeleted(Model):

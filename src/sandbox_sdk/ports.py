@@ -1,4 +1,4 @@
-"""Ports of a sandbox, as ports of this machine."""
+"""Ports of a sandbox: as ports of this machine, and as previews for browsers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from sandbox_sdk.background import Background
+from sandbox_sdk.blocking import Blocking, blocking
 from sandbox_sdk.connection import Connection
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import SandboxError
-from sandbox_sdk.protocol.models import ConnectRequest, Target, checked
+from sandbox_sdk.protocol.models import ConnectRequest, Preview, Target, checked
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 
 log = logging.getLogger("sandbox.client")
 
-METHODS = ("connect", "forward")
 _CHUNK = 256 * 1024
 
 
@@ -84,27 +83,15 @@ class Forward:
             await writer.wait_closed()
 
 
-class BlockingChannel:
+class BlockingChannel(Blocking):
     """A connection into a sandbox for synchronous callers. See ByteChannel."""
 
-    def __init__(self, channel: ByteChannel, background: Background) -> None:
-        self._channel = channel
-        self._background = background
-
-    def read(self) -> bytes:
-        """The next bytes; b"" when the other end has sent all."""
-        return self._background.run(self._channel.read)
-
-    def write(self, data: bytes) -> None:
-        """Send all of data. Waits while the other end takes none."""
-        self._background.run(lambda: self._channel.write(data))
-
-    def end(self) -> None:
-        """Tell that there is nothing more to send."""
-        self._background.run(self._channel.end)
+    read = blocking(ByteChannel.read)
+    write = blocking(ByteChannel.write)
+    end = blocking(ByteChannel.end)
 
 
-class ForwardMethods:
+class PortMethods:
     """Of AsyncSandboxClient."""
 
     _connection: Connection
@@ -143,6 +130,28 @@ class ForwardMethods:
             yield forward
         finally:
             await forward.close()
+
+    async def expose(self, port: int, *, public: bool = False) -> Preview:
+        """Make a port of the sandbox a preview: its `url` is for a browser. What listens there, at
+        127.0.0.1 or everywhere, may be started before or after; until then a page says so.
+
+        The URL has a token, which becomes a cookie of the preview's own origin; the preview ends
+        with the session, or with unexpose(). The same port again gives the same preview.
+
+        public: without a token, for anybody who knows the URL.
+        """
+        sandboxes, target = await self._connection.ready()
+        return await sandboxes.expose(target, port, public=public)
+
+    async def previews(self) -> list[Preview]:
+        """The ports that are exposed. Their tokens are not told again: expose() does that."""
+        sandboxes, target = await self._connection.ready(makes=False)
+        return (await sandboxes.previews(target)).previews
+
+    async def unexpose(self, port: int) -> None:
+        """End a preview, and what is open through it. Raises NotFound."""
+        sandboxes, target = await self._connection.ready(makes=False)
+        await sandboxes.unexpose(target, port)
 
     async def _way_to(self, port: int | str) -> tuple[Sandboxes, ConnectRequest]:
         sandboxes, target = await self._connection.ready()

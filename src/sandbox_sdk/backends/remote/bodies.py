@@ -1,15 +1,24 @@
-"""Bodies that are not JSON: uploads as forms, and downloads."""
+"""Bodies that are more than a model in JSON: uploads as forms, downloads, and long listings."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import re
 from collections.abc import AsyncIterable, AsyncIterator
 from email.message import Message
 from urllib.parse import unquote
 
 import httpx
 
-from sandbox_sdk.protocol.models import DownloadInfo
+from sandbox_sdk.protocol.models import DownloadInfo, FileEntry, ListResult
+
+_SLICE = 200
+_START = re.compile(r'"entries"\s*:\s*\[\s*')
+"""Matches nothing else: inside a string the quotes would be escaped."""
+_NEXT = re.compile(r"\s*,\s*")
+_END = re.compile(r"\s*\]")
 
 
 class UploadForm:
@@ -49,3 +58,23 @@ def download_info(path: str, headers: httpx.Headers) -> DownloadInfo:
         sha256=headers.get("etag", "").strip('"') or None,
         modified_at=headers.get("x-sandbox-modified-at", "1970-01-01T00:00:00Z"),
     )
+
+
+async def read_listing(body: bytes) -> ListResult:
+    """Parsed in slices, so that a coordinator can serve others in between. Raises ValueError."""
+    text = body.decode()
+    start = _START.search(text)
+    if start is None:
+        return ListResult.model_validate_json(body)
+    decode = json.JSONDecoder().raw_decode
+    entries: list[FileEntry] = []
+    place = start.end()
+    while _END.match(text, place) is None:
+        found, place = decode(text, place)
+        entries.append(FileEntry.model_validate(found))
+        if after := _NEXT.match(text, place):
+            place = after.end()
+        if len(entries) % _SLICE == 0:
+            await asyncio.sleep(0)
+    rest = json.loads(f"{text[: start.end()]}{text[place:]}")
+    return ListResult(**{**rest, "entries": entries})
