@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -81,16 +82,35 @@ DiskLimit = Annotated[
 ]
 
 
-def limits_of(
-    *, memory: str | None, cpus: float | None, pids: int | None, disk: str | None
-) -> LimitOptions:
-    """Those that are given."""
-    found = {"memory": memory, "cpus": cpus, "pids": pids, "disk": disk}
-    return cast("LimitOptions", {name: each for name, each in found.items() if each is not None})
+@dataclass(frozen=True, kw_only=True)
+class NewSandbox:
+    """The options of subcommands that make a sandbox, where the thread has none."""
+
+    mount: MountPairs = None
+    volume: VolumeNames = None
+    environment: Environment = None
+    provider: Provider = None
+    history: History = False
+    network: Network = None
+    memory: MemoryLimit = None
+    cpus: CpuLimit = None
+    pids: PidsLimit = None
+    disk: DiskLimit = None
+
+    def limits(self) -> LimitOptions:
+        """Those that are given."""
+        found = {name: getattr(self, name) for name in ("memory", "cpus", "pids", "disk")}
+        return cast(
+            "LimitOptions", {name: each for name, each in found.items() if each is not None}
+        )
 
 
-def duration(text: str | float) -> float:
-    """Seconds, of an option. Raises BadParameter."""
+def duration_option(meaning: str) -> Any:
+    return typer.Option(parser=_duration, metavar="DURATION", help=meaning)
+
+
+def _duration(text: str | float) -> float:
+    """Raises BadParameter."""
     try:
         return seconds(str(text))
     except ValueError as exc:
