@@ -11,7 +11,6 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
 from sandbox_server.cli.config import warnings_about
 from sandbox_server.doctor.findings import Finding, State
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from sandbox_server.settings import Settings
 
 
-def doctor(
+async def doctor(
+    *,
     security: Annotated[
         bool,
         typer.Option(
@@ -29,20 +29,13 @@ def doctor(
             " versions with known escapes.",
         ),
     ] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
-) -> None:
+    caller: Caller,
+) -> int:
     """Check this machine and the server, and say how to fix what is missing.
 
     Exits with 1 if something needed is missing: with SANDBOX_URL that server, without it a runtime
     on this machine. With --security, if a box is not confined as it should be.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_doctor(caller, security=security))
-
-
-async def _doctor(caller: Caller, *, security: bool) -> int:
     found = []
     async with contextlib.aclosing(_security() if security else _findings(caller)) as findings:
         async for finding in findings:
