@@ -365,12 +365,7 @@ async def _open_service(
             for each in opened
         }
         default, *others = providers_of(
-            settings,
-            opened,
-            share.owner,
-            rules=rules,
-            environments=environments,
-            builds=builds,
+            settings, opened, share.owner, rules=rules, environments=environments, builds=builds
         )
         registry, lease = await stack.enter_async_context(standing)
         storage = await stack.enter_async_context(

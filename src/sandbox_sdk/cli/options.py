@@ -65,8 +65,7 @@ History = Annotated[
     typer.Option("--history", help="A new sandbox keeps a point before every command, to undo it."),
 ]
 Provider = Annotated[
-    str | None,
-    typer.Option("--provider", help="The runtime of a new sandbox: docker, bubblewrap."),
+    str | None, typer.Option("--provider", help="The runtime of a new sandbox: docker, bubblewrap.")
 ]
 Network = Annotated[
     str | None,

@@ -151,9 +151,7 @@ async def lifetime(
 
 
 async def _changed(
-    caller: Caller,
-    thread: str,
-    change: Callable[[AsyncSandboxClient], Awaitable[SessionSummary]],
+    caller: Caller, thread: str, change: Callable[[AsyncSandboxClient], Awaitable[SessionSummary]]
 ) -> None:
     async with caller.client(thread) as sandbox:
         session = await change(sandbox)

@@ -31,10 +31,7 @@ async def new_terminal(sandbox: AsyncSandboxClient, command: str = "") -> AsyncP
     rows, cols = _size()
     term = os.environ.get("TERM", "")
     return await sandbox.terminal(
-        command,
-        rows=rows,
-        cols=cols,
-        term=TERM if term in _UNKNOWN_TERMS else term,
+        command, rows=rows, cols=cols, term=TERM if term in _UNKNOWN_TERMS else term
     )
 
 

@@ -13,14 +13,7 @@ reply says what went wrong, in words a model can act on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypedDict, TypeVar
 
 import anyio
@@ -41,12 +34,7 @@ from sandbox_sdk.integrations.arguments import (
     schemas,
     schemas_of,
 )
-from sandbox_sdk.integrations.operations import (
-    THREADS_REMEMBERED,
-    Generations,
-    Operations,
-    Reply,
-)
+from sandbox_sdk.integrations.operations import THREADS_REMEMBERED, Generations, Operations, Reply
 from sandbox_sdk.integrations.presenting import Presenting, explain, system_prompt
 from sandbox_sdk.protocol.models import AgentInfo, ToolInfo
 from sandbox_sdk.protocol.sandboxes import Sandboxes

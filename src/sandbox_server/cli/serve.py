@@ -48,12 +48,10 @@ def serve(
         typer.Option(help="What makes boxes [default: auto: docker if an engine answers]."),
     ] = None,
     insecure: Annotated[
-        bool | None,
-        typer.Option("--insecure", help="Listen on other addresses without API keys."),
+        bool | None, typer.Option("--insecure", help="Listen on other addresses without API keys.")
     ] = None,
     destroy_on_exit: Annotated[
-        bool | None,
-        typer.Option("--destroy-on-exit", help="End all boxes when the server ends."),
+        bool | None, typer.Option("--destroy-on-exit", help="End all boxes when the server ends.")
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Processes, for as many cores [default: 1].")
@@ -63,8 +61,7 @@ def serve(
         bool, typer.Option("--print-config", help="Check the settings, print them and stop.")
     ] = False,
     end_sessions: Annotated[
-        bool,
-        typer.Option("--end-sessions", help="End what a stopped server has left, and stop."),
+        bool, typer.Option("--end-sessions", help="End what a stopped server has left, and stop.")
     ] = False,
     caller: Caller,
 ) -> None:

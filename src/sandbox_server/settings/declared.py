@@ -146,10 +146,7 @@ class DeclaredSettings(BaseSettings):
         example='[{"key": "sandboxes", "operator": "Exists"}]',
     )
     kubernetes_priority_class: str | None = _pod(
-        None,
-        "The PriorityClass of these pods.",
-        otherwise="the cluster's own",
-        example="sandboxes",
+        None, "The PriorityClass of these pods.", otherwise="the cluster's own", example="sandboxes"
     )
     kubernetes_pull_secret: str | None = _pod(
         None,
@@ -375,9 +372,7 @@ class DeclaredSettings(BaseSettings):
     )
 
     artifact_quota: Size = _stored(
-        1 << 30,
-        "Artifacts of one tenant together; if there are more, the oldest go.",
-        unit="size",
+        1 << 30, "Artifacts of one tenant together; if there are more, the oldest go.", unit="size"
     )
     artifact_retention: Seconds = _stored(
         7 * 86400.0, "How long an artifact is kept.", unit="duration", gt=0
@@ -403,9 +398,7 @@ class DeclaredSettings(BaseSettings):
         gt=0,
     )
     volume_size: Size = _stored(
-        1 << 30,
-        "The size of a volume whose maker does not say.",
-        unit="size",
+        1 << 30, "The size of a volume whose maker does not say.", unit="size"
     )
     volume_quota: Size = _stored(
         10 << 30, "What the sizes of one tenant's volumes may come to.", unit="size"

@@ -77,12 +77,7 @@ def setting(
 ) -> Any:
     """A field of Settings. plain: the name without a prefix that is accepted too."""
     about = About(
-        topic=topic,
-        roles=roles,
-        runtimes=runtimes,
-        unit=unit,
-        otherwise=otherwise,
-        example=example,
+        topic=topic, roles=roles, runtimes=runtimes, unit=unit, otherwise=otherwise, example=example
     )
     options |= {"description": meaning, "json_schema_extra": asdict(about)}
     options["default_factory" if callable(default) else "default"] = default

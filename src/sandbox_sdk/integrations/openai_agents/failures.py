@@ -43,10 +43,7 @@ def running_command(*command: str | Path) -> Iterator[None]:
         yield
     except SandboxError as exc:
         raise errors.ExecTransportError(
-            command=command,
-            cause=exc,
-            message=exc.message,
-            retryable=isinstance(exc, Unavailable),
+            command=command, cause=exc, message=exc.message, retryable=isinstance(exc, Unavailable)
         ) from exc
 
 
