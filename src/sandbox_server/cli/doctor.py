@@ -81,19 +81,19 @@ async def _settings(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[
 
     name, wrong = "settings", warnings_about(settings)
     for variable, why in wrong.items():
-        yield Finding(name=name, state=State.WARNING, told=f"{variable}: {why}")
+        yield Finding(name, State.WARNING, f"{variable}: {why}")
     if makes_boxes:
         try:
             await check_start(settings)
         except InvalidRequest as exc:
-            yield Finding(name=name, state=State.MISSING, told="a server would not start",
+            yield Finding(name, State.MISSING, "a server would not start",
                           fix=exc.message)  # fmt: skip
             return
         except SandboxError:
             pass  # The checks of the runtimes tell it, each with its fix.
     if not wrong:
         told = f"{len(settings.model_fields_set)} set; `sandbox config` shows all"
-        yield Finding(name=name, state=State.OK, told=told)
+        yield Finding(name, State.OK, told)
 
 
 async def _server(caller: Caller, url: str) -> Finding:
@@ -103,18 +103,16 @@ async def _server(caller: Caller, url: str) -> Finding:
             await sandboxes.sessions()  # Unlike health, this checks the API key.
     except SandboxError as exc:
         fix = "start one with `sandbox serve`, or correct SANDBOX_URL and SANDBOX_API_KEY"
-        told = f"{url}: {exc.message}"
-        return Finding(name="server", state=State.MISSING, told=told, fix=fix)
+        return Finding("server", State.MISSING, f"{url}: {exc.message}", fix=fix)
     told = f"{url} is {health.status}: {health.version}, {health.runtime} boxes"
     if health.status == "unhealthy":
         why = "; ".join(f"{name}: {text}" for name, text in health.checks.items() if text != "ok")
-        return Finding(name="server", state=State.MISSING, told=told, fix=why)
-    return Finding(name="server", state=State.OK, told=told)
+        return Finding("server", State.MISSING, told, fix=why)
+    return Finding("server", State.OK, told)
 
 
 def _not_installed(exc: ModuleNotFoundError, state: State) -> Finding:
-    fix = "pip install 'agent-sandbox[server]'"
-    return Finding(name="server", state=state, told=str(exc), fix=fix)
+    return Finding("server", state, str(exc), fix="pip install 'agent-sandbox[server]'")
 
 
 def _print(finding: Finding) -> None:
