@@ -140,7 +140,7 @@ class _InSandbox:
                 return _said(done.value)
 
     def _ids(self) -> CallIds:
-        return CallIds(thread_id=self._thread_id, tool_call_id=None, agent=self._agent)
+        return CallIds(thread_id=self._thread_id, agent=self._agent)
 
 
 class SandboxBash(_InSandbox, BetaBuiltinFunctionTool):
