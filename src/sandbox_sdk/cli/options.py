@@ -23,26 +23,6 @@ ApiKey = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Thread = Annotated[str, typer.Argument(metavar="T", help="A thread_id.")]
-MountPairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mount",
-        "-m",
-        metavar="FOLDER[:PATH[:ro|:rw]]",
-        help="A folder of this machine to copy into a new sandbox; repeatable. `sandbox diff` and"
-        " `sandbox apply` bring it back. With ro or rw the folder itself, without a server.",
-    ),
-]
-VolumeNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--volume",
-        "-v",
-        metavar="NAME[:PATH][:ro]",
-        help="A folder that outlives the new sandbox, in its /workspace; repeatable. `sandbox"
-        " volumes` lists them.",
-    ),
-]
 EnvPairs = Annotated[
     list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable; repeatable.")
 ]
@@ -60,24 +40,8 @@ Environment = Annotated[
     str | None,
     typer.Option("--environment", help="What a new sandbox has: Python3, Node, Data, or another."),
 ]
-History = Annotated[
-    bool,
-    typer.Option("--history", help="A new sandbox keeps a point before every command, to undo it."),
-]
 Provider = Annotated[
     str | None, typer.Option("--provider", help="The runtime of a new sandbox: docker, bubblewrap.")
-]
-Network = Annotated[
-    str | None,
-    typer.Option("--network", help="What a new sandbox can reach: none, allowlist, open, bridge."),
-]
-MemoryLimit = Annotated[
-    str | None, typer.Option("--memory", metavar="SIZE", help="Memory of a new sandbox: 2g.")
-]
-CpuLimit = Annotated[float | None, typer.Option("--cpus", help="Cores of a new sandbox.")]
-PidsLimit = Annotated[int | None, typer.Option("--pids", help="Processes in a new sandbox.")]
-DiskLimit = Annotated[
-    str | None, typer.Option("--disk", metavar="SIZE", help="Disk of a new sandbox: 4g.")
 ]
 
 
@@ -85,16 +49,48 @@ DiskLimit = Annotated[
 class NewSandbox:
     """The options of subcommands that make a sandbox, where the thread has none."""
 
-    mount: MountPairs = None
-    volume: VolumeNames = None
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mount",
+            "-m",
+            metavar="FOLDER[:PATH[:ro|:rw]]",
+            help="A folder of this machine to copy into a new sandbox; repeatable. `sandbox diff`"
+            " and `sandbox apply` bring it back. With ro or rw the folder itself, without a server.",
+        ),
+    ] = None
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--volume",
+            "-v",
+            metavar="NAME[:PATH][:ro]",
+            help="A folder that outlives the new sandbox, in its /workspace; repeatable. `sandbox"
+            " volumes` lists them.",
+        ),
+    ] = None
     environment: Environment = None
     provider: Provider = None
-    history: History = False
-    network: Network = None
-    memory: MemoryLimit = None
-    cpus: CpuLimit = None
-    pids: PidsLimit = None
-    disk: DiskLimit = None
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="A new sandbox keeps a point before every command, to undo it."
+        ),
+    ] = False
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--network", help="What a new sandbox can reach: none, allowlist, open, bridge."
+        ),
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="SIZE", help="Memory of a new sandbox: 2g.")
+    ] = None
+    cpus: Annotated[float | None, typer.Option("--cpus", help="Cores of a new sandbox.")] = None
+    pids: Annotated[int | None, typer.Option("--pids", help="Processes in a new sandbox.")] = None
+    disk: Annotated[
+        str | None, typer.Option("--disk", metavar="SIZE", help="Disk of a new sandbox: 4g.")
+    ] = None
 
     def limits(self) -> LimitOptions:
         """Those that are given."""

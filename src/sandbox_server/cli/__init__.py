@@ -25,9 +25,9 @@ from sandbox_server.cli.local import local
 
 def add_commands(app: typer.Typer) -> None:
     """Entry point: adds these subcommands to `sandbox`."""
-    commands = [*map(local, (serve.serve, init.init, drain.drain)),
-                *map(subcommand, (doctor.doctor, config.config))]  # fmt: skip
-    for command in commands:
-        app.command()(command)
+    for here in (serve.serve, init.init, drain.drain):
+        app.command()(local(here))
+    for anywhere in (doctor.doctor, config.config):
+        app.command()(subcommand(anywhere))
     for module in (audit, environments, image, keys, policy, registry, webhooks):
         app.add_typer(module.app, name=module.__name__.rpartition(".")[2])
