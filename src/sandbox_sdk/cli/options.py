@@ -56,7 +56,8 @@ class NewSandbox:
             "-m",
             metavar="FOLDER[:PATH[:ro|:rw]]",
             help="A folder of this machine to copy into a new sandbox; repeatable. `sandbox diff`"
-            " and `sandbox apply` bring it back. With ro or rw the folder itself, without a server.",
+            " and `sandbox apply` bring it back. With ro or rw the folder itself, without a"
+            " server.",
         ),
     ] = None
     volume: Annotated[
