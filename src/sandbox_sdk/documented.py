@@ -55,7 +55,7 @@ def twin_of(other: type) -> Callable[[_Class], _Class]:
             if isinstance(mine, FunctionType) and mine.__code__.co_flags & inspect.CO_VARKEYWORDS:
                 returns = inspect.signature(mine).return_annotation
                 spelled_out = inspect.signature(theirs)
-                mine.__signature__ = spelled_out.replace(return_annotation=returns)
+                mine.__signature__ = spelled_out.replace(return_annotation=returns)  # type: ignore[attr-defined]
         return cls
 
     return documented
