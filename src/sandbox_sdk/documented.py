@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, TypeVar
 
 from sandbox_sdk.options import CommandOptions
@@ -51,9 +52,10 @@ def twin_of(other: type) -> Callable[[_Class], _Class]:
             if theirs is None or mine.__doc__ or name.startswith("_"):
                 continue
             mine.__doc__ = theirs.__doc__
-            if spelled_out := getattr(theirs, "__signature__", None):
+            if isinstance(mine, FunctionType) and mine.__code__.co_flags & inspect.CO_VARKEYWORDS:
                 returns = inspect.signature(mine).return_annotation
-                mine.__signature__ = spelled_out.replace(return_annotation=returns)
+                spelled_out = inspect.signature(theirs)
+                mine.__signature__ = spelled_out.replace(return_annotation=returns)  # type: ignore[attr-defined]
         return cls
 
     return documented

@@ -5,7 +5,10 @@ Every path is walked from folder to folder by descriptors, and no link is follow
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import InvalidPath
@@ -67,3 +70,17 @@ def leads_inside(folder: Path, steps: Steps, target: str | None = None) -> bool:
         reached.pop()
         todo.extend(reversed(found.split("/")))
     return True
+
+
+@contextlib.contextmanager
+def replacing(above: int, name: str) -> Iterator[str]:
+    """A temporary name beside `name` in an open folder, which is replaced at the end in one
+    step."""
+    part = f".{secrets.token_hex(8)}.part"
+    try:
+        yield part
+        os.replace(part, name, src_dir_fd=above, dst_dir_fd=above)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=above)
+        raise

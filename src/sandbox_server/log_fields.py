@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from typing import Any
 
-from structlog.typing import EventDict, WrappedLogger
-
 Bound = Token[dict[str, Any]]
 _fields: ContextVar[dict[str, Any]] = ContextVar("log_fields")
 
@@ -33,8 +31,3 @@ def bind(**fields: Any) -> None:
 
 def bound() -> Mapping[str, Any]:
     return _fields.get({})
-
-
-def merge(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A structlog processor that adds the bound fields; those of the line itself win."""
-    return {**_fields.get({}), **event}

@@ -271,35 +271,6 @@ async def _listening(
     await then(url, tenants, previews)
 
 
-@contextlib.asynccontextmanager
-async def open_service(
-    settings: Settings,
-    *,
-    url: str = "",
-    stop: asyncio.Event | None = None,
-    share: Share | None = None,
-    occupancy: Occupancy | None = None,
-    previews_at: PreviewSite | None = None,
-    limiter: Limiter | None = None,
-    metrics: Metrics = NO_METRICS,
-) -> AsyncIterator[SandboxService]:
-    """A running service on the configured runtime. The boxes of sessions outlive it.
-
-    share and occupancy: of a process that is one of several. previews_at: None for a worker.
-    limiter: where tenants have limits.
-    Raises InvalidRequest for an invalid rule file or registry.
-    """
-    share = share or Share(name=settings.name())
-    registry = LiveRegistry(settings.registry)
-    with open_audit(settings, metrics) as audit, open_gate(settings, audit, metrics) as gate:
-        service = _open_service(
-            settings, gate, audit, registry, share, occupancy, previews_at, limiter, metrics,
-            url=url, stop=stop,
-        )  # fmt: skip
-        async with service as opened:
-            yield opened
-
-
 @contextlib.contextmanager
 def open_audit(settings: Settings, metrics: Metrics = NO_METRICS) -> Iterator[AuditLog | None]:
     if settings.audit_log is None:
@@ -321,22 +292,29 @@ def open_gate(
 
 
 @contextlib.asynccontextmanager
-async def _open_service(
+async def open_service(
     settings: Settings,
-    gate: Gate,
-    audit: AuditLog | None,
-    declared: LiveRegistry,
-    share: Share,
-    occupancy: Occupancy | None,
-    previews_at: PreviewSite | None,
-    limiter: Limiter | None,
-    metrics: Metrics,
     *,
-    url: str,
-    stop: asyncio.Event | None,
+    url: str = "",
+    stop: asyncio.Event | None = None,
+    share: Share | None = None,
+    occupancy: Occupancy | None = None,
+    previews_at: PreviewSite | None = None,
+    limiter: Limiter | None = None,
+    metrics: Metrics = NO_METRICS,
 ) -> AsyncIterator[SandboxService]:
+    """A running service on the configured runtime. The boxes of sessions outlive it.
+
+    share and occupancy: of a process that is one of several. previews_at: None for a worker.
+    limiter: where tenants have limits.
+    Raises InvalidRequest for an invalid rule file or registry.
+    """
+    share = share or Share(name=settings.name())
+    declared = LiveRegistry(settings.registry)
     state = settings.state_folder()
     async with contextlib.AsyncExitStack() as stack:
+        audit = stack.enter_context(open_audit(settings, metrics))
+        gate = stack.enter_context(open_gate(settings, audit, metrics))
         pool = stack.enter_context(open_pool(state, wanted=settings.disk_pool))
         opened = await stack.enter_async_context(open_runtimes(settings, pool, metrics))
         log.info("disks.chosen", copies=not pool.no_copies, why=pool.no_copies)
@@ -365,12 +343,7 @@ async def _open_service(
             for each in opened
         }
         default, *others = providers_of(
-            settings,
-            opened,
-            share.owner,
-            rules=rules,
-            environments=environments,
-            builds=builds,
+            settings, opened, share.owner, rules=rules, environments=environments, builds=builds
         )
         registry, lease = await stack.enter_async_context(standing)
         storage = await stack.enter_async_context(

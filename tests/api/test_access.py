@@ -119,7 +119,9 @@ def logged(
 ) -> dict[str, object]:
     """The line of one request, which is written after its answer: that of the test before may come
     in this one."""
-    with capture_logs(processors=[log_fields.merge]) as entries:
+    with capture_logs(
+        processors=[lambda _logger, _method, event: {**log_fields.bound(), **event}]
+    ) as entries:
         answer = server.http.request("POST", path, **options)  # type: ignore[arg-type]
         request_id = answer.headers["x-request-id"]
 

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from sandbox_sdk import plugins
 from sandbox_sdk.cli import (
-    artifacts,
     checkpoints,
     code,
     commands,
     copy,
-    egress,
-    events,
-    expose,
-    forward,
     history,
-    lifetimes,
+    kept,
     mcp,
     mounts,
+    ports,
     run,
     sessions,
     shell,
     top,
     usage,
-    volumes,
-    watch,
+    watching,
 )
+from sandbox_sdk.cli.caller import subcommand
 
 app = typer.Typer(
     name="sandbox",
@@ -43,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_COMMANDS: list[Callable[..., None]] = [
+_COMMANDS: list[Callable[..., Any]] = [
     run.run,
     code.code,
     shell.shell,
@@ -52,31 +48,36 @@ _COMMANDS: list[Callable[..., None]] = [
     commands.logs,
     commands.kill,
     sessions.rm,
-    lifetimes.pause,
-    lifetimes.unpause,
-    lifetimes.lifetime,
-    egress.egress,
+    sessions.pause,
+    sessions.unpause,
+    sessions.lifetime,
+    sessions.egress,
     copy.cp,
-    watch.watch,
+    watching.watch,
     mounts.diff,
     mounts.apply,
-    artifacts.artifacts,
+    kept.artifacts,
     checkpoints.checkpoint,
     checkpoints.checkpoints,
     checkpoints.rewind,
     checkpoints.fork,
     history.history,
     history.undo,
-    volumes.volumes,
+    kept.volumes,
     usage.usage,
-    events.events,
-    forward.forward,
-    expose.expose,
+    watching.events,
+    ports.forward,
+    ports.expose,
     sessions.health,
     mcp.mcp,
 ]
+_WITHOUT: dict[Callable[..., Any], tuple[str, ...]] = {
+    shell.shell: ("environment",),
+    ports.forward: ("json",),
+    mcp.mcp: ("json",),
+}
 for _command in _COMMANDS:
-    app.command()(_command)
+    app.command()(subcommand(_command, without=_WITHOUT.get(_command, ())))
 for _plugin in plugins.own(plugins.COMMANDS):
     _plugin.load()(app)
 

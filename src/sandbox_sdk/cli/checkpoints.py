@@ -9,7 +9,6 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import size_text
 from sandbox_sdk.protocol.models import (
     Checkpoint,
@@ -23,32 +22,25 @@ Thread = Annotated[str, typer.Argument(metavar="T", help="A thread_id.")]
 _HEADS = ("CHECKPOINT", "THREAD", "NAME", "TAKEN", "FILES", "SIZE", "ADDED")
 
 
-def checkpoint(
+async def checkpoint(
     thread: Thread,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="For people; need not be unique.")
     ] = None,
+    *,
     tmp: Annotated[bool, typer.Option(help="Whether /tmp is in it.")] = True,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Copy the files and the shell state of a thread, to go back to or to fork.
 
     What runs is paused for the moment and goes on. Prints the id of the checkpoint.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
     request = checked(CheckpointRequest, thread_id=thread, name=name, tmp=tmp)
-    caller.run(_checkpoint(caller, request))
-
-
-async def _checkpoint(caller: Caller, request: CheckpointRequest) -> None:
     async with caller.sandboxes() as sandboxes:
         made = await sandboxes.checkpoint(request)
+    caller.say(made, made.checkpoint_id)
     if caller.json:
-        caller.tell(made.to_dict())
         return
-    print(made.checkpoint_id)
     if made.running:
         running = ", ".join(escaped(each[:60]) for each in made.running[:5])
         caller.complain(f"not in it, because they are processes: {running}")
@@ -56,51 +48,32 @@ async def _checkpoint(caller: Caller, request: CheckpointRequest) -> None:
         caller.complain(f"not in it: {escaped(left.path)}: {escaped(left.why)}")
 
 
-def checkpoints(
+async def checkpoints(
     thread: Annotated[
         str | None, typer.Argument(metavar="[T]", help="A thread_id; without one, all threads.")
     ] = None,
+    *,
     tree: Annotated[bool, typer.Option("--tree", help="As a tree: which came from which.")] = False,
     delete: Annotated[
         str | None, typer.Option("--delete", metavar="CHECKPOINT", help="Delete this one.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most checkpoints.")] = 100,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """List the checkpoints of a thread, or of all, newest first; or delete one."""
     if delete is not None and (tree or thread is not None):
         raise typer.BadParameter("--delete takes one checkpoint, and no thread or --tree")
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    if delete is not None:
-        caller.run(_delete(caller, delete))
-    caller.run(_list(caller, thread, limit, tree=tree))
-
-
-async def _delete(caller: Caller, checkpoint_id: str) -> None:
     async with caller.sandboxes() as sandboxes:
-        gone = await sandboxes.delete_checkpoint(checkpoint_id)
-    if caller.json:
-        caller.tell(gone.to_dict())
-
-
-async def _list(caller: Caller, thread: str | None, limit: int, *, tree: bool) -> None:
-    async with caller.sandboxes() as sandboxes:
+        if delete is not None:
+            caller.say(await sandboxes.delete_checkpoint(delete))
+            return
         found = await sandboxes.checkpoints(thread_id=thread, limit=limit)
-    if caller.json:
-        caller.tell(found.to_dict())
-        return
     if tree:
-        for line in _tree(found.checkpoints):
-            print(line)
+        caller.say(found, "\n".join(_tree(found.checkpoints)))
     else:
-        caller.table(_HEADS, map(_row, found.checkpoints))
-    if found.truncated:
-        caller.complain(f"there are more than {limit}: see --limit")
-    if found.unreachable:
-        silent = ", ".join(found.unreachable)
-        caller.complain(f"no answer from {silent}: the checkpoints there are not in this list")
+        caller.say_table(found, _HEADS, map(_row, found.checkpoints))
+    caller.complain_of_cut(limit, truncated=found.truncated)
+    caller.complain_of_missing(found.unreachable, "the checkpoints there are not in this list")
 
 
 def _row(each: Checkpoint) -> tuple[str, ...]:
@@ -141,49 +114,32 @@ def _line(each: Checkpoint) -> str:
     return f"{each.checkpoint_id} {each.thread_id}{name}, {when}, {size_text(each.size)}"
 
 
-def rewind(
+async def rewind(
     thread: Thread,
     checkpoint_id: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="To where.")],
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    *,
+    caller: Caller,
 ) -> None:
     """Take a thread back to a checkpoint: its files and its shell are as they were then.
 
     What runs in it ends. If it fails, nothing has changed.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
     request = checked(RestoreRequest, thread_id=thread, checkpoint_id=checkpoint_id)
-    caller.run(_rewind(caller, request))
-
-
-async def _rewind(caller: Caller, request: RestoreRequest) -> None:
     async with caller.sandboxes() as sandboxes:
-        session = await sandboxes.restore(request)
-    if caller.json:
-        caller.tell(session.to_dict())
+        caller.say(await sandboxes.restore(request))
 
 
-def fork(
+async def fork(
     source: Annotated[
         str, typer.Argument(metavar="T", help="A thread_id, or the id of a checkpoint.")
     ],
     into: Annotated[list[str], typer.Argument(metavar="NEW...", help="The thread_ids to make.")],
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    *,
+    caller: Caller,
 ) -> None:
     """Begin new threads from a thread as it is now, or from a checkpoint."""
-    caller = Caller(url=url, api_key=api_key, json=as_json)
     begins = "checkpoint_id" if source.startswith("cp-") else "thread_id"
     request = checked(ForkRequest, **{begins: source}, into=into)
-    caller.run(_fork(caller, request))
-
-
-async def _fork(caller: Caller, request: ForkRequest) -> None:
     async with caller.sandboxes() as sandboxes:
         result = await sandboxes.fork(request)
-    if caller.json:
-        caller.tell(result.to_dict())
-    else:
-        print("\n".join(session.thread_id for session in result.sessions))
+    caller.say(result, "\n".join(session.thread_id for session in result.sessions))

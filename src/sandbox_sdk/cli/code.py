@@ -15,13 +15,11 @@ from sandbox_sdk.cli.caller import INTERRUPTED, Caller
 from sandbox_sdk.cli.escape import escaped_json
 from sandbox_sdk.cli.follow import note, write
 from sandbox_sdk.cli.options import (
-    ApiKey,
     Environment,
     EnvPairs,
-    Json,
+    NewSandbox,
     Provider,
-    Url,
-    duration,
+    duration_option,
     env_of,
 )
 from sandbox_sdk.cli.run import on_interrupt
@@ -46,6 +44,7 @@ _SUFFIXES = {"image/png": ".png", "image/jpeg": ".jpg", "image/svg+xml": ".svg"}
 
 def code(
     file: Annotated[str, typer.Argument(help="A file of code, or `-` for stdin.")],
+    *,
     thread: Annotated[
         str | None,
         typer.Option("--thread", "-t", help="Whose sandbox; without it, one for this run alone."),
@@ -59,19 +58,12 @@ def code(
         Path | None, typer.Option(help="A folder for the images that it shows.")
     ] = None,
     timeout: Annotated[
-        float | None,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            help="When it is interrupted: 90s, 5m, or seconds.",
-        ),
+        float | None, duration_option("When it is interrupted: 90s, 5m, or seconds.")
     ] = None,
     env: EnvPairs = None,
     environment: Environment = None,
     provider: Provider = None,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Run code on a Jupyter kernel of the sandbox. Leaves with 1 if it raised.
 
@@ -82,8 +74,7 @@ def code(
     source = sys.stdin.read() if file == "-" else _read(file)
     given = language or (None if context else LANGUAGES.get(Path(file).suffix.lower()))
     options: CodeOptions = {"timeout": timeout, "env": env_of(env), "context": context}
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    sandbox = caller.client(thread, environment=environment, provider=provider)
+    sandbox = caller.client(thread, NewSandbox(environment=environment, provider=provider))
     caller.run(_run(caller, sandbox, source, given, images, options))
 
 

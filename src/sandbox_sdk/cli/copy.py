@@ -12,7 +12,6 @@ import typer
 
 from sandbox_sdk import transfer
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.cli.unpack import unpack
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.folders import send_archive
@@ -40,12 +39,11 @@ class Place:
         return cls(thread, text[len(thread) + 1 :]) if colon and thread else cls("", text)
 
 
-def cp(
+async def cp(
     source: Annotated[str, typer.Argument(metavar="FROM", help="LOCAL or T:PATH.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="T:PATH or LOCAL.")],
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    *,
+    caller: Caller,
 ) -> None:
     """Copy a file or a folder into a sandbox or out of it.
 
@@ -57,11 +55,6 @@ def cp(
         raise typer.BadParameter(
             f"exactly one of FROM and TO has to be T:PATH, not {source!r} and {target!r}"
         )
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_copy(caller, from_, to))
-
-
-async def _copy(caller: Caller, from_: Place, to: Place) -> None:
     if to.thread:
         async with caller.client(to.thread) as sandbox:
             told = await _upload(sandbox, Path(from_.path), to.path)

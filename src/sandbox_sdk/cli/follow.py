@@ -16,13 +16,7 @@ from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.options import CommandOptions
 from sandbox_sdk.process import AsyncProcess
 from sandbox_sdk.protocol.errors import Capacity, Internal, SandboxError
-from sandbox_sdk.protocol.events import (
-    CommandEvent,
-    ExitEvent,
-    GapEvent,
-    OutputEvent,
-    StartEvent,
-)
+from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import Resumed
 from sandbox_sdk.units import duration_text
 

@@ -9,7 +9,7 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import ApiKey, Json, Thread, Url
+from sandbox_sdk.cli.options import Thread
 from sandbox_sdk.protocol.models import ChangedPaths, HistoryEntry, UndoRequest, checked
 
 _HEADS = ("", "WHEN", "EXIT", "TIME", "COMMAND", "FILES")
@@ -18,31 +18,21 @@ _TEXT = 60
 _PATHS = 5
 
 
-def history(
+async def history(
     thread: Thread,
+    *,
     limit: Annotated[int, typer.Option(min=1, max=250, help="The most entries.")] = 20,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """List what was done in a sandbox that was made with --history, newest first.
 
     With the files that each command has made (A), changed (M) and removed (D) in /workspace. What
     was undone is in brackets: `sandbox undo T --to N` can go back to it too.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_history(caller, thread, limit))
-
-
-async def _history(caller: Caller, thread: str, limit: int) -> None:
     async with caller.sandboxes() as sandboxes:
         found = await sandboxes.history(thread, limit=limit)
-    if caller.json:
-        caller.tell(found.to_dict())
-        return
-    caller.table(_HEADS, map(_row, found.entries))
-    if found.truncated:
-        caller.complain(f"there are more than {limit}: see --limit")
+    caller.say_table(found, _HEADS, map(_row, found.entries))
+    caller.complain_of_cut(limit, truncated=found.truncated)
 
 
 def _row(each: HistoryEntry) -> tuple[str, ...]:
@@ -71,7 +61,7 @@ async def show_changes(caller: Caller, thread: str, number: int, *, stat: bool) 
     async with caller.sandboxes() as sandboxes:
         found = await sandboxes.changes(thread, number)
     if caller.json:
-        caller.tell(found.to_dict())
+        caller.tell(found)
         return
     if stat:
         for each in found.changes:
@@ -84,29 +74,21 @@ async def show_changes(caller: Caller, thread: str, number: int, *, stat: bool) 
         caller.complain("the patch is cut: there is more than it can show")
 
 
-def undo(
+async def undo(
     thread: Thread,
+    *,
     to: Annotated[
         int | None,
         typer.Option("--to", min=1, metavar="N", help="To before this entry of its history."),
     ] = None,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Take a sandbox back to before its last command, or to before another one.
 
     Files and shell are as they were then; what runs in it ends. If it fails, nothing has changed.
     An undo is an entry of the history too, and can be undone.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_undo(caller, checked(UndoRequest, thread_id=thread, to=to)))
-
-
-async def _undo(caller: Caller, request: UndoRequest) -> None:
+    request = checked(UndoRequest, thread_id=thread, to=to)
     async with caller.sandboxes() as sandboxes:
         done = await sandboxes.undo(request)
-    if caller.json:
-        caller.tell(done.to_dict())
-    else:
-        print(f"as before {done.to}: {escaped(done.command)}")
+    caller.say(done, f"as before {done.to}: {escaped(done.command)}")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import anyio
 import typer
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.options import ApiKey, Url
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 
-Serve = Callable[..., Awaitable[None]]
 _CLEANUP_S = 15.0
 
 
-def mcp(
+async def mcp(
+    *,
     thread: Annotated[
         str | None,
         typer.Option(
@@ -28,32 +26,26 @@ def mcp(
         ),
     ] = None,
     agent: Annotated[
-        str | None,
-        typer.Option(help="An agent of the server's registry, whose tools are served."),
+        str | None, typer.Option(help="An agent of the server's registry, whose tools are served.")
     ] = None,
-    url: Url = None,
-    api_key: ApiKey = None,
+    caller: Caller,
 ) -> None:
     """Serve the sandbox as MCP tools on stdin and stdout, for an MCP client to start.
 
     Ends when stdin does. A server has the same tools at /mcp, over HTTP.
     """
-    caller = Caller(url=url, api_key=api_key)
     try:
         from sandbox_sdk.integrations.mcp import serve_stdio
     except ModuleNotFoundError as exc:
-        missing = f"`sandbox mcp` needs `pip install 'agent-sandbox[mcp]'` ({exc})"
-        caller.fail(RuntimeUnavailable(missing))
-    caller.run(_serve(caller, thread, agent, serve_stdio))
-
-
-async def _serve(caller: Caller, thread: str | None, agent: str | None, serve: Serve) -> None:
+        raise RuntimeUnavailable(
+            f"`sandbox mcp` needs `pip install 'agent-sandbox[mcp]'` ({exc})"
+        ) from None
     from sandbox_sdk.integrations.tools import AsyncSandboxTools
 
     thread_id = thread or f"mcp-{uuid.uuid4().hex}"
     async with AsyncSandboxTools(backend=caller.sandboxes()) as tools:
         try:
-            await serve(tools, thread_id, agent=agent)
+            await serve_stdio(tools, thread_id, agent=agent)
         finally:
             if thread is None:
                 with anyio.move_on_after(_CLEANUP_S, shield=True):

@@ -13,23 +13,22 @@ import typer
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.history import show_changes
-from sandbox_sdk.cli.options import ApiKey, Json, Thread, Url
+from sandbox_sdk.cli.options import Thread
 from sandbox_sdk.mounts.changes import MountChange, MountChanges
 
 _CONFLICTS = 1
 _LETTERS = {"added": "A", "changed": "M", "removed": "D"}
 
 
-def diff(
+async def diff(
     thread: Thread,
     number: Annotated[
         int | None,
         typer.Argument(metavar="[N]", help="An entry of its history: what that has changed."),
     ] = None,
+    *,
     stat: Annotated[bool, typer.Option("--stat", help="Names alone, a line each.")] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Show what a sandbox has changed in its mounts, or what one command has changed.
 
@@ -37,13 +36,9 @@ def diff(
     `sandbox run`. Prints a patch from that folder as it is now, which `git apply` takes. With N,
     a number out of `sandbox history`, a patch of what that command did in /workspace.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
     if number is not None:
-        caller.run(show_changes(caller, thread, number, stat=stat))
-    caller.run(_diff(caller, thread, stat=stat))
-
-
-async def _diff(caller: Caller, thread: str, *, stat: bool) -> None:
+        await show_changes(caller, thread, number, stat=stat)
+        return
     async with caller.client(thread) as sandbox:
         found = await sandbox.diff()
     if caller.json:
@@ -56,28 +51,22 @@ async def _diff(caller: Caller, thread: str, *, stat: bool) -> None:
     _complain(caller, found)
 
 
-def apply(
+async def apply(
     thread: Thread,
+    *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing; list what would be done.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace also what was changed here since the copy.")
     ] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
-) -> None:
+    caller: Caller,
+) -> int:
     """Bring what a sandbox has changed in its mounts to the folders of this machine.
 
     Lists the files. One that was changed here too since it was copied is left alone, and the exit
     code is 1 then.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_apply(caller, thread, force=force, dry_run=dry_run))
-
-
-async def _apply(caller: Caller, thread: str, *, force: bool, dry_run: bool) -> int:
     async with caller.client(thread) as sandbox:
         done = await sandbox.apply(force=force, dry_run=dry_run)
     if caller.json:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -22,26 +23,6 @@ ApiKey = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Thread = Annotated[str, typer.Argument(metavar="T", help="A thread_id.")]
-MountPairs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--mount",
-        "-m",
-        metavar="FOLDER[:PATH[:ro|:rw]]",
-        help="A folder of this machine to copy into a new sandbox; repeatable. `sandbox diff` and"
-        " `sandbox apply` bring it back. With ro or rw the folder itself, without a server.",
-    ),
-]
-VolumeNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--volume",
-        "-v",
-        metavar="NAME[:PATH][:ro]",
-        help="A folder that outlives the new sandbox, in its /workspace; repeatable. `sandbox"
-        " volumes` lists them.",
-    ),
-]
 EnvPairs = Annotated[
     list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="A variable; repeatable.")
 ]
@@ -59,38 +40,73 @@ Environment = Annotated[
     str | None,
     typer.Option("--environment", help="What a new sandbox has: Python3, Node, Data, or another."),
 ]
-History = Annotated[
-    bool,
-    typer.Option("--history", help="A new sandbox keeps a point before every command, to undo it."),
-]
 Provider = Annotated[
-    str | None,
-    typer.Option("--provider", help="The runtime of a new sandbox: docker, bubblewrap."),
-]
-Network = Annotated[
-    str | None,
-    typer.Option("--network", help="What a new sandbox can reach: none, allowlist, open, bridge."),
-]
-MemoryLimit = Annotated[
-    str | None, typer.Option("--memory", metavar="SIZE", help="Memory of a new sandbox: 2g.")
-]
-CpuLimit = Annotated[float | None, typer.Option("--cpus", help="Cores of a new sandbox.")]
-PidsLimit = Annotated[int | None, typer.Option("--pids", help="Processes in a new sandbox.")]
-DiskLimit = Annotated[
-    str | None, typer.Option("--disk", metavar="SIZE", help="Disk of a new sandbox: 4g.")
+    str | None, typer.Option("--provider", help="The runtime of a new sandbox: docker, bubblewrap.")
 ]
 
 
-def limits_of(
-    *, memory: str | None, cpus: float | None, pids: int | None, disk: str | None
-) -> LimitOptions:
-    """Those that are given."""
-    found = {"memory": memory, "cpus": cpus, "pids": pids, "disk": disk}
-    return cast("LimitOptions", {name: each for name, each in found.items() if each is not None})
+@dataclass(frozen=True, kw_only=True)
+class NewSandbox:
+    """The options of subcommands that make a sandbox, where the thread has none."""
+
+    mount: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mount",
+            "-m",
+            metavar="FOLDER[:PATH[:ro|:rw]]",
+            help="A folder of this machine to copy into a new sandbox; repeatable. `sandbox diff`"
+            " and `sandbox apply` bring it back. With ro or rw the folder itself, without a"
+            " server.",
+        ),
+    ] = None
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--volume",
+            "-v",
+            metavar="NAME[:PATH][:ro]",
+            help="A folder that outlives the new sandbox, in its /workspace; repeatable. `sandbox"
+            " volumes` lists them.",
+        ),
+    ] = None
+    environment: Environment = None
+    provider: Provider = None
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="A new sandbox keeps a point before every command, to undo it."
+        ),
+    ] = False
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--network", help="What a new sandbox can reach: none, allowlist, open, bridge."
+        ),
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="SIZE", help="Memory of a new sandbox: 2g.")
+    ] = None
+    cpus: Annotated[float | None, typer.Option("--cpus", help="Cores of a new sandbox.")] = None
+    pids: Annotated[int | None, typer.Option("--pids", help="Processes in a new sandbox.")] = None
+    disk: Annotated[
+        str | None, typer.Option("--disk", metavar="SIZE", help="Disk of a new sandbox: 4g.")
+    ] = None
+
+    def limits(self) -> LimitOptions:
+        """Those that are given."""
+        found = {name: getattr(self, name) for name in ("memory", "cpus", "pids", "disk")}
+        return cast(
+            "LimitOptions", {name: each for name, each in found.items() if each is not None}
+        )
 
 
-def duration(text: str | float) -> float:
-    """Seconds, of an option. Raises BadParameter."""
+def duration_option(meaning: str) -> Any:
+    return typer.Option(parser=_duration, metavar="DURATION", help=meaning)
+
+
+def _duration(text: str | float) -> float:
+    """Raises BadParameter."""
     try:
         return seconds(str(text))
     except ValueError as exc:

@@ -13,35 +13,14 @@ import typer
 
 from sandbox_sdk.cli.caller import INTERRUPTED, Caller
 from sandbox_sdk.cli.follow import run_command, shown_as
-from sandbox_sdk.cli.options import (
-    ApiKey,
-    CpuLimit,
-    DiskLimit,
-    Environment,
-    EnvPairs,
-    History,
-    Json,
-    MemoryLimit,
-    MountPairs,
-    Network,
-    PidsLimit,
-    Provider,
-    Url,
-    VolumeNames,
-    duration,
-    env_of,
-    limits_of,
-    mounts_of,
-    volumes_of,
-)
+from sandbox_sdk.cli.options import EnvPairs, NewSandbox, duration_option, env_of
 from sandbox_sdk.cli.terminal import refuse_waiting
-from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.options import CommandOptions
-from sandbox_sdk.protocol.errors import SandboxError
 
 
-def run(
+async def run(
     command: Annotated[str, typer.Argument(help="Bash source.")],
+    *,
     thread: Annotated[
         str | None,
         typer.Option("--thread", "-t", help="Whose sandbox; without it, one for this run alone."),
@@ -52,12 +31,10 @@ def run(
             "--file", "-f", metavar="LOCAL[:PATH]", help="A file to put there first; repeatable."
         ),
     ] = None,
-    timeout: Annotated[
+    timeout: Annotated[  # noqa: ASYNC109
         float | None,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            help="When it is ended: 90s, 5m, or seconds; 30 unless the server is set up otherwise.",
+        duration_option(
+            "When it is ended: 90s, 5m, or seconds; 30 unless the server is set up otherwise."
         ),
     ] = None,
     env: EnvPairs = None,
@@ -65,26 +42,15 @@ def run(
     no_stdin: Annotated[
         bool, typer.Option("--no-stdin", "-n", help="Do not pass on what is piped in.")
     ] = False,
-    mount: MountPairs = None,
-    volume: VolumeNames = None,
-    environment: Environment = None,
-    provider: Provider = None,
-    history: History = False,
-    network: Network = None,
-    memory: MemoryLimit = None,
-    cpus: CpuLimit = None,
-    pids: PidsLimit = None,
-    disk: DiskLimit = None,
+    new: NewSandbox,
     artifacts: Annotated[
         bool,
         typer.Option(
             "--artifacts", help="Keep the files it makes or changes; see `sandbox artifacts`."
         ),
     ] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
-) -> None:
+    caller: Caller,
+) -> int:
     """Run a command and leave with its exit code.
 
     Its stdout and stderr come as they are written; what is piped in becomes its stdin. Ctrl-C kills
@@ -99,37 +65,13 @@ def run(
     if artifacts:
         options["artifacts"] = True
     files = [split_file(each) for each in file or ()]
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
-    try:
-        sandbox = caller.client(
-            thread,
-            environment=environment,
-            provider=provider,
-            limits=limits,
-            network=network,
-            mounts=mounts_of(mount),
-            history=history,
-            volumes=volumes_of(volume),
-        )
-    except SandboxError as exc:
-        caller.fail(exc)
-    caller.run(_run(caller, sandbox, command, files, None if no_stdin else _stdin(), options))
-
-
-async def _run(
-    caller: Caller,
-    client: AsyncSandboxClient,
-    command: str,
-    files: list[tuple[str, str]],
-    stdin: int | None,
-    options: CommandOptions,
-) -> int:
+    client = caller.client(thread, new)
     refuse_waiting(command)  # Before a box is made for it.
     interrupted = on_interrupt()
     async with client as sandbox:
         for local, path in files:
             await sandbox.upload_file(local, path)
+        stdin = None if no_stdin else _stdin()
         show = shown_as(json=caller.json)
         exit_ = await run_command(
             sandbox, command, show=show, interrupted=interrupted, input_fd=stdin, **options

@@ -17,24 +17,7 @@ from sandbox_sdk.background import background
 from sandbox_sdk.cli.caller import INTERRUPTED, SANDBOX_FAILED, Caller
 from sandbox_sdk.cli.escape import escaped
 from sandbox_sdk.cli.follow import run_command, shown_as
-from sandbox_sdk.cli.options import (
-    ApiKey,
-    CpuLimit,
-    DiskLimit,
-    History,
-    Json,
-    MemoryLimit,
-    MountPairs,
-    Network,
-    PidsLimit,
-    Provider,
-    Url,
-    VolumeNames,
-    duration,
-    limits_of,
-    mounts_of,
-    volumes_of,
-)
+from sandbox_sdk.cli.options import NewSandbox, duration_option
 from sandbox_sdk.client import AsyncSandboxClient
 from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
 from sandbox_sdk.protocol.events import ExitEvent
@@ -47,36 +30,20 @@ _UNFINISHED = (
 
 
 def shell(
+    *,
     thread: Annotated[
         str | None,
         typer.Option("--thread", "-t", help="Whose sandbox; without it, one that ends with this."),
     ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            parser=duration,
-            metavar="DURATION",
-            help="When a command is ended: 5m, or seconds.",
-        ),
-    ] = 3600.0,
+    timeout: Annotated[float, duration_option("When a command is ended: 5m, or seconds.")] = 3600.0,
     attach: Annotated[
         str | None,
         typer.Option(
             metavar="ID", help="Use a terminal of the thread that runs: its id, or `last`."
         ),
     ] = None,
-    mount: MountPairs = None,
-    volume: VolumeNames = None,
-    provider: Provider = None,
-    history: History = False,
-    network: Network = None,
-    memory: MemoryLimit = None,
-    cpus: CpuLimit = None,
-    pids: PidsLimit = None,
-    disk: DiskLimit = None,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    new: NewSandbox,
+    caller: Caller,
 ) -> None:
     """Type commands into a sandbox.
 
@@ -86,35 +53,16 @@ def shell(
     Without a terminal here, and with --json (a line for every event), the input is read line by
     line. Provider, limits and network are those of a new sandbox.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    try:
-        limits = limits_of(memory=memory, cpus=cpus, pids=pids, disk=disk)
-        sandbox = caller.client(
-            thread,
-            provider=provider,
-            limits=limits,
-            network=network,
-            mounts=mounts_of(mount),
-            volumes=volumes_of(volume),
-            history=history,
-        )
-    except SandboxError as exc:
-        caller.fail(exc)
-    if is_terminal() and not as_json:
+    sandbox = caller.client(thread, new)
+    if is_terminal() and not caller.json:
         caller.run(_use_terminal(sandbox, thread, attach))
-        return
     if attach is not None:
-        caller.fail(
-            InvalidRequest("--attach needs a terminal here; see `sandbox logs` without one")
-        )
+        raise InvalidRequest("--attach needs a terminal here; see `sandbox logs` without one")
+    background().run(sandbox.__aenter__)
     try:
-        background().run(sandbox.__aenter__)
-        try:
-            code = Shell(caller, sandbox, name=thread or "sandbox", timeout=timeout).converse()
-        finally:
-            background().run(sandbox.close)
-    except (SandboxError, OSError) as exc:
-        caller.fail(exc)
+        code = Shell(caller, sandbox, name=thread or "sandbox", timeout=timeout).converse()
+    finally:
+        background().run(sandbox.close)
     raise typer.Exit(code)
 
 

@@ -15,7 +15,7 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import ApiKey, Json, Url, duration
+from sandbox_sdk.cli.options import duration_option
 from sandbox_sdk.cli.sessions import span
 from sandbox_sdk.protocol.errors import SandboxError, size_text
 from sandbox_sdk.protocol.models import SessionInfo, SessionList, SessionSummary, Target
@@ -29,18 +29,12 @@ _MARGIN = 4
 """Lines of a screen that are not sessions."""
 
 
-def top(
-    every: Annotated[
-        float,
-        typer.Option(
-            parser=duration, metavar="DURATION", help="How often to look: 2s, or seconds."
-        ),
-    ] = 2.0,
+async def top(
+    *,
+    every: Annotated[float, duration_option("How often to look: 2s, or seconds.")] = 2.0,
     sort: Annotated[str, typer.Option(help="By cpu, memory, idle or thread.")] = "cpu",
     once: Annotated[bool, typer.Option("--once", help="Look once, and leave.")] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Watch the live sessions: state, idle time, CPU, memory and disk.
 
@@ -49,11 +43,12 @@ def top(
     """
     if sort not in _ORDERS:
         raise typer.BadParameter(f"{sort!r} is none of {', '.join(_ORDERS)}")
-    caller = Caller(url=url, api_key=api_key, json=as_json)
     watch = Watch(caller, sort=sort)
     screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    live = screen and not once and not as_json
-    caller.run(watch.live(every) if live else watch.tell(every, once=once or not as_json))
+    if screen and not once and not caller.json:
+        await watch.live(every)
+    else:
+        await watch.tell(every, once=once or not caller.json)
 
 
 @dataclass
@@ -85,12 +80,8 @@ class Watch:
         async with self.caller.sandboxes() as sandboxes:
             while True:
                 await self.look(sandboxes)
-                if self.caller.json:
-                    self.caller.tell(
-                        {"sessions": [each.info.model_dump(mode="json") for each in self.shown()]}
-                    )
-                else:
-                    self.caller.table(_HEADS, map(_row, self.shown()))
+                document = {"sessions": [each.info.to_dict() for each in self.shown()]}
+                self.caller.say_table(document, _HEADS, map(_row, self.shown()))
                 if once:
                     return
                 await asyncio.sleep(every_s)

@@ -18,8 +18,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
 from sandbox_sdk.protocol.events import ExitEvent, GapEvent, OutputEvent
 from sandbox_sdk.protocol.models import TERM
 
-DETACH = b"\x1d"
-DETACH_NAME = "Ctrl-]"
+DETACH = b"\x1d"  # Ctrl-]
 _PIECE = 64 * 1024
 _UNKNOWN_SIZE = (24, 80)
 _UNKNOWN_TERMS = ("", "dumb", "unknown")
@@ -31,10 +30,7 @@ async def new_terminal(sandbox: AsyncSandboxClient, command: str = "") -> AsyncP
     rows, cols = _size()
     term = os.environ.get("TERM", "")
     return await sandbox.terminal(
-        command,
-        rows=rows,
-        cols=cols,
-        term=TERM if term in _UNKNOWN_TERMS else term,
+        command, rows=rows, cols=cols, term=TERM if term in _UNKNOWN_TERMS else term
     )
 
 

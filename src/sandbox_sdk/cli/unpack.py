@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import stat
 import tarfile
@@ -16,7 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandbox_sdk.inside import FOLDER, NEW_FILE, Steps, leads_inside, stays_inside, steps_of
+from sandbox_sdk.inside import (
+    FOLDER,
+    NEW_FILE,
+    Steps,
+    leads_inside,
+    replacing,
+    stays_inside,
+    steps_of,
+)
 from sandbox_sdk.protocol.errors import InvalidPath
 
 
@@ -145,17 +152,11 @@ def _write(above: int, name: str, tar: tarfile.TarFile, member: tarfile.TarInfo)
 
 @contextlib.contextmanager
 def _replacing(above: int, name: str) -> Iterator[str]:
-    """A temporary name beside `name`, which is replaced at the end in one step."""
-    part = f".{secrets.token_hex(8)}.part"
     try:
-        yield part
-        os.replace(part, name, src_dir_fd=above, dst_dir_fd=above)
-    except BaseException as exc:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part, dir_fd=above)
-        if isinstance(exc, IsADirectoryError):
-            raise _in_the_way(name, "a folder here and a file in the sandbox") from None
-        raise
+        with replacing(above, name) as part:
+            yield part
+    except IsADirectoryError:
+        raise _in_the_way(name, "a folder here and a file in the sandbox") from None
 
 
 def _mode(member: tarfile.TarInfo) -> int:

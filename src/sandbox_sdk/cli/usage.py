@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import sys
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import size_text
 from sandbox_sdk.protocol.models import UsageBy, UsageReport, UsageRow
 
@@ -19,7 +18,8 @@ _HEADS = ("COMMANDS", "CPU", "RAN", "LIVED", "MEMORY", "IN", "OUT", "EGRESS", "S
 _DAY = ["%Y-%m-%d"]
 
 
-def usage(
+async def usage(
+    *,
     by: Annotated[
         str, typer.Option("--by", metavar="WHAT", help="day, thread, session or total.")
     ] = "day",
@@ -33,9 +33,7 @@ def usage(
         datetime | None, typer.Option("--until", formats=_DAY, help="The last day; today.")
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with all figures.")] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Tell what was used, by day, thread or session: commands, CPU time, memory, bytes, storage.
 
@@ -43,36 +41,21 @@ def usage(
     """
     if by not in (*_NAMES, "total"):
         raise typer.BadParameter("--by is one of day, thread, session, total")
-    if as_csv and as_json:
+    if as_csv and caller.json:
         raise typer.BadParameter("--csv and --json do not go together")
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_usage(caller, by, thread, since, until, as_csv=as_csv))  # type: ignore[arg-type]
-
-
-async def _usage(
-    caller: Caller,
-    by: UsageBy,
-    thread: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    *,
-    as_csv: bool,
-) -> None:
     async with caller.sandboxes() as sandboxes:
         found = await sandboxes.usage(
-            by=by,
+            by=cast("UsageBy", by),
             thread_id=thread,
             since=None if since is None else since.date(),
             until=None if until is None else until.date(),
         )
-    if caller.json:
-        caller.tell(found.to_dict())
-    elif as_csv:
+    if as_csv:
         _write_csv(found)
     else:
         names = _NAMES.get(by, ())
         heads = (*(name.removesuffix("_id").upper() for name in names), *_HEADS)
-        caller.table(heads, (_row(names, each, found.currency) for each in found.rows))
+        caller.say_table(found, heads, (_row(names, each, found.currency) for each in found.rows))
     if found.truncated:
         caller.complain("there are more rows: name fewer days, or a thread")
     if found.unreachable:

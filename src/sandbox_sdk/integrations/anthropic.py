@@ -20,20 +20,10 @@ from sandbox_sdk.extras import needs
 from sandbox_sdk.integrations.arguments import RunCode, our_tool
 from sandbox_sdk.integrations.operations import Reply
 from sandbox_sdk.integrations.tools import CallIds, SandboxTools
-from sandbox_sdk.protocol.models import (
-    WORKSPACE,
-    ExecuteResult,
-    ToolInfo,
-    field_errors,
-    told,
-)
+from sandbox_sdk.protocol.models import WORKSPACE, ExecuteResult, ToolInfo, field_errors, told
 
 with needs("anthropic"):
-    from anthropic.lib.tools import (
-        BetaAsyncBuiltinFunctionTool,
-        BetaBuiltinFunctionTool,
-        ToolError,
-    )
+    from anthropic.lib.tools import BetaAsyncBuiltinFunctionTool, BetaBuiltinFunctionTool, ToolError
     from anthropic.types.beta import (
         BetaImageBlockParam,
         BetaTextBlockParam,
@@ -150,7 +140,7 @@ class _InSandbox:
                 return _said(done.value)
 
     def _ids(self) -> CallIds:
-        return CallIds(thread_id=self._thread_id, tool_call_id=None, agent=self._agent)
+        return CallIds(thread_id=self._thread_id, agent=self._agent)
 
 
 class SandboxBash(_InSandbox, BetaBuiltinFunctionTool):
@@ -255,11 +245,7 @@ def async_sandbox_tools(
 
 
 def _param(info: ToolInfo) -> BetaToolParam:
-    return {
-        "name": info.name,
-        "description": info.description,
-        "input_schema": info.parameters,
-    }
+    return {"name": info.name, "description": info.description, "input_schema": info.parameters}
 
 
 def _bash(given: object, timeout_s: float) -> Steps:

@@ -86,12 +86,7 @@ class SandboxBackend(BaseSandbox):
     # Commands of the model; the end of capture_path is the id of its call
 
     def execute_with_offload(
-        self,
-        command: str,
-        capture_path: str,
-        *,
-        timeout: int | None = None,
-        **_limits: Any,
+        self, command: str, capture_path: str, *, timeout: int | None = None, **_limits: Any
     ) -> ExecuteOffloadResult:
         given = {"command": command, "timeout": _seconds(timeout)}
         call_id = basename(capture_path)

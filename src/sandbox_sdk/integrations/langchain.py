@@ -101,11 +101,7 @@ class SandboxMiddleware(AgentMiddleware[Any, Any, Any]):
     """
 
     def __init__(
-        self,
-        tools: SandboxTools | None = None,
-        *,
-        agent: str | None = None,
-        cleanup: bool = False,
+        self, tools: SandboxTools | None = None, *, agent: str | None = None, cleanup: bool = False
     ) -> None:
         self._sandboxes = tools or SandboxTools()
         self._agent = agent
@@ -114,9 +110,7 @@ class SandboxMiddleware(AgentMiddleware[Any, Any, Any]):
         self.tools = sandbox_tools(self._sandboxes, agent=agent)
 
     def wrap_model_call(
-        self,
-        request: ModelRequest[Any],
-        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
         prompt = self._prompt
         if prompt is None:

@@ -155,7 +155,7 @@ def mcp_server(conversation: Callable[[Context], Conversation]) -> Server[dict[s
         if asked.thread_id is None:
             return _result(types.TextContent(text=_NO_THREAD), failed=True)
         arguments = params.arguments or {}
-        ids = CallIds(thread_id=asked.thread_id, tool_call_id=None, agent=asked.agent)
+        ids = CallIds(thread_id=asked.thread_id, agent=asked.agent)
         reply = await _carried_out(asked.tools, ids, params.name, arguments, context)
         if params.name == "download_file" and not reply.failed:
             return _result(_file(str(arguments["path"]), reply.text))

@@ -13,15 +13,8 @@ reply says what went wrong, in words a model can act on.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Sequence,
-)
-from typing import Any, NamedTuple, Protocol, Self, TypedDict, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from typing import Any, NamedTuple, NotRequired, Protocol, Self, TypedDict, TypeVar, Unpack
 
 import anyio
 
@@ -41,12 +34,7 @@ from sandbox_sdk.integrations.arguments import (
     schemas,
     schemas_of,
 )
-from sandbox_sdk.integrations.operations import (
-    THREADS_REMEMBERED,
-    Generations,
-    Operations,
-    Reply,
-)
+from sandbox_sdk.integrations.operations import THREADS_REMEMBERED, Generations, Operations, Reply
 from sandbox_sdk.integrations.presenting import Presenting, explain, system_prompt
 from sandbox_sdk.protocol.models import AgentInfo, ToolInfo
 from sandbox_sdk.protocol.sandboxes import Sandboxes
@@ -322,51 +310,17 @@ class SandboxTools:
         self._background.forget(self._tools)
         self._background.run(self._tools.close)
 
-    def dispatch(
-        self,
-        name: str,
-        arguments: Given,
-        *,
-        thread_id: str,
-        tool_call_id: str | None = None,
-        agent: str | None = None,
-    ) -> Reply:
-        ids = CallIds(thread_id=thread_id, tool_call_id=tool_call_id, agent=agent)
+    def dispatch(self, name: str, arguments: Given, **ids: Unpack[CallIds]) -> Reply:
         return self._run(lambda: self._tools.dispatch(name, arguments, **ids))
 
-    async def adispatch(
-        self,
-        name: str,
-        arguments: Given,
-        *,
-        thread_id: str,
-        tool_call_id: str | None = None,
-        agent: str | None = None,
-    ) -> Reply:
-        ids = CallIds(thread_id=thread_id, tool_call_id=tool_call_id, agent=agent)
+    async def adispatch(self, name: str, arguments: Given, **ids: Unpack[CallIds]) -> Reply:
         return await self._cross(lambda: self._tools.dispatch(name, arguments, **ids))
 
-    def stream(
-        self,
-        arguments: Given,
-        *,
-        thread_id: str,
-        tool_call_id: str | None = None,
-        agent: str | None = None,
-    ) -> Generator[str | Reply]:
-        ids = CallIds(thread_id=thread_id, tool_call_id=tool_call_id, agent=agent)
+    def stream(self, arguments: Given, **ids: Unpack[CallIds]) -> Generator[str | Reply]:
         self._close_at_exit()
         return self._background.iterate(lambda: self._tools.stream(arguments, **ids))
 
-    def astream(
-        self,
-        arguments: Given,
-        *,
-        thread_id: str,
-        tool_call_id: str | None = None,
-        agent: str | None = None,
-    ) -> AsyncGenerator[str | Reply]:
-        ids = CallIds(thread_id=thread_id, tool_call_id=tool_call_id, agent=agent)
+    def astream(self, arguments: Given, **ids: Unpack[CallIds]) -> AsyncGenerator[str | Reply]:
         self._close_at_exit()
         return self._background.cross_each(lambda: self._tools.stream(arguments, **ids))
 
@@ -435,8 +389,8 @@ class CallIds(TypedDict):
     """Whose call it is."""
 
     thread_id: str
-    tool_call_id: str | None
-    agent: str | None
+    tool_call_id: NotRequired[str | None]
+    agent: NotRequired[str | None]
 
 
 def _failure(error: SandboxError | ValueError) -> Reply:

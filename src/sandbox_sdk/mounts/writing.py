@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import secrets
-from collections.abc import Iterator
 from dataclasses import replace
 
-from sandbox_sdk.inside import NEW_FILE, steps_of
+from sandbox_sdk.inside import NEW_FILE, replacing, steps_of
 from sandbox_sdk.mounts.changes import Step
 from sandbox_sdk.mounts.entries import Entry, Here, entry_of, look
 from sandbox_sdk.mounts.returned import Returned
@@ -35,7 +32,7 @@ def write(here: Here, step: Step, seen: Entry | None, there: Returned) -> Entry 
             return step.after
         if seen is not None and seen.kind == "directory":
             _remove(above, name, seen)
-        with _replacing(above, name) as part:
+        with replacing(above, name) as part:
             if step.after.kind == "symlink":
                 os.symlink(step.after.target, part, dir_fd=above)
             else:
@@ -67,16 +64,3 @@ def _write_file(above: int, part: str, step: Step, seen: Entry | None, there: Re
             os.fchmod(fd, readable | (readable & 0o444) >> 2 if executable else readable)
     finally:
         os.close(fd)
-
-
-@contextlib.contextmanager
-def _replacing(above: int, name: str) -> Iterator[str]:
-    """A temporary name beside `name`, which is replaced at the end in one step."""
-    part = f".{secrets.token_hex(8)}.part"
-    try:
-        yield part
-        os.replace(part, name, src_dir_fd=above, dst_dir_fd=above)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part, dir_fd=above)
-        raise

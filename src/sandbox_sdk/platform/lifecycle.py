@@ -107,21 +107,12 @@ class CodeRunner:
         self._run = run
 
     def execute_code(
-        self,
-        session_id: str,
-        code: str,
-        language: str = "python",
-        *,
-        timeout: float | None = None,
+        self, session_id: str, code: str, language: str = "python", *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Run code. The answer has stdout, stderr, results, artifacts and error. Raises
         SessionNotFound."""
         request = checked(
-            ExecuteCodeRequest,
-            session_id=session_id,
-            code=code,
-            language=language,
-            timeout=timeout,
+            ExecuteCodeRequest, session_id=session_id, code=code, language=language, timeout=timeout
         )
         return self._run(lambda sandboxes: steps.execute_code(sandboxes, request))
 

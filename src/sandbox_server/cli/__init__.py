@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import typer
 
+from sandbox_sdk.cli.caller import subcommand
 from sandbox_server.cli import (
     audit,
     config,
@@ -19,16 +20,14 @@ from sandbox_server.cli import (
     serve,
     webhooks,
 )
+from sandbox_server.cli.local import local
 
 
 def add_commands(app: typer.Typer) -> None:
     """Entry point: adds these subcommands to `sandbox`."""
-    for command in (serve.serve, init.init, drain.drain, doctor.doctor, config.config):
-        app.command()(command)
-    app.add_typer(audit.app, name="audit")
-    app.add_typer(environments.app, name="environments")
-    app.add_typer(image.app, name="image")
-    app.add_typer(keys.app, name="keys")
-    app.add_typer(policy.app, name="policy")
-    app.add_typer(registry.app, name="registry")
-    app.add_typer(webhooks.app, name="webhooks")
+    for here in (serve.serve, init.init, drain.drain):
+        app.command()(local(here))
+    for anywhere in (doctor.doctor, config.config):
+        app.command()(subcommand(anywhere))
+    for module in (audit, environments, image, keys, policy, registry, webhooks):
+        app.add_typer(module.app, name=module.__name__.rpartition(".")[2])

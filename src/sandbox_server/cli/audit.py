@@ -9,9 +9,8 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import Json
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_server.cli.registry import from_server
+from sandbox_server.cli.local import local, needs_server
 
 if TYPE_CHECKING:
     from sandbox_server.audit.verifying import Report
@@ -34,16 +33,12 @@ def _group() -> None:
 
 
 @app.command()
-def verify(files: _Files = None, as_json: Json = False) -> None:
+@local
+async def verify(files: _Files = None, *, caller: Caller) -> int:
     """Check that no line was removed, changed, moved or inserted. Exits with 1 if one was."""
-    caller = Caller(json=as_json)
-    caller.run(_verify(caller, files or []))
-
-
-async def _verify(caller: Caller, files: list[Path]) -> int:
-    from_server()
-    from sandbox_server.audit.verifying import verify_files, verify_log
-    from sandbox_server.settings import load
+    with needs_server():
+        from sandbox_server.audit.verifying import verify_files, verify_log
+        from sandbox_server.settings import load
 
     try:
         if files:

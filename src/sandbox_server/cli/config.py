@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.options import ApiKey, Json, SettingsFile, Url
-from sandbox_sdk.protocol.errors import SandboxError
+from sandbox_sdk.cli.options import SettingsFile
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.variables import VARIABLES
+from sandbox_server.cli.local import settings_of
 
 if TYPE_CHECKING:
     from sandbox_server.settings import Settings
@@ -16,23 +18,17 @@ if TYPE_CHECKING:
 _HEADS = ("SETTING", "VALUE", "SET BY", "MEANING")
 
 
-def config(
-    url: Url = None, api_key: ApiKey = None, settings: SettingsFile = None, as_json: Json = False
-) -> None:
+def config(*, settings: SettingsFile = None, caller: Caller) -> None:
     """Show what is in force: for clients, and for a server started from here. Keys are hidden."""
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    try:
-        loaded = _loaded(settings)
-    except SandboxError as exc:
-        caller.fail(exc)
+    loaded = _loaded(settings)
     warnings = warnings_about(loaded) if loaded else {}
-    if as_json:
-        client = {"url": url, "api_key": "set" if api_key else "none"}
+    if caller.json:
+        client = {"url": caller.url, "api_key": "set" if caller.api_key else "none"}
         server = loaded.in_force() if loaded else None
         is_set = sorted(loaded.model_fields_set) if loaded else []
         caller.tell({"client": client, "server": server, "set": is_set, "warnings": warnings})
         return
-    rows = [*_client_rows(url, api_key), *(_rows(loaded) if loaded else ())]
+    rows = [*_client_rows(caller.url, caller.api_key), *(_rows(loaded) if loaded else ())]
     caller.table(_HEADS, rows)
     if loaded is None:
         caller.complain("no server is installed here: pip install 'agent-sandbox[server]'")
@@ -42,10 +38,7 @@ def config(
 
 def print_settings(caller: Caller, settings: Settings) -> None:
     """For `serve --print-config`."""
-    if caller.json:
-        caller.tell(settings.in_force())
-    else:
-        caller.table(_HEADS, _rows(settings))
+    caller.say_table(settings.in_force(), _HEADS, _rows(settings))
     for name, why in warnings_about(settings).items():
         caller.complain(f"{name}: {why}")
 
@@ -57,16 +50,12 @@ def warnings_about(settings: Settings) -> dict[str, str]:
     return {**unused(settings), **unknown(os.environ)}
 
 
-def _loaded(file: Any) -> Settings | None:
+def _loaded(file: Path | None) -> Settings | None:
     """Raises InvalidRequest. None where the server is not installed."""
     try:
-        from sandbox_server.settings import load
-        from sandbox_server.settings.file import read_into_environment
-    except ModuleNotFoundError:
+        return settings_of(file)
+    except RuntimeUnavailable:
         return None
-    if file is not None:
-        read_into_environment(file)
-    return load()
 
 
 def _client_rows(url: str | None, api_key: str | None) -> list[tuple[str, str, str, str]]:

@@ -11,7 +11,6 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import ApiKey, Json, Url
 from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
 from sandbox_server.cli.config import warnings_about
 from sandbox_server.doctor.findings import Finding, State
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from sandbox_server.settings import Settings
 
 
-def doctor(
+async def doctor(
+    *,
     security: Annotated[
         bool,
         typer.Option(
@@ -29,20 +29,13 @@ def doctor(
             " versions with known escapes.",
         ),
     ] = False,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
-) -> None:
+    caller: Caller,
+) -> int:
     """Check this machine and the server, and say how to fix what is missing.
 
     Exits with 1 if something needed is missing: with SANDBOX_URL that server, without it a runtime
     on this machine. With --security, if a box is not confined as it should be.
     """
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_doctor(caller, security=security))
-
-
-async def _doctor(caller: Caller, *, security: bool) -> int:
     found = []
     async with contextlib.aclosing(_security() if security else _findings(caller)) as findings:
         async for finding in findings:
@@ -88,19 +81,19 @@ async def _settings(settings: Settings, *, makes_boxes: bool) -> AsyncGenerator[
 
     name, wrong = "settings", warnings_about(settings)
     for variable, why in wrong.items():
-        yield Finding(name=name, state=State.WARNING, told=f"{variable}: {why}")
+        yield Finding(name, State.WARNING, f"{variable}: {why}")
     if makes_boxes:
         try:
             await check_start(settings)
         except InvalidRequest as exc:
-            yield Finding(name=name, state=State.MISSING, told="a server would not start",
+            yield Finding(name, State.MISSING, "a server would not start",
                           fix=exc.message)  # fmt: skip
             return
         except SandboxError:
             pass  # The checks of the runtimes tell it, each with its fix.
     if not wrong:
         told = f"{len(settings.model_fields_set)} set; `sandbox config` shows all"
-        yield Finding(name=name, state=State.OK, told=told)
+        yield Finding(name, State.OK, told)
 
 
 async def _server(caller: Caller, url: str) -> Finding:
@@ -110,18 +103,16 @@ async def _server(caller: Caller, url: str) -> Finding:
             await sandboxes.sessions()  # Unlike health, this checks the API key.
     except SandboxError as exc:
         fix = "start one with `sandbox serve`, or correct SANDBOX_URL and SANDBOX_API_KEY"
-        told = f"{url}: {exc.message}"
-        return Finding(name="server", state=State.MISSING, told=told, fix=fix)
+        return Finding("server", State.MISSING, f"{url}: {exc.message}", fix=fix)
     told = f"{url} is {health.status}: {health.version}, {health.runtime} boxes"
     if health.status == "unhealthy":
         why = "; ".join(f"{name}: {text}" for name, text in health.checks.items() if text != "ok")
-        return Finding(name="server", state=State.MISSING, told=told, fix=why)
-    return Finding(name="server", state=State.OK, told=told)
+        return Finding("server", State.MISSING, told, fix=why)
+    return Finding("server", State.OK, told)
 
 
 def _not_installed(exc: ModuleNotFoundError, state: State) -> Finding:
-    fix = "pip install 'agent-sandbox[server]'"
-    return Finding(name="server", state=state, told=str(exc), fix=fix)
+    return Finding("server", state, str(exc), fix="pip install 'agent-sandbox[server]'")
 
 
 def _print(finding: Finding) -> None:

@@ -9,8 +9,8 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import Json
-from sandbox_sdk.protocol.errors import NotFound, RuntimeUnavailable
+from sandbox_sdk.protocol.errors import NotFound
+from sandbox_server.cli.local import settings_of
 
 if TYPE_CHECKING:
     from sandbox_server.settings import Settings
@@ -18,35 +18,21 @@ if TYPE_CHECKING:
 _LOOK_S = 0.2
 
 
-def drain(
+async def drain(
     worker: Annotated[str, typer.Argument(help="Its id, as `sandbox health` lists it.")],
+    *,
     leave: Annotated[
-        bool,
-        typer.Option("--leave", help="Wait for its sessions to end: it will not come back."),
+        bool, typer.Option("--leave", help="Wait for its sessions to end: it will not come back.")
     ] = False,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Let a worker finish: no new threads, running commands end, then it exits.
 
     Its sandboxes wait for the next process of the same name. Needs SANDBOX_REDIS_URL.
     """
-    caller = Caller(json=as_json)
-    caller.run(_drain(caller, worker, leave=leave))
-
-
-async def _drain(caller: Caller, worker: str, *, leave: bool) -> None:
-    try:
-        from sandbox_server.settings import load
-    except ModuleNotFoundError as exc:
-        raise RuntimeUnavailable(
-            f"this needs `pip install 'agent-sandbox[server]'` ({exc})"
-        ) from None
-    settings = load(role="coordinator")
+    settings = settings_of(None, role="coordinator")
     state = await _request_drain(settings, worker, leave=leave)
-    if caller.json:
-        caller.tell({"worker": worker, "state": state})
-    else:
-        print(f"{escaped(worker)}: {state}")
+    caller.say({"worker": worker, "state": state}, f"{escaped(worker)}: {state}")
 
 
 async def _request_drain(settings: Settings, worker: str, *, leave: bool) -> str:

@@ -13,8 +13,9 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import Json, SettingsFile
-from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, size_text
+from sandbox_sdk.cli.options import SettingsFile
+from sandbox_sdk.protocol.errors import SandboxError, size_text
+from sandbox_server.cli.local import local, needs_server, settings_of
 
 if TYPE_CHECKING:
     from sandbox_server.environments.builds import Builds
@@ -32,20 +33,13 @@ class _Opened(NamedTuple):
 
 
 @app.command(name="list")
-def list_(settings_file: SettingsFile = None, as_json: Json = False) -> None:
+@local
+async def list_(*, settings_file: SettingsFile = None, caller: Caller) -> None:
     """List the environments, and what of them is built on this machine."""
-    caller = Caller(json=as_json)
-    caller.run(_list(caller, settings_file))
-
-
-async def _list(caller: Caller, settings_file: Path | None) -> None:
     async with _open(settings_file) as opened:
         rows = [await _row(opened, environment) for environment in opened.catalogue.values()]
-    if caller.json:
-        caller.tell({"environments": rows})
-        return
     heads = ("NAME", "STATE", "SIZE", "MADE", "DESCRIPTION")
-    caller.table(heads, (_shown(row) for row in rows))
+    caller.say_table({"environments": rows}, heads, map(_shown, rows))
 
 
 async def _row(opened: _Opened, environment: Environment) -> dict[str, Any]:
@@ -67,21 +61,18 @@ def _shown(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 @app.command()
-def build(
+@local
+async def build(
     name: Annotated[str, typer.Argument(help="As `sandbox environments list` has it.")],
+    *,
     settings_file: SettingsFile = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Build an environment now, so that its first session does not wait for it.
 
     Use the settings of the server (SANDBOX_RUNTIME, SANDBOX_STATE_DIR). Prints the log of the build
     on stderr.
     """
-    caller = Caller(json=as_json)
-    caller.run(_build(caller, name, settings_file))
-
-
-async def _build(caller: Caller, name: str, settings_file: Path | None) -> None:
     async with _open(settings_file) as opened:
         environment = opened.catalogue.find(name)
 
@@ -90,46 +81,29 @@ async def _build(caller: Caller, name: str, settings_file: Path | None) -> None:
 
         await opened.builds.build(environment, opened.spec, tell)
         row = await _row(opened, environment)
-    if caller.json:
-        caller.tell(row)
-    else:
-        size = f", {size_text(row['bytes'])}" if "bytes" in row else ""
-        print(f"{environment.name}: {row['state']}{size}")
+    size = f", {size_text(row['bytes'])}" if "bytes" in row else ""
+    caller.say(row, f"{environment.name}: {row['state']}{size}")
 
 
 @app.command()
-def prune(settings_file: SettingsFile = None, as_json: Json = False) -> None:
+@local
+async def prune(*, settings_file: SettingsFile = None, caller: Caller) -> None:
     """Remove what was built for environments that are no more, or have changed.
 
     What running boxes use stays.
     """
-    caller = Caller(json=as_json)
-    caller.run(_prune(caller, settings_file))
-
-
-async def _prune(caller: Caller, settings_file: Path | None) -> None:
     async with _open(settings_file) as opened:
         freed = await opened.builds.prune(opened.catalogue.values(), opened.spec)
-    if caller.json:
-        caller.tell({"freed_bytes": freed})
-    else:
-        print(f"{size_text(freed)} freed")
+    caller.say({"freed_bytes": freed}, f"{size_text(freed)} freed")
 
 
 @contextlib.asynccontextmanager
 async def _open(settings_file: Path | None) -> AsyncIterator[_Opened]:
-    try:
+    with needs_server():
         from sandbox_server.checks import open_runtimes
         from sandbox_server.environments.opening import LiveEnvironments, open_builds
         from sandbox_server.registry.live import LiveRegistry
-        from sandbox_server.settings import load
-        from sandbox_server.settings.file import read_into_environment
-    except ModuleNotFoundError as exc:
-        lacks = f"this needs `pip install 'agent-sandbox[server]'` ({exc})"
-        raise RuntimeUnavailable(lacks) from None
-    if settings_file is not None:
-        read_into_environment(settings_file)
-    settings = load()
+    settings = settings_of(settings_file)
     async with (
         open_runtimes(settings) as (default, *_),
         open_builds(default.runtime, settings.state_folder()) as builds,

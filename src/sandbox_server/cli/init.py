@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.options import Json
-from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_server.cli.local import needs_server
 from sandbox_server.cli.systemd import unit, unit_name
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ _HEAD = """\
 """
 
 
-def init(
+async def init(
     folder: Annotated[Path, typer.Argument(help="Where to write them.")] = Path(),
+    *,
     role: Annotated[
         Literal["standalone", "worker", "coordinator"],
         typer.Option(help="A part of a fleet, or all in one."),
@@ -36,32 +37,22 @@ def init(
     force: Annotated[
         bool, typer.Option("--force", help="Replace files that are there already.")
     ] = False,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Write a settings file, with every setting and its meaning, and a systemd unit."""
-    caller = Caller(json=as_json)
-    caller.run(_init(caller, folder.absolute(), role, force=force))
-
-
-async def _init(caller: Caller, folder: Path, role: str, *, force: bool) -> None:
+    folder = folder.absolute()
     name = "sandbox" if role == "standalone" else role
     settings, service = folder / f"{name}.env", folder / unit_name(role)
-    try:
+    with needs_server("a server"):
         text = settings_file(role)
-    except ModuleNotFoundError as exc:
-        raise RuntimeUnavailable(
-            f"a server needs `pip install 'agent-sandbox[server]'` ({exc})"
-        ) from None
     for path in (settings, service):
         if path.exists() and not force:
             raise InvalidRequest(f"{path} is there already; --force replaces it")
     program = Path(sys.executable).with_name("sandbox")
     _write(settings, text, mode=0o600)  # It will contain keys.
     _write(service, unit(role, program=program, settings=settings), mode=0o644)
-    if caller.json:
-        caller.tell({"settings": str(settings), "unit": str(service)})
-    else:
-        print(_next_steps(settings, service))
+    written = {"settings": str(settings), "unit": str(service)}
+    caller.say(written, _next_steps(settings, service))
 
 
 def _write(path: Path, text: str, *, mode: int) -> None:

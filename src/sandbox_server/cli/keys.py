@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import Json, SettingsFile
-from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
+from sandbox_sdk.cli.options import SettingsFile
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.units import seconds
+from sandbox_server.cli.local import local, needs_server, settings_of
 
 if TYPE_CHECKING:
     from sandbox_server.access.key_store import KeyStore
@@ -25,12 +28,13 @@ app = typer.Typer(
     help="The keys of callers: kept as digests, with a tenant, scopes and an end.",
 )
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `sandbox keys list` shows it.")]
-Work = Callable[["KeyStore"], Awaitable[None]]
 _LONGEST_S = 10 * 365 * 86400.0
 
 
 @app.command()
-def create(
+@local
+async def create(
+    *,
     tenant: Annotated[str, typer.Option(help="Whose sandboxes it is for.")],
     name: Annotated[str, typer.Option(help="What it is for, to find it again.")] = "",
     scope: Annotated[
@@ -42,12 +46,10 @@ def create(
     ] = None,
     expires: Annotated[str | None, typer.Option(help="After how long, such as 90d.")] = None,
     settings_file: SettingsFile = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Make a key and show it, once. Servers take it up within a second."""
-    caller = Caller(json=as_json)
-
-    async def work(store: KeyStore) -> None:
+    async with _opened(settings_file) as store:
         from sandbox_server.access.known_keys import create
 
         scopes, expires_s = _scopes(scope or ["use"]), _seconds(expires)
@@ -57,86 +59,61 @@ def create(
         )  # fmt: skip
         _show(caller, made)
 
-    _with_store(caller, settings_file, work)
-
 
 @app.command("list")
-def list_keys(settings_file: SettingsFile = None, as_json: Json = False) -> None:
+@local
+async def list_keys(*, settings_file: SettingsFile = None, caller: Caller) -> None:
     """List all keys, without their texts: those are not kept."""
-    caller = Caller(json=as_json)
-
-    async def work(store: KeyStore) -> None:
+    async with _opened(settings_file) as store:
         found = sorted(await store.all(), key=lambda key: (key.tenant, key.created_at))
-        if caller.json:
-            caller.tell([_told(key) for key in found])
-            return
-        rows = [
-            [key.key_id, escaped(key.tenant), escaped(key.name), ",".join(key.scopes), _state(key),
-             _day(key.created_at), _day(key.expires_at)]
-            for key in found
-        ]  # fmt: skip
-        caller.table(["ID", "TENANT", "NAME", "SCOPES", "STATE", "CREATED", "EXPIRES"], rows)
-
-    _with_store(caller, settings_file, work)
+    rows = [
+        [key.key_id, escaped(key.tenant), escaped(key.name), ",".join(key.scopes), _state(key),
+         _day(key.created_at), _day(key.expires_at)]
+        for key in found
+    ]  # fmt: skip
+    heads = ("ID", "TENANT", "NAME", "SCOPES", "STATE", "CREATED", "EXPIRES")
+    caller.say_table([_told(key) for key in found], heads, rows)
 
 
 @app.command()
-def revoke(key_id: KeyId, settings_file: SettingsFile = None, as_json: Json = False) -> None:
+@local
+async def revoke(key_id: KeyId, *, settings_file: SettingsFile = None, caller: Caller) -> None:
     """End a key at once, for good. Servers refuse it within a second."""
-    caller = Caller(json=as_json)
-
-    async def work(store: KeyStore) -> None:
+    async with _opened(settings_file) as store:
         from sandbox_server.access.known_keys import revoke
 
         key = await revoke(store, key_id, now=time.time())
-        if caller.json:
-            caller.tell(_told(key))
-        else:
-            print(f"{key.key_id} of {escaped(key.tenant)} is revoked")
-
-    _with_store(caller, settings_file, work)
+    caller.say(_told(key), f"{key.key_id} of {escaped(key.tenant)} is revoked")
 
 
 @app.command()
-def rotate(
+@local
+async def rotate(
     key_id: KeyId,
+    *,
     overlap: Annotated[
         str, typer.Option(help="For how long the old key goes on, such as 24h.")
     ] = "24h",
     settings_file: SettingsFile = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Make a key in the place of another, which goes on for a while: no caller fails meanwhile."""
-    caller = Caller(json=as_json)
-
-    async def work(store: KeyStore) -> None:
+    async with _opened(settings_file) as store:
         from sandbox_server.access.known_keys import rotate
 
         made = await rotate(store, key_id, overlap_s=_seconds(overlap) or 0.0, now=time.time())
         _show(caller, made)
 
-    _with_store(caller, settings_file, work)
 
-
-def _with_store(caller: Caller, settings_file: Any, work: Work) -> None:
-    async def run() -> None:
-        try:
-            from sandbox_server.access.opening import open_key_store
-            from sandbox_server.settings import load
-            from sandbox_server.settings.file import read_into_environment
-        except ModuleNotFoundError as exc:
-            raise RuntimeUnavailable(
-                f"this needs `pip install 'agent-sandbox[server]'` ({exc})"
-            ) from None
-        if settings_file is not None:
-            read_into_environment(settings_file)
-        store = open_key_store(load())
-        try:
-            await work(store)
-        finally:
-            await store.close()
-
-    caller.run(run())
+@contextlib.asynccontextmanager
+async def _opened(settings_file: Path | None) -> AsyncIterator[KeyStore]:
+    with needs_server():
+        from sandbox_server.access.opening import open_key_store
+    store = open_key_store(settings_of(settings_file))
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def _show(caller: Caller, made: MadeKey) -> None:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sandbox_sdk.cli.caller import Caller
+from sandbox_sdk.cli.caller import Caller, subcommand
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import ApiKey, Json, Url
-from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_server.cli.local import local, needs_server
 
 if TYPE_CHECKING:
     from sandbox_sdk.protocol.models import Verdict
@@ -21,8 +21,10 @@ app = typer.Typer(no_args_is_help=True, help="What commands may run.")
 
 
 @app.command()
-def check(
+@subcommand
+async def check(
     command: Annotated[str, typer.Argument(help="Bash source, as execute takes it.")],
+    *,
     policy: Annotated[
         str | None,
         typer.Option(help="Check here, against a built-in set or a rule file; uses no server."),
@@ -30,44 +32,31 @@ def check(
     thread: Annotated[
         str, typer.Option(help="The thread it would run in; its environment decides the policy.")
     ] = DRY_RUN_THREAD,
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: Json = False,
-) -> None:
+    caller: Caller,
+) -> int:
     """Say whether a command may run, without running it. Exits with 1 if it may not."""
-    caller = Caller(url=url, api_key=api_key, json=as_json)
-    caller.run(_check(caller, command, thread, policy))
-
-
-async def _check(caller: Caller, command: str, thread: str, policy: str | None) -> int:
     if policy is not None:
         verdict = judge(command, policy)
     else:
         async with caller.client(thread) as sandbox:
             verdict = await sandbox.check(command)
-    if caller.json:
-        caller.tell(verdict.model_dump(mode="json"))
-    else:
-        print(explain(verdict))
+    caller.say(verdict, explain(verdict))
     return 0 if verdict.allowed else 1
 
 
 @app.command()
+@local
 def validate(
     file: Annotated[str, typer.Argument(help="A rule file, or the name of a built-in set.")],
-    as_json: Json = False,
+    *,
+    caller: Caller,
 ) -> None:
     """Read a rule file and check its examples; report the line of an error."""
-    caller = Caller(json=as_json)
-    caller.run(_validate(caller, file))
-
-
-async def _validate(caller: Caller, file: str) -> None:
     policy = _policy(file)
-    if caller.json:
-        caller.tell({"name": policy.name, "mode": policy.mode.value, "rules": len(policy.rules)})
-    else:
-        print(f"{escaped(policy.name)}: {policy.mode}, {len(policy.rules)} rules, valid")
+    caller.say(
+        {"name": policy.name, "mode": policy.mode.value, "rules": len(policy.rules)},
+        f"{escaped(policy.name)}: {policy.mode}, {len(policy.rules)} rules, valid",
+    )
 
 
 def judge(command: str, policy: str) -> Verdict:
@@ -79,11 +68,8 @@ def judge(command: str, policy: str) -> Verdict:
 
 
 def _policy(file: str) -> Policy:
-    try:
+    with needs_server():
         from sandbox_server.policy.policy import Policy
-    except ModuleNotFoundError as exc:
-        needs = f"this needs `pip install 'agent-sandbox[server]'` ({exc})"
-        raise RuntimeUnavailable(needs) from None
     try:
         return Policy.read(file)
     except ValueError as exc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +11,8 @@ import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import Json
-from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
+from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_server.cli.local import local, needs_server
 
 if TYPE_CHECKING:
     from sandbox_server.registry.entries import Registry
@@ -25,69 +26,53 @@ _Folder = Annotated[Path | None, typer.Option("--folder", help=f"The registry. {
 
 
 @app.command()
-def check(
+@local
+async def check(
     folder: Annotated[Path | None, typer.Argument(help=f"The registry. {_DEFAULT}")] = None,
-    as_json: Json = False,
-) -> None:
+    *,
+    caller: Caller,
+) -> int:
     """Read all files and report all that is wrong with them. Exits with 1 if something is."""
-    caller = Caller(json=as_json)
-    caller.run(_check(caller, folder))
-
-
-async def _check(caller: Caller, folder: Path | None) -> int:
-    from_server()
-    from sandbox_server.registry.entries import RegistryError
-    from sandbox_server.registry.folder import read_registry
+    with needs_server():
+        from sandbox_server.registry.entries import RegistryError
+        from sandbox_server.registry.folder import read_registry
 
     try:
         registry = read_registry(_chosen(folder))
     except RegistryError as exc:
-        if caller.json:
-            caller.tell({"problems": [vars(problem) for problem in exc.problems]})
-        for problem in () if caller.json else exc.problems:
-            print(escaped(str(problem)))
+        document = {"problems": [vars(problem) for problem in exc.problems]}
+        caller.say(document, "\n".join(escaped(str(problem)) for problem in exc.problems))
         return 1
     counts = {kind: len(found) for kind, found in registry.by_kind()}
-    if caller.json:
-        caller.tell({"problems": [], **counts})
-    else:
-        print(", ".join(f"{number} {kind}" for kind, number in counts.items()) + ": valid")
+    told = ", ".join(f"{number} {kind}" for kind, number in counts.items())
+    caller.say({"problems": [], **counts}, f"{told}: valid")
     return 0
 
 
 @app.command("list")
-def list_(folder: _Folder = None, as_json: Json = False) -> None:
+@local
+def list_(*, folder: _Folder = None, caller: Caller) -> None:
     """List what is declared, with what is built in."""
-    caller = Caller(json=as_json)
-    caller.run(_list(caller, folder))
-
-
-async def _list(caller: Caller, folder: Path | None) -> None:
     registry = _read(folder)
     rows = [
         (kind, name, str(getattr(entry, "description", "")).partition("\n")[0])
         for kind, found in registry.by_kind()
         for name, entry in found.items()
     ]
-    if caller.json:
-        keys = ("kind", "name", "description")
-        caller.tell({"entries": [dict(zip(keys, row, strict=True)) for row in rows]})
-    else:
-        caller.table(("KIND", "NAME", "DESCRIPTION"), rows)
+    keys = ("kind", "name", "description")
+    document = {"entries": [dict(zip(keys, row, strict=True)) for row in rows]}
+    caller.say_table(document, ("KIND", "NAME", "DESCRIPTION"), rows)
 
 
 @app.command()
+@local
 def show(
     entry: Annotated[str, typer.Argument(metavar="KIND/NAME", help="Such as agents/shell.")],
+    *,
     folder: _Folder = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Show an entry with everything that is set in it, as YAML."""
-    caller = Caller(json=as_json)
-    caller.run(_show(caller, entry, folder))
-
-
-async def _show(caller: Caller, entry: str, folder: Path | None) -> None:
     registry = _read(folder)
     from sandbox_server.registry.entries import known
 
@@ -95,7 +80,7 @@ async def _show(caller: Caller, entry: str, folder: Path | None) -> None:
     kind = _kind(kind)
     found = known(name, getattr(registry, kind), kind.removesuffix("s"))
     if caller.json:
-        caller.tell(found.model_dump(mode="json"))
+        caller.tell(found)
         return
     import yaml
 
@@ -105,30 +90,19 @@ async def _show(caller: Caller, entry: str, folder: Path | None) -> None:
 
 
 @app.command()
+@partial(local, without=("url", "api_key", "json"))
 def schema(
     kind: Annotated[str, typer.Argument(help="environments, tools, prompts or agents.")],
+    *,
+    caller: Caller,
 ) -> None:
     """Print the JSON schema of a kind, with which editors complete and check its files."""
-    Caller().run(_schema(kind))
-
-
-async def _schema(kind: str) -> None:
-    from_server()
-    from sandbox_server.registry.entries import KINDS
+    with needs_server():
+        from sandbox_server.registry.entries import KINDS
 
     found: dict[str, Any] = KINDS[_kind(kind)].model_json_schema()
-    print(
-        json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **found}, indent=2)
-    )
-
-
-def from_server() -> None:
-    """Raises RuntimeUnavailable where the server is not installed."""
-    try:
-        import sandbox_server.registry.folder  # noqa: F401
-    except ModuleNotFoundError as exc:
-        needs = f"this needs `pip install 'agent-sandbox[server]'` ({exc})"
-        raise RuntimeUnavailable(needs) from None
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+    caller.say(document, json.dumps(document, indent=2))
 
 
 def _chosen(folder: Path | None) -> Path | None:
@@ -139,9 +113,9 @@ def _chosen(folder: Path | None) -> Path | None:
 
 def _read(folder: Path | None) -> Registry:
     """Raises InvalidRequest."""
-    from_server()
-    from sandbox_server.registry.entries import RegistryError
-    from sandbox_server.registry.folder import read_registry
+    with needs_server():
+        from sandbox_server.registry.entries import RegistryError
+        from sandbox_server.registry.folder import read_registry
 
     try:
         return read_registry(_chosen(folder))

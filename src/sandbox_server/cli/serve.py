@@ -10,14 +10,15 @@ import sys
 import textwrap
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from sandbox_sdk.cli.caller import Caller
-from sandbox_sdk.cli.options import Json, SettingsFile
-from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable, SandboxError
+from sandbox_sdk.cli.options import SettingsFile
+from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.cli.config import print_settings
+from sandbox_server.cli.local import settings_of
 from sandbox_server.event_loop import fast_loop
 from sandbox_server.stopping import heed
 
@@ -33,6 +34,7 @@ _LOOK_S = 0.1
 
 
 def serve(
+    *,
     role: Annotated[
         Literal["standalone", "worker", "coordinator"] | None,
         typer.Option(help="A part of a fleet, or all in one [default: standalone]."),
@@ -46,12 +48,10 @@ def serve(
         typer.Option(help="What makes boxes [default: auto: docker if an engine answers]."),
     ] = None,
     insecure: Annotated[
-        bool | None,
-        typer.Option("--insecure", help="Listen on other addresses without API keys."),
+        bool | None, typer.Option("--insecure", help="Listen on other addresses without API keys.")
     ] = None,
     destroy_on_exit: Annotated[
-        bool | None,
-        typer.Option("--destroy-on-exit", help="End all boxes when the server ends."),
+        bool | None, typer.Option("--destroy-on-exit", help="End all boxes when the server ends.")
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Processes, for as many cores [default: 1].")
@@ -61,10 +61,9 @@ def serve(
         bool, typer.Option("--print-config", help="Check the settings, print them and stop.")
     ] = False,
     end_sessions: Annotated[
-        bool,
-        typer.Option("--end-sessions", help="End what a stopped server has left, and stop."),
+        bool, typer.Option("--end-sessions", help="End what a stopped server has left, and stop.")
     ] = False,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """Run the server.
 
@@ -72,18 +71,11 @@ def serve(
     a file of them. Log and greeting go to stderr. With --json, one line on stdout has the url as
     soon as the server listens.
     """
-    caller = Caller(json=as_json)
     given = {
         "role": role, "host": host, "port": port, "runtime": runtime, "processes": processes
     }  # fmt: skip
     flags = {"insecure": insecure, "destroy_on_exit": destroy_on_exit}
-    try:
-        settings = _load(settings_file, {**given, **flags})
-    except SandboxError as exc:
-        caller.fail(exc)
-    except ModuleNotFoundError as exc:
-        lacks = f"a server needs `pip install 'agent-sandbox[server]'` ({exc})"
-        caller.fail(RuntimeUnavailable(lacks))
+    settings = settings_of(settings_file, what="a server", **given, **flags)
     from sandbox_server import main  # noqa: F401 - slow to import, so before the event loop runs
 
     if print_config or end_sessions:
@@ -102,16 +94,6 @@ def serve(
         _serve_processes(caller, settings, again)
     else:
         caller.run(_serve(caller, settings, again), loop=fast_loop())
-
-
-def _load(file: Path | None, given: dict[str, Any]) -> Settings:
-    """Raises InvalidRequest, and ModuleNotFoundError where the server is not installed."""
-    from sandbox_server.settings import load
-    from sandbox_server.settings.file import read_into_environment
-
-    if file is not None:
-        read_into_environment(file)
-    return load(**given)
 
 
 async def _print_config(caller: Caller, settings: Settings) -> None:
@@ -133,10 +115,8 @@ async def _end_sessions(caller: Caller, settings: Settings) -> None:
         )
     logs.configure(form=settings.log_format, level="warning")
     ended = await end_sessions(settings)
-    if caller.json:
-        caller.tell({"ended": ended})
-    else:
-        print("1 session ended" if ended == 1 else f"{ended} sessions ended")
+    told = "1 session ended" if ended == 1 else f"{ended} sessions ended"
+    caller.say({"ended": ended}, told)
 
 
 async def _serve(caller: Caller, settings: Settings, again: str) -> None:
@@ -174,10 +154,7 @@ def _serve_processes(caller: Caller, settings: Settings, again: str) -> None:
         elif settings.log_format != "json":
             print(greeting(url, facts, settings, previews), file=sys.stderr, flush=True)
 
-    try:
-        _part(caller, settings, serve_processes(settings, on_listening=greet), again)
-    except (SandboxError, OSError) as exc:
-        caller.fail(exc)
+    _part(caller, settings, serve_processes(settings, on_listening=greet), again)
 
 
 def _tell_facts(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sandbox_sdk.cli.caller import Caller
 from sandbox_sdk.cli.escape import escaped
-from sandbox_sdk.cli.options import Json, SettingsFile
-from sandbox_server.cli.registry import from_server
+from sandbox_sdk.cli.options import SettingsFile
+from sandbox_server.cli.local import local, needs_server, settings_of
 
 if TYPE_CHECKING:
     from sandbox_server.events.outbox import Delivery, Outbox
@@ -21,67 +24,42 @@ app = typer.Typer(
 
 
 @app.command()
+@local
 def dead(
+    *,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The most to show.")] = 100,
     settings_file: SettingsFile = None,
-    as_json: Json = False,
+    caller: Caller,
 ) -> None:
     """List what was given up, newest first, and why."""
-    caller = Caller(json=as_json)
-
-    async def work() -> None:
-        found = _outbox(settings_file)
-        try:
-            _show(caller, found.dead(limit))
-        finally:
-            found.close()
-
-    caller.run(work())
+    with _opened(settings_file) as outbox:
+        found = outbox.dead(limit)
+    heads = ("WEBHOOK", "EVENT", "AT", "THREAD", "ATTEMPTS", "WHY")
+    caller.say_table([_told(each) for each in found], heads, map(_row, found))
 
 
 @app.command()
-def retry(settings_file: SettingsFile = None, as_json: Json = False) -> None:
+@local
+def retry(*, settings_file: SettingsFile = None, caller: Caller) -> None:
     """Send what was given up once more. A server that runs begins within a second."""
-    caller = Caller(json=as_json)
-
-    async def work() -> None:
-        found = _outbox(settings_file)
-        try:
-            count = found.revive()
-        finally:
-            found.close()
-        if caller.json:
-            caller.tell({"retried": count})
-        else:
-            print(f"{count} will be sent again")
-
-    caller.run(work())
+    with _opened(settings_file) as outbox:
+        count = outbox.revive()
+    caller.say({"retried": count}, f"{count} will be sent again")
 
 
-def _outbox(settings_file: Any) -> Outbox:
-    from_server()
-    from sandbox_server.events.opening import open_outbox
-    from sandbox_server.settings import load
-    from sandbox_server.settings.file import read_into_environment
-
-    if settings_file is not None:
-        read_into_environment(settings_file)
-    settings = load()
-    return open_outbox(settings.state_folder(), settings.name())
+@contextlib.contextmanager
+def _opened(settings_file: Path | None) -> Iterator[Outbox]:
+    with needs_server():
+        from sandbox_server.events.opening import open_outbox
+    settings = settings_of(settings_file)
+    with contextlib.closing(open_outbox(settings.state_folder(), settings.name())) as outbox:
+        yield outbox
 
 
-def _show(caller: Caller, found: list[Delivery]) -> None:
-    if caller.json:
-        caller.tell([_told(each) for each in found])
-        return
-    rows = []
-    for each in found:
-        event = json.loads(each.body)
-        rows.append(
-            [each.webhook, event["kind"], event["at"][:19], escaped(each.thread),
-             str(each.attempts), escaped(each.why)]
-        )  # fmt: skip
-    caller.table(["WEBHOOK", "EVENT", "AT", "THREAD", "ATTEMPTS", "WHY"], rows)
+def _row(each: Delivery) -> list[str]:
+    event = json.loads(each.body)
+    thread, why = escaped(each.thread), escaped(each.why)
+    return [each.webhook, event["kind"], event["at"][:19], thread, str(each.attempts), why]
 
 
 def _told(each: Delivery) -> dict[str, Any]:

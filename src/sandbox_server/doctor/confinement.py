@@ -54,20 +54,20 @@ def _found(
     name: str, good: object, told: str, *, bad: str = "", fix: str = "", weak: State = State.FAILED
 ) -> Finding:
     if good:
-        return Finding(name=name, state=State.OK, told=told)
-    return Finding(name=name, state=weak, told=bad or told, fix=fix)
+        return Finding(name, State.OK, told)
+    return Finding(name, weak, bad or told, fix=fix)
 
 
 def _limit(name: str, field_: str, held: bool, told: str, promised: Promised) -> Finding:
     """A limit that does not hold is a failure, or a warning if the runtime reports it missing."""
     reported = promised.lacking.get(field_, "")
     if held:
-        return Finding(name=name, state=State.OK, told=told)
+        return Finding(name, State.OK, told)
     if reported:
         fix = "see `sandbox doctor`, or choose another runtime"
-        return Finding(name=name, state=State.WARNING, told=f"{told}: {reported}", fix=fix)
+        return Finding(name, State.WARNING, f"{told}: {reported}", fix=fix)
     fix = "the server reports this limit as enforced, but it is not: check the control groups"
-    return Finding(name=name, state=State.FAILED, told=told, fix=fix)
+    return Finding(name, State.FAILED, told, fix=fix)
 
 
 def _user(facts: Facts, promised: Promised) -> Iterator[Finding]:
@@ -205,7 +205,7 @@ def _network(facts: Facts, promised: Promised) -> Iterator[Finding]:
         if others and (reported := promised.lacking.get("network")):
             told = f"interfaces {', '.join(others)}: {reported}"
             fix = "look whether a box reaches what it should not"
-            yield Finding(name="network", state=State.WARNING, told=told, fix=fix)
+            yield Finding("network", State.WARNING, told, fix=fix)
             return
         yield _found(
             "network",

@@ -1,4 +1,4 @@
-"""The results of checks."""
+"""The results of checks: what each found, for people, and how to repair it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class State(StrEnum):
     """A security hole."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """The result of one check. `told` is the text for people, `fix` how to repair it."""
 

@@ -201,10 +201,7 @@ def reaches(address: Tuple[str, int]) -> bool:
 
 def room(place: str) -> Dict[str, Any]:
     about = os.statvfs(place)
-    return {
-        "bytes": about.f_blocks * about.f_frsize,
-        "nosuid": bool(about.f_flag & os.ST_NOSUID),
-    }
+    return {"bytes": about.f_blocks * about.f_frsize, "nosuid": bool(about.f_flag & os.ST_NOSUID)}
 
 
 def file_size(folder: str, disk_bytes: int) -> bool:

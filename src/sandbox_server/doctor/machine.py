@@ -69,8 +69,7 @@ def _lack(*, needed: bool) -> State:
 
 
 def _python() -> Finding:
-    told = f"{platform.python_version()} at {sys.executable}"
-    return Finding(name="python", state=State.OK, told=told)
+    return Finding("python", State.OK, f"{platform.python_version()} at {sys.executable}")
 
 
 def _namespaces() -> Finding:
@@ -78,9 +77,9 @@ def _namespaces() -> Finding:
     name, kernel = "user namespaces", f"{platform.system()} {platform.release()}"
     tried = subprocess.run([sys.executable, "-c", _UNSHARE], capture_output=True, check=False)
     if tried.returncode == 0:
-        return Finding(name=name, state=State.OK, told=kernel)
+        return Finding(name, State.OK, kernel)
     told = f"{kernel} does not allow them here"
-    return Finding(name=name, state=State.OPTIONAL, told=told, fix=host.explain("unshare failed"))
+    return Finding(name, State.OPTIONAL, told, fix=host.explain("unshare failed"))
 
 
 def _groups() -> Finding:
@@ -88,12 +87,11 @@ def _groups() -> Finding:
     lacking = [each for each in ("memory", "pids", "cpu") if each not in found.parents]
     if not lacking:
         burst = "with CPU burst" if cgroups.has_burst(found) else "no CPU burst: needs Linux 5.14"
-        told = f"version {found.version}, writable, {burst}"
-        return Finding(name=name, state=State.OK, told=told)
+        return Finding(name, State.OK, f"version {found.version}, writable, {burst}")
     return Finding(
-        name=name,
-        state=State.OPTIONAL,
-        told=f"embedded boxes are not limited in {', '.join(lacking)}",
+        name,
+        State.OPTIONAL,
+        f"embedded boxes are not limited in {', '.join(lacking)}",
         fix="run the server as root, or in a delegated group: systemd-run --user --scope -p"
         " Delegate=yes sandbox serve",
     )
@@ -104,20 +102,19 @@ def _disk(folder: Path) -> Finding:
     free = shutil.disk_usage(there).free
     told = f"{free / (1 << 30):.1f} GiB free for {folder}"
     if free >= _ROOM_BYTES and os.access(there, os.W_OK):
-        return Finding(name="disk", state=State.OK, told=told)
+        return Finding("disk", State.OK, told)
     fix = f"make {there} writable, with 2 GiB free, or set SANDBOX_STATE_DIR to such a place"
-    return Finding(name="disk", state=State.MISSING, told=told, fix=fix)
+    return Finding("disk", State.MISSING, told, fix=fix)
 
 
 def _copies(settings: Settings) -> Finding:
     name = "disk copies"
     why = disk_pool.outlook(settings.state_folder(), wanted=settings.disk_pool)
     if not why:
-        told = "a checkpoint or fork copies the disk of a box at no cost"
-        return Finding(name=name, state=State.OK, told=told)
+        return Finding(name, State.OK, "a checkpoint or fork copies the disk of a box at no cost")
     told = f"checkpoints are taken file by file: {why}"
     fix = "run the server as root, with xfsprogs installed"
-    return Finding(name=name, state=State.OPTIONAL, told=told, fix=fix)
+    return Finding(name, State.OPTIONAL, told, fix=fix)
 
 
 def _volumes(settings: Settings) -> Finding:
@@ -126,26 +123,24 @@ def _volumes(settings: Settings) -> Finding:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if os.geteuid() != 0:
         told = "only in embedded boxes, and their sizes are not enforced"
-        return Finding(name=name, state=State.OPTIONAL, told=told, fix=fix)
+        return Finding(name, State.OPTIONAL, told, fix=fix)
     if why := loop_disk.obstacle(there):
-        told = f"there are none: {why}"
-        return Finding(name=name, state=State.OPTIONAL, told=told, fix=fix)
-    told = "each has a disk of its own, whose size is enforced"
-    return Finding(name=name, state=State.OK, told=told)
+        return Finding(name, State.OPTIONAL, f"there are none: {why}", fix=fix)
+    return Finding(name, State.OK, "each has a disk of its own, whose size is enforced")
 
 
 def _previews(settings: Settings) -> Finding:
     name, fix = "previews", "choose another port with SANDBOX_PREVIEW_PORT"
     if not settings.previews:
-        return Finding(name=name, state=State.OPTIONAL, told="SANDBOX_PREVIEWS is off")
+        return Finding(name, State.OPTIONAL, "SANDBOX_PREVIEWS is off")
     port = settings.previews_port(settings.listening_port())
     try:
         bound(settings.host, port).close()
     except RuntimeUnavailable:
         told = f"port {port} is taken, by a server that runs or by another program"
-        return Finding(name=name, state=State.OPTIONAL, told=told, fix=fix)
+        return Finding(name, State.OPTIONAL, told, fix=fix)
     url = settings.preview_url or f"http://localhost:{port or '…'}"
-    return Finding(name=name, state=State.OK, told=f"a server would serve them below {url}")
+    return Finding(name, State.OK, f"a server would serve them below {url}")
 
 
 async def _docker(settings: Settings, wants: Collection[str]) -> AsyncGenerator[Finding]:
@@ -157,7 +152,7 @@ async def _docker(settings: Settings, wants: Collection[str]) -> AsyncGenerator[
     except ImportError as exc:
         fix = "pip install 'agent-sandbox[docker]'"
         state = _lack(needed="docker" in wants)
-        yield Finding(name="docker engine", state=state, told=str(exc), fix=fix)
+        yield Finding("docker engine", state, str(exc), fix=fix)
         return
     except SandboxError as exc:
         yield _no_engine(exc.message, needed="docker" in wants)
@@ -168,7 +163,7 @@ async def _docker(settings: Settings, wants: Collection[str]) -> AsyncGenerator[
             info = await engine.info()
         if why := obstacle_to_burst(info, unix_socket=bool(engine.endpoint.path)):
             told += f", no CPU burst: {why}"
-        yield Finding(name="docker engine", state=State.OK, told=told)
+        yield Finding("docker engine", State.OK, told)
         yield await _image(engine, settings.image, needed="docker" in wants or "auto" in wants)
         yield _gvisor(info, settings.docker_runtime or "")
     except (SandboxError, TimeoutError) as exc:
@@ -184,15 +179,14 @@ async def _elsewhere(settings: Settings, name: str) -> Finding:
             asyncio.timeout(_ANSWER_S),
             make_runtime(name, settings.runtime_options()) as runtime,
         ):
-            return Finding(name=name, state=State.OK, told=await runtime.about())
+            return Finding(name, State.OK, await runtime.about())
     except (SandboxError, TimeoutError) as exc:
-        told = str(exc) or "no answer"
-        return Finding(name=name, state=State.MISSING, told=told, fix=_ELSEWHERE[name])
+        return Finding(name, State.MISSING, str(exc) or "no answer", fix=_ELSEWHERE[name])
 
 
 def _no_engine(why: str, *, needed: bool) -> Finding:
     fix = "install and start Docker (apt install docker.io), or set DOCKER_HOST"
-    return Finding(name="docker engine", state=_lack(needed=needed), told=why, fix=fix)
+    return Finding("docker engine", _lack(needed=needed), why, fix=fix)
 
 
 async def _image(engine: Engine, image: str, *, needed: bool) -> Finding:
@@ -202,11 +196,11 @@ async def _image(engine: Engine, image: str, *, needed: bool) -> Finding:
     if found is None:
         told = f"{image} is not on this engine"
         fix = "sandbox image build" if image.startswith("sandbox-") else f"docker pull {image}"
-        return Finding(name=name, state=_lack(needed=needed), told=told, fix=fix)
+        return Finding(name, _lack(needed=needed), told, fix=fix)
     if found and found != hashlib.sha256(dockerfile().encode()).hexdigest():
         told = f"{image} was built from another version of its Dockerfile"
-        return Finding(name=name, state=State.OPTIONAL, told=told, fix="sandbox image build")
-    return Finding(name=name, state=State.OK, told=image)
+        return Finding(name, State.OPTIONAL, told, fix="sandbox image build")
+    return Finding(name, State.OK, image)
 
 
 def _gvisor(info: dict[str, object], wanted: str) -> Finding:
@@ -215,11 +209,11 @@ def _gvisor(info: dict[str, object], wanted: str) -> Finding:
     if isinstance(runtimes, dict) and name in runtimes:
         use = "in use" if wanted else f"for SANDBOX_DOCKER_RUNTIME={name}"
         told = f"{name}, {use}, {_platform(runtimes[name].get('runtimeArgs') or [])}"
-        return Finding(name="gvisor", state=State.OK, told=told)
+        return Finding("gvisor", State.OK, told)
     return Finding(
-        name="gvisor",
-        state=_lack(needed=bool(wanted)),
-        told=f"the engine has no runtime {name}",
+        "gvisor",
+        _lack(needed=bool(wanted)),
+        f"the engine has no runtime {name}",
         fix='install runsc, add {"runtimes": {"runsc": {"path": "/usr/bin/runsc"}}} to'
         " /etc/docker/daemon.json and restart the engine",
     )
@@ -241,14 +235,14 @@ def _bubblewrap(settings: Settings, *, needed: bool) -> Finding:
         setup = find_setup(StateFolder(settings.state_folder()))
     except SandboxError as exc:
         return Finding(
-            name="bubblewrap",
-            state=_lack(needed=needed),
-            told="embedded boxes cannot be made here",
+            "bubblewrap",
+            _lack(needed=needed),
+            "embedded boxes cannot be made here",
             fix=exc.message,
         )
     lacking = ", ".join(setup.enforcement().missing())
     told = f"{setup.bwrap.path} makes boxes" + (f"; not limited in: {lacking}" if lacking else "")
-    return Finding(name="bubblewrap", state=State.OK, told=told)
+    return Finding("bubblewrap", State.OK, told)
 
 
 async def _redis(url: str) -> Finding:
@@ -261,6 +255,5 @@ async def _redis(url: str) -> Finding:
             version = (await client.info("server"))["redis_version"]
     except (RedisError, OSError, ValueError, TimeoutError) as exc:
         fix = "start Redis, or correct REDIS_URL (REDIS_HOST and REDIS_PORT)"
-        told = f"{place} does not answer: {exc}"
-        return Finding(name="redis", state=State.MISSING, told=told, fix=fix)
-    return Finding(name="redis", state=State.OK, told=f"{version} at {place}")
+        return Finding("redis", State.MISSING, f"{place} does not answer: {exc}", fix=fix)
+    return Finding("redis", State.OK, f"{version} at {place}")

@@ -60,7 +60,7 @@ async def _of_provider(name: str, settings: Settings) -> AsyncGenerator[Finding]
         return
     async with runtime:
         try:
-            yield Finding(name="runtime", state=State.OK, told=why)
+            yield Finding("runtime", State.OK, why)
             async for finding in _examine(runtime, settings):
                 yield finding
         except SandboxError as exc:
@@ -69,7 +69,7 @@ async def _of_provider(name: str, settings: Settings) -> AsyncGenerator[Finding]
 
 def _no_box(exc: SandboxError) -> Finding:
     fix = "run `sandbox doctor` to see what is missing"
-    return Finding(name="box", state=State.FAILED, told=exc.message, fix=fix)
+    return Finding("box", State.FAILED, exc.message, fix=fix)
 
 
 async def _examine(runtime: Runtime, settings: Settings) -> AsyncGenerator[Finding]:

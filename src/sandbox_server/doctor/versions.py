@@ -94,14 +94,14 @@ def examine_version(part: Component, *, weak: State = State.FAILED) -> Iterator[
     full = part.commit if part.commit.startswith(part.version) else part.version
     if version is None:
         told = f"unknown version {part.version!r}"
-        yield Finding(name=part.name, state=State.UNKNOWN, told=told, fix=f"check {part.name}")
+        yield Finding(part.name, State.UNKNOWN, told, fix=f"check {part.name}")
         return
     open_ = [escape for escape in ESCAPES[part.name] if not is_fixed(version, escape)]
     named = _named_in_changelog(part) if open_ and part.local and _is_packaged(part) else set()
     left = [escape for escape in open_ if escape.cve not in named]
     if not left:
         how = f"{full}: no known escape" + (", by its changelog" if open_ else "")
-        yield Finding(name=part.name, state=State.OK, told=how)
+        yield Finding(part.name, State.OK, how)
     for escape in left:
         yield _open(part, escape, full, weak)
 
@@ -110,13 +110,12 @@ def _open(part: Component, escape: Escape, full: str, weak: State) -> Finding:
     fixed = " / ".join(escape.fixed)
     told = f"{full}: {escape.cve} (fixed in {fixed}): {escape.what}"
     if not _is_packaged(part):
-        fix = _FIXES[part.name].format(fixed)
-        return Finding(name=part.name, state=weak, told=told, fix=fix)
+        return Finding(part.name, weak, told, fix=_FIXES[part.name].format(fixed))
     package = _PACKAGES[part.name]
     return Finding(
-        name=part.name,
-        state=State.UNKNOWN,
-        told=f"{told}; a distribution's package may have the fix under an old version number",
+        part.name,
+        State.UNKNOWN,
+        f"{told}; a distribution's package may have the fix under an old version number",
         fix=f"upgrade the package, and look for {escape.cve} in its changelog: apt changelog"
         f" {package}, or rpm -q --changelog {package}",
     )
@@ -146,13 +145,13 @@ def examine_gvisor(version: str, today: date) -> Finding:
     found = re.search(r"(20\d{6})", version)
     if found is None:
         told = f"no date in version {version!r}"
-        return Finding(name="gvisor", state=State.UNKNOWN, told=told, fix="install a release")
+        return Finding("gvisor", State.UNKNOWN, told, fix="install a release")
     age = (today - datetime.strptime(found[1], "%Y%m%d").date()).days
     if age > _OLD_GVISOR_DAYS:
         told = f"{version} is {age // 365} years old" if age >= 730 else f"{version} is a year old"
         fix = "install a newer release of runsc: its fixes are not listed by version"
-        return Finding(name="gvisor", state=State.WARNING, told=told, fix=fix)
-    return Finding(name="gvisor", state=State.OK, told=version)
+        return Finding("gvisor", State.WARNING, told, fix=fix)
+    return Finding("gvisor", State.OK, version)
 
 
 def examine_bubblewrap(version: str, *, setuid: bool) -> Finding:
@@ -161,12 +160,12 @@ def examine_bubblewrap(version: str, *, setuid: bool) -> Finding:
     if setuid:
         old = known is not None and known < (0, 4, 1, 0)
         return Finding(
-            name="bubblewrap",
-            state=State.FAILED if old else State.WARNING,
-            told=f"{version} is setuid root" + (": CVE-2020-5291 (fixed in 0.4.1)" if old else ""),
+            "bubblewrap",
+            State.FAILED if old else State.WARNING,
+            f"{version} is setuid root" + (": CVE-2020-5291 (fixed in 0.4.1)" if old else ""),
             fix="allow user namespaces, and chmod u-s the bwrap executable",
         )
     if known is None:
         told = f"unknown version {version!r}"
-        return Finding(name="bubblewrap", state=State.UNKNOWN, told=told, fix="bwrap --version")
-    return Finding(name="bubblewrap", state=State.OK, told=f"{version}, not setuid")
+        return Finding("bubblewrap", State.UNKNOWN, told, fix="bwrap --version")
+    return Finding("bubblewrap", State.OK, f"{version}, not setuid")

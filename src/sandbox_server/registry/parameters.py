@@ -15,12 +15,7 @@ _TOLD = 3
 
 def schema_of(tool: Tool) -> dict[str, Any]:
     """As models and validators see it: an argument that is not declared is refused."""
-    return {
-        "type": "object",
-        "properties": {},
-        "additionalProperties": False,
-        **tool.parameters,
-    }
+    return {"type": "object", "properties": {}, "additionalProperties": False, **tool.parameters}
 
 
 def wrong_schema(parameters: Mapping[str, Any]) -> tuple[Path, str] | None:

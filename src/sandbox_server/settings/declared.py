@@ -146,10 +146,7 @@ class DeclaredSettings(BaseSettings):
         example='[{"key": "sandboxes", "operator": "Exists"}]',
     )
     kubernetes_priority_class: str | None = _pod(
-        None,
-        "The PriorityClass of these pods.",
-        otherwise="the cluster's own",
-        example="sandboxes",
+        None, "The PriorityClass of these pods.", otherwise="the cluster's own", example="sandboxes"
     )
     kubernetes_pull_secret: str | None = _pod(
         None,
@@ -168,13 +165,11 @@ class DeclaredSettings(BaseSettings):
         15.0,
         "How long such a pod may wait for a node, for one in which an autoscaler adds it. Then"
         " its caller is told `capacity`, with the scheduler's reason.",
-        unit="duration",
     )
     kubernetes_eviction: Seconds = _pod(
         30.0,
         "How long a pod lives on that somebody evicts or deletes, as in a drain of its node: for"
         " commands to end and for checkpoints of sessions that persist.",
-        unit="duration",
     )
     kubernetes_stream: Literal["auto", "exec", "tcp"] = _pod(
         "auto",
@@ -190,18 +185,13 @@ class DeclaredSettings(BaseSettings):
         otherwise="boxes are pods that the server makes",
         example="10",
     )
-    memory_limit: Size = _box(
-        512 << 20, "Memory of a box.", unit="size", plain="MEMORY_LIMIT"
-    )  # fmt: skip
-    cpu_limit: float = _box(
-        0.5, "CPU time of a box.", unit="cores", gt=0, allow_inf_nan=False
-    )  # fmt: skip
+    memory_limit: Size = _box(512 << 20, "Memory of a box.", plain="MEMORY_LIMIT")
+    cpu_limit: float = _box(0.5, "CPU time of a box.", unit="cores", gt=0, allow_inf_nan=False)
     pids_limit: int = _box(256, "Processes and threads in a box.", unit="number", ge=16)
-    disk_limit: Size = _box(1 << 30, "Disk of a box, which is its /workspace.", unit="size")
+    disk_limit: Size = _box(1 << 30, "Disk of a box, which is its /workspace.")
     max_memory: Size | None = _box(
         None,
         "The most memory that a session can ask for.",
-        unit="size",
         otherwise="SANDBOX_MEMORY_LIMIT",
         example="4g",
     )
@@ -225,7 +215,6 @@ class DeclaredSettings(BaseSettings):
     max_disk: Size | None = _box(
         None,
         "The largest disk that a session can ask for.",
-        unit="size",
         otherwise="SANDBOX_DISK_LIMIT",
         example="10g",
     )
@@ -251,7 +240,6 @@ class DeclaredSettings(BaseSettings):
     network_presets: Path | None = _network(
         None,
         "A folder with presets, YAML files with rules (docs/network.md).",
-        unit="path",
         otherwise="there is indexes alone",
         example="/etc/sandbox/network",
     )
@@ -259,23 +247,19 @@ class DeclaredSettings(BaseSettings):
         64, "Connections of one session at the same time.", unit="number", ge=1, le=200
     )
     network_bytes: Size = _network(
-        10 << 30, "Bytes that one session can send and receive in a day of UTC.", unit="size"
+        10 << 30, "Bytes that one session can send and receive in a day of UTC."
     )
     network_rate: Size | None = _network(
         None,
         "Bytes a second that one session can send and receive.",
-        unit="size",
         otherwise="not bounded",
         example="10m",
     )
 
-    idle_timeout: Seconds = _session(
-        1800.0, "How long after its last use a session ends.", unit="duration", gt=0
-    )
+    idle_timeout: Seconds = _session(1800.0, "How long after its last use a session ends.", gt=0)
     command_timeout: Seconds = _session(
         COMMAND_TIMEOUT_S,
         "After what time a command is ended whose call does not say; 1h at most.",
-        unit="duration",
         gt=0,
         le=MAX_TIMEOUT_S,
     )
@@ -293,14 +277,12 @@ class DeclaredSettings(BaseSettings):
     total_memory: Size | None = _session(
         None,
         "What the memory limits of all sessions may come to; sessions beyond it are told to wait.",
-        unit="size",
         otherwise="not bounded: few sessions use all of theirs at the same time",
         example="48g",
     )
     output_limit: Size = _session(
         1 << 20,
         "What is kept of a command's output; 4k to 64m.",
-        unit="size",
         ge=MIN_OUTPUT_LIMIT,
         le=MAX_OUTPUT_LIMIT,
     )
@@ -309,7 +291,6 @@ class DeclaredSettings(BaseSettings):
         "The largest file that can be uploaded.",
         topic="Sessions and commands",
         roles=ALL,
-        unit="size",
     )
     policy: str = _session(
         "default",
@@ -325,7 +306,6 @@ class DeclaredSettings(BaseSettings):
         None,
         "The folder in which agents, tools, prompts and environments are declared"
         " (docs/registry.md).",
-        unit="path",
         otherwise="registry/ beside the settings file, or only what is built in",
         example="/etc/sandbox/registry",
     )
@@ -333,7 +313,6 @@ class DeclaredSettings(BaseSettings):
         None,
         "A file for what callers do: verdicts of the policy, calls that change something or read"
         " contents, connections of boxes (docs/audit.md).",
-        unit="path",
         otherwise="none is written",
         example="/var/log/sandbox-audit.log",
     )
@@ -348,7 +327,7 @@ class DeclaredSettings(BaseSettings):
         " audit_unavailable) or continue (what is not recorded is counted).",
     )
     audit_size: Size = _session(
-        100 << 20, "The size of the audit log at which the next file begins.", unit="size"
+        100 << 20, "The size of the audit log at which the next file begins."
     )
     audit_files: int = _session(
         20, "Earlier files of the audit log that are kept.", unit="number", ge=1
@@ -356,7 +335,6 @@ class DeclaredSettings(BaseSettings):
     state_dir: Path | None = _session(
         None,
         "The folder for what must survive a restart.",
-        unit="path",
         otherwise="/var/lib/sandbox for root, else ~/.local/state/sandbox",
         example="/var/lib/sandbox",
     )
@@ -375,13 +353,9 @@ class DeclaredSettings(BaseSettings):
     )
 
     artifact_quota: Size = _stored(
-        1 << 30,
-        "Artifacts of one tenant together; if there are more, the oldest go.",
-        unit="size",
+        1 << 30, "Artifacts of one tenant together; if there are more, the oldest go."
     )
-    artifact_retention: Seconds = _stored(
-        7 * 86400.0, "How long an artifact is kept.", unit="duration", gt=0
-    )
+    artifact_retention: Seconds = _stored(7 * 86400.0, "How long an artifact is kept.", gt=0)
     checkpoints: str = _stored(
         "folder",
         "Where checkpoints are kept: folder (in the state folder), s3://BUCKET/PREFIX, or off.",
@@ -391,25 +365,17 @@ class DeclaredSettings(BaseSettings):
     checkpoint_quota: Size = _stored(
         10 << 30,
         "Checkpoints of one tenant together; if there are more, the oldest automatic ones go.",
-        unit="size",
     )
     checkpoint_retention: Seconds = _stored(
-        30 * 86400.0, "How long an automatic checkpoint is kept.", unit="duration", gt=0
+        30 * 86400.0, "How long an automatic checkpoint is kept.", gt=0
     )
     undo_quota: Size = _stored(
         1 << 30,
         "Bytes that the history of one thread may take; if there are more, the oldest points go.",
-        unit="size",
         gt=0,
     )
-    volume_size: Size = _stored(
-        1 << 30,
-        "The size of a volume whose maker does not say.",
-        unit="size",
-    )
-    volume_quota: Size = _stored(
-        10 << 30, "What the sizes of one tenant's volumes may come to.", unit="size"
-    )
+    volume_size: Size = _stored(1 << 30, "The size of a volume whose maker does not say.")
+    volume_quota: Size = _stored(10 << 30, "What the sizes of one tenant's volumes may come to.")
     bind_folders: Listed = _stored(
         (),
         "Folders of this machine that sessions can have in /workspace, each as /FOLDER:ro or"
@@ -449,7 +415,7 @@ class DeclaredSettings(BaseSettings):
         example="acme:cpu_seconds=3600,egress_bytes=10g;*:commands=10000;key *:cpu_seconds=600",
     )
     history_retention: Seconds = _stored(
-        7 * 86400.0, "How long an ended session is remembered.", unit="duration", roles=ALL, gt=0
+        7 * 86400.0, "How long an ended session is remembered.", roles=ALL, gt=0
     )
     history_sessions: int = _stored(
         10_000,
@@ -466,9 +432,7 @@ class DeclaredSettings(BaseSettings):
         ge=0,
     )
 
-    role: Role = _server(
-        "standalone", "All in one, or a part of a fleet: worker or coordinator."
-    )  # fmt: skip
+    role: Role = _server("standalone", "All in one, or a part of a fleet: worker or coordinator.")
     host: str = _server("127.0.0.1", "The address to listen on.")
     port: int | None = _server(
         None,
@@ -513,7 +477,6 @@ class DeclaredSettings(BaseSettings):
     webhooks: Path | None = _server(
         None,
         "A YAML file with webhooks, which are told what happens (docs/events.md).",
-        unit="path",
         otherwise="nobody is told",
         example="/etc/agent-sandbox/webhooks.yaml",
     )
@@ -532,9 +495,11 @@ class DeclaredSettings(BaseSettings):
         example="https://login.example.com/.well-known/jwks.json",
     )
     jwt_issuer: str = _server(
-        "", "Who has to have issued tokens.", otherwise="anyone with the keys",
+        "",
+        "Who has to have issued tokens.",
+        otherwise="anyone with the keys",
         example="https://login.example.com/",
-    )  # fmt: skip
+    )
     jwt_audience: str = _server(
         "", "For whom tokens have to be.", otherwise="anyone", example="sandboxes"
     )
@@ -598,7 +563,7 @@ class DeclaredSettings(BaseSettings):
     )
     insecure: bool = _server(False, "Listen on other addresses than loopback without keys.")
     drain_timeout: Seconds = _server(
-        20.0, "How long open calls may take to end when the server stops.", unit="duration"
+        20.0, "How long open calls may take to end when the server stops."
     )
     log_format: Literal["auto", "json", "console"] = _server(
         "auto",
@@ -639,7 +604,6 @@ class DeclaredSettings(BaseSettings):
     lease: Seconds = _fleet(
         10.0,
         "How long a worker may serve without renewing its lease; the same everywhere.",
-        unit="duration",
         ge=0.3,
         le=3600,
     )
@@ -647,7 +611,6 @@ class DeclaredSettings(BaseSettings):
         20.0,
         "How long a worker may be away, beyond its lease, before its sessions are given up; the"
         " same everywhere.",
-        unit="duration",
     )
     hand_over: bool = _fleet(
         False,
@@ -674,5 +637,4 @@ class DeclaredSettings(BaseSettings):
         30.0,
         "How long a coordinator keeps a call that no worker can serve; not below lease and grace.",
         roles=("coordinator",),
-        unit="duration",
     )

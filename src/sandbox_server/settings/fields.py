@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic.fields import FieldInfo
@@ -39,6 +40,7 @@ def _listed(value: Any) -> Any:
     return value
 
 
+_UNITS: dict[Any, str] = {_seconds: "duration", _size: "size"}
 Seconds = Annotated[
     float, BeforeValidator(_seconds), Field(ge=0, le=LONGEST_S, allow_inf_nan=False)
 ]
@@ -57,6 +59,7 @@ class About:
     runtimes: tuple[str, ...] = ()
     """Those it concerns; empty: all."""
     unit: str = ""
+    """That of its type, where it is not said."""
     otherwise: str = ""
     """What happens without it, where its default does not say so."""
     example: str = ""
@@ -77,12 +80,7 @@ def setting(
 ) -> Any:
     """A field of Settings. plain: the name without a prefix that is accepted too."""
     about = About(
-        topic=topic,
-        roles=roles,
-        runtimes=runtimes,
-        unit=unit,
-        otherwise=otherwise,
-        example=example,
+        topic=topic, roles=roles, runtimes=runtimes, unit=unit, otherwise=otherwise, example=example
     )
     options |= {"description": meaning, "json_schema_extra": asdict(about)}
     options["default_factory" if callable(default) else "default"] = default
@@ -94,4 +92,17 @@ def setting(
 def about(field: FieldInfo) -> About:
     extra = field.json_schema_extra
     assert isinstance(extra, dict), "every setting is made by setting()"
-    return About(**extra)  # type: ignore[arg-type]
+    return About(**{**extra, "unit": extra["unit"] or _unit_of(field)})  # type: ignore[arg-type]
+
+
+def _unit_of(field: FieldInfo) -> str:
+    """That of Seconds, Size and Path, also of one that may be None."""
+    types = (field.annotation, *get_args(field.annotation))
+    known = [
+        *field.metadata,
+        *(each for kind in types for each in getattr(kind, "__metadata__", ())),
+    ]
+    for each in known:
+        if isinstance(each, BeforeValidator) and each.func in _UNITS:
+            return _UNITS[each.func]
+    return "path" if Path in types else ""

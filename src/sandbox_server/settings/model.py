@@ -10,11 +10,12 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import PrivateAttr, field_validator, model_validator
+from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from sandbox_sdk.units import size_text
 from sandbox_server import __version__
@@ -50,6 +51,12 @@ _ORDER = (
     ("memory_limit", "total_memory"),
     ("max_memory", "total_memory"),
 )
+_PARSED: dict[str, Callable[[Any], object]] = {
+    "preview_url": PreviewAddress.parse,
+    "prices": Prices.parse,
+    "budgets": Budgets.parse,
+    "bind_folders": BindFolders.parse,
+}
 
 
 class Settings(DeclaredSettings):
@@ -190,30 +197,13 @@ class Settings(DeclaredSettings):
                 raise ValueError(f"{url!r} is not a URL: write http://host:port")
         return value
 
-    @field_validator("preview_url")
+    @field_validator(*_PARSED)
     @classmethod
-    def _preview_url(cls, url: str) -> str:
-        if url:
-            PreviewAddress.parse(url)
-        return url
-
-    @field_validator("prices")
-    @classmethod
-    def _prices(cls, text: str) -> str:
-        Prices.parse(text)
-        return text
-
-    @field_validator("budgets")
-    @classmethod
-    def _budgets(cls, text: str) -> str:
-        Budgets.parse(text)
-        return text
-
-    @field_validator("bind_folders")
-    @classmethod
-    def _bind_folders(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
-        BindFolders.parse(folders)
-        return folders
+    def _can_be_parsed(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None
+        if value:
+            _PARSED[info.field_name](value)
+        return value
 
     def binds(self) -> BindFolders:
         """The folders of this machine that boxes may have."""

@@ -28,16 +28,15 @@ with needs("openai-agents"):
         ThreadSandboxClient,
         ThreadSandboxClientOptions,
     )
-    from sandbox_sdk.integrations.openai_agents.functions import sandbox_tools
     from sandbox_sdk.integrations.openai_agents.session import (
         ThreadSandboxSession,
         ThreadSandboxSessionState,
     )
-    from sandbox_sdk.integrations.openai_agents.shell import SandboxShell
     from sandbox_sdk.integrations.openai_agents.snapshot import (
         CheckpointSnapshot,
         CheckpointSnapshotSpec,
     )
+    from sandbox_sdk.integrations.openai_agents.tools import SandboxShell, sandbox_tools
 
 __all__ = [
     "CheckpointSnapshot",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from agents.sandbox import errors
 from agents.sandbox.types import User
@@ -38,62 +40,53 @@ def start_error(error: Exception, root: Path) -> Exception:
 
 
 @contextlib.contextmanager
-def running_command(*command: str | Path) -> Iterator[None]:
+def _raised_as(made: Callable[[SandboxError], Exception]) -> Iterator[None]:
+    """Around calls of a sandbox. made: makes the framework's error of ours."""
     try:
         yield
     except SandboxError as exc:
-        raise errors.ExecTransportError(
-            command=command,
-            cause=exc,
-            message=exc.message,
-            retryable=isinstance(exc, Unavailable),
-        ) from exc
+        raise made(exc) from exc
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileMissing as exc:
-        raise errors.WorkspaceReadNotFoundError(path=path, cause=exc) from exc
-    except SandboxError as exc:
-        raise errors.WorkspaceArchiveReadError(
-            path=path,
-            cause=exc,
-            context={"reason": exc.message},
-            retryable=isinstance(exc, Unavailable),
-        ) from exc
+def running_command(*command: str | Path) -> AbstractContextManager[None]:
+    return _raised_as(
+        lambda exc: errors.ExecTransportError(
+            command=command, cause=exc, message=exc.message, retryable=isinstance(exc, Unavailable)
+        )
+    )
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except SandboxError as exc:
-        raise errors.WorkspaceArchiveWriteError(
+def reading(path: Path) -> AbstractContextManager[None]:
+    def made(exc: SandboxError) -> Exception:
+        if isinstance(exc, FileMissing):
+            return errors.WorkspaceReadNotFoundError(path=path, cause=exc)
+        why, again = {"reason": exc.message}, isinstance(exc, Unavailable)
+        return errors.WorkspaceArchiveReadError(path=path, cause=exc, context=why, retryable=again)
+
+    return _raised_as(made)
+
+
+def writing(path: Path) -> AbstractContextManager[None]:
+    return _raised_as(
+        lambda exc: errors.WorkspaceArchiveWriteError(
             path=path, cause=exc, message=exc.message, retryable=isinstance(exc, Unavailable)
-        ) from exc
+        )
+    )
 
 
-@contextlib.contextmanager
-def keeping(snapshot_id: str) -> Iterator[None]:
-    try:
-        yield
-    except SandboxError as exc:
-        raise errors.SnapshotPersistError(
+def keeping(snapshot_id: str) -> AbstractContextManager[None]:
+    return _raised_as(
+        lambda exc: errors.SnapshotPersistError(
             snapshot_id=snapshot_id, path=PLACE, context={"reason": exc.message}, cause=exc
-        ) from exc
+        )
+    )
 
 
-@contextlib.contextmanager
-def restoring(snapshot_id: str) -> Iterator[None]:
-    try:
-        yield
-    except CheckpointNotFound as exc:
-        raise errors.SnapshotNotRestorableError(
-            snapshot_id=snapshot_id, path=PLACE, context={"reason": exc.message}
-        ) from exc
-    except SandboxError as exc:
-        raise errors.SnapshotRestoreError(
-            snapshot_id=snapshot_id, path=PLACE, context={"reason": exc.message}, cause=exc
-        ) from exc
+def restoring(snapshot_id: str) -> AbstractContextManager[None]:
+    def made(exc: SandboxError) -> Exception:
+        of: Any = {"snapshot_id": snapshot_id, "path": PLACE, "context": {"reason": exc.message}}
+        if isinstance(exc, CheckpointNotFound):
+            return errors.SnapshotNotRestorableError(**of)
+        return errors.SnapshotRestoreError(**of, cause=exc)
+
+    return _raised_as(made)

@@ -112,9 +112,7 @@ class ThreadSandboxSession(BaseSandboxSession):
             raise ExecTimeoutError(command=command, timeout_s=timeout)
         assert result.exit_code is not None
         return ExecResult(
-            stdout=result.stdout.encode(),
-            stderr=result.stderr.encode(),
-            exit_code=result.exit_code,
+            stdout=result.stdout.encode(), stderr=result.stderr.encode(), exit_code=result.exit_code
         )
 
     def supports_pty(self) -> bool:
