@@ -15,14 +15,13 @@ from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.operations import OPERATIONS
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server.access.limited import Admission
-from sandbox_server.api.artifacts import artifact_route
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.connect import connect
 from sandbox_server.api.e2b import STREAMS, UPLOADS, E2bDoor, e2b_routes
 from sandbox_server.api.errors import install_error_handlers
 from sandbox_server.api.events import Ending, events_route
 from sandbox_server.api.execute import code_route, execute_route
-from sandbox_server.api.files import UPLOAD, download_route, upload_route
+from sandbox_server.api.files import UPLOAD, artifact_route, download_route, upload_route
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.middleware import ROUTE, BodyLimit, RequestLog
 from sandbox_server.api.multiplexed import multiplexed

@@ -1,9 +1,9 @@
-"""/upload_file and /download_file."""
+"""/upload_file, /download_file and /artifact."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -33,7 +33,7 @@ from sandbox_server.api import examples
 from sandbox_server.api.multipart import MAX_FIELD, UploadForm, read_upload
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import ALWAYS, WITH_BODY, parse_query
-from sandbox_server.api.route import Asked, KeyedRoute, Served, bind_target
+from sandbox_server.api.route import Asked, Handler, KeyedRoute, Served, bind_target
 from sandbox_server.api.sse import HoldingResponse
 
 UPLOAD = "/upload_file"
@@ -70,16 +70,6 @@ UPLOAD_FORM: dict[str, Any] = {
         }
     },
 }
-DOWNLOAD: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The bytes; the ETag is the file's sha256 where it is known.",
-        "content": {
-            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-            "application/x-tar": {"schema": {"type": "string", "format": "binary"}},
-        },
-    },
-    304: {"description": "The file is still the one named in If-None-Match."},
-}
 
 
 def upload_route(served: Served) -> KeyedRoute:
@@ -105,23 +95,63 @@ def upload_route(served: Served) -> KeyedRoute:
 
 
 def download_route(served: Served) -> KeyedRoute:
-    return KeyedRoute(
+    return _bytes_route(
+        served,
         "/download_file",
         download_file,
-        served=served,
-        scope="read",
         described=_download,
-        methods=["GET"],
-        response_model=None,
-        response_class=StreamingResponse,
         summary="Read a file, or a folder as a tar",
-        operation_id="download_file",
         tags=["sandboxes"],
         responses={
-            **DOWNLOAD,
+            **_bytes_answers(
+                "The bytes; the ETag is the file's sha256 where it is known.",
+                "The file is still the one named in If-None-Match.",
+                types=("application/octet-stream", "application/x-tar"),
+            ),
             **error_answers(*ALWAYS, *op.OF_SESSION, *op.OF_FILE, errors.FileTooLarge),
         },
     )
+
+
+def artifact_route(served: Served) -> KeyedRoute:
+    return _bytes_route(
+        served,
+        "/artifact",
+        download_artifact,
+        described=_download_artifact,
+        summary="Read an artifact",
+        tags=["artifacts"],
+        responses={
+            **_bytes_answers(
+                "The bytes; the ETag is their sha256.",
+                "The artifact is the one named in If-None-Match.",
+            ),
+            **error_answers(*ALWAYS, errors.NotFound),
+        },
+    )
+
+
+def _bytes_route(served: Served, path: str, handler: Handler, **more: Any) -> KeyedRoute:
+    return KeyedRoute(
+        path,
+        handler,
+        served=served,
+        scope="read",
+        response_model=None,
+        response_class=StreamingResponse,
+        operation_id=handler.__name__,
+        **more,
+    )
+
+
+def _bytes_answers(
+    told: str, unchanged: str, *, types: Sequence[str] = ("application/octet-stream",)
+) -> dict[int | str, dict[str, Any]]:
+    data = {"schema": {"type": "string", "format": "binary"}}
+    return {
+        200: {"description": told, "content": dict.fromkeys(types, data)},
+        304: {"description": unchanged},
+    }
 
 
 class _UploadQuery(RequestModel):
@@ -155,6 +185,10 @@ async def download_file(asked: Asked) -> Response:
     request = parse_query(DownloadRequest, asked.http)
     bind_target(request)
     return await downloaded(asked, request)
+
+
+async def download_artifact(asked: Asked) -> Response:
+    return await downloaded(asked, parse_query(ArtifactTarget, asked.http))
 
 
 async def downloaded(
@@ -258,10 +292,22 @@ async def _upload(
     `path` may be given in the query instead of the form."""
 
 
+_IfNoneMatch = Annotated[str | None, Header(description="An ETag had before.")]
+
+
 async def _download(
     path: Annotated[str, Query(min_length=1, examples=["out.csv"])],
     thread_id: _Thread = None,
     session_id: _Session = None,
-    if_none_match: Annotated[str | None, Header(description="An ETag had before.")] = None,
+    if_none_match: _IfNoneMatch = None,
 ) -> Any:
     """The bytes of a file as they are, or a folder as a tar."""
+
+
+async def _download_artifact(
+    artifact_id: Annotated[
+        str, Query(min_length=1, max_length=200, examples=["5b1f0c2a9d3e4f6a@worker-1"])
+    ],
+    if_none_match: _IfNoneMatch = None,
+) -> Any:
+    """The bytes of an artifact, also after the end of its session."""

@@ -7,6 +7,7 @@ other routes. The routes that tell what is stored are operations of the table.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Body, Path, Query
@@ -43,16 +44,6 @@ SESSION = "/api/sessions/{session_id}"
 EXECUTE = ("/api/execute", "/api/e2b/execute")
 FILES = ("/api/files", "/api/e2b/files")
 """Each route in both of its spellings: any provider may be meant by either."""
-
-
-def platform_routes(served: Served) -> list[KeyedRoute]:
-    return [
-        _start_route(served),
-        _stop_route(served),
-        *(_execute_route(served, path) for path in EXECUTE),
-        *(_list_route(served, path) for path in FILES),
-        *(_write_route(served, path) for path in FILES),
-    ]
 
 
 async def start(asked: Asked) -> Response:
@@ -103,46 +94,37 @@ def _told(found: Model, *, status: int = 200) -> Response:
 # Describing
 
 
-def _start_route(served: Served) -> KeyedRoute:
-    return _route(
-        served, SESSIONS, start, _start, "POST", StartedSession, "start_session",
-        "Start a session on a provider, in an environment", examples.STARTED_SESSION,
-        *WITH_BODY, *op.CREATE_SESSION.errors, status=201,
-    )  # fmt: skip
-
-
-def _stop_route(served: Served) -> KeyedRoute:
-    return _route(
-        served, SESSION, stop, _stop, "DELETE", StoppedSession, "stop_session",
-        "End a session", examples.STOPPED_SESSION, errors.SessionNotFound,
-    )  # fmt: skip
-
-
-def _execute_route(served: Served, path: str) -> KeyedRoute:
-    return _route(
-        served, path, execute, _execute, "POST", CodeAnswer, _named("execute_code", path),
-        "Run code in a session", examples.CODE_ANSWER, *WITH_BODY, *op.OF_EXECUTE,
-        *op.OF_KERNEL,
-    )  # fmt: skip
-
-
-def _list_route(served: Served, path: str) -> KeyedRoute:
-    return _route(
-        served, f"{path}/{{session_id}}", list_files, _list, "GET", ListResult,
-        _named("session_files", path), "See what is in a folder of a session",
-        examples.LIST_RESULT, *op.OF_SESSION, *op.OF_FILE,
-    )  # fmt: skip
-
-
-def _write_route(served: Served, path: str) -> KeyedRoute:
-    form = UPLOAD_FORM["content"]
-    json = {"application/json": {"schema": WriteFileRequest.model_json_schema()}}
-    return _route(
-        served, path, write_file, _write, "POST", UploadResult, _named("write_file", path),
-        "Store a file in a session", examples.UPLOAD_RESULT, *WITH_BODY, *op.OF_SESSION,
-        errors.InvalidPath, errors.DiskFull,
-        openapi_extra={"requestBody": {"required": True, "content": {**json, **form}}},
-    )  # fmt: skip
+def platform_routes(served: Served) -> list[KeyedRoute]:
+    route = partial(_route, served)
+    in_json = {"application/json": {"schema": WriteFileRequest.model_json_schema()}}
+    content = {**in_json, **UPLOAD_FORM["content"]}
+    return [
+        route(
+            SESSIONS, start, _start, "POST", StartedSession, "start_session",
+            "Start a session on a provider, in an environment", examples.STARTED_SESSION,
+            *WITH_BODY, *op.CREATE_SESSION.errors, status=201,
+        ),
+        route(
+            SESSION, stop, _stop, "DELETE", StoppedSession, "stop_session", "End a session",
+            examples.STOPPED_SESSION, errors.SessionNotFound,
+        ),
+        *(route(
+            path, execute, _execute, "POST", CodeAnswer, _named("execute_code", path),
+            "Run code in a session", examples.CODE_ANSWER,
+            *WITH_BODY, *op.OF_EXECUTE, *op.OF_KERNEL,
+        ) for path in EXECUTE),
+        *(route(
+            f"{path}/{{session_id}}", list_files, _list, "GET", ListResult,
+            _named("session_files", path), "See what is in a folder of a session",
+            examples.LIST_RESULT, *op.OF_SESSION, *op.OF_FILE,
+        ) for path in FILES),
+        *(route(
+            path, write_file, _write, "POST", UploadResult, _named("write_file", path),
+            "Store a file in a session", examples.UPLOAD_RESULT,
+            *WITH_BODY, *op.OF_SESSION, errors.InvalidPath, errors.DiskFull,
+            openapi_extra={"requestBody": {"required": True, "content": content}},
+        ) for path in FILES),
+    ]  # fmt: skip
 
 
 def _named(name: str, path: str) -> str:
