@@ -38,7 +38,7 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.e2b import E2bDoor
 from sandbox_server.api.e2b.tokens import AccessTokens, TrafficTokens
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.metrics_port import bind_metrics, serving_metrics
+from sandbox_server.api.metrics import bind_metrics, serving_metrics
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of

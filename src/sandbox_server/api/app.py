@@ -103,7 +103,9 @@ def create_app(
     ]
     app.router.routes += [*sockets, no_socket_route()]
     if told is not None:
-        from sandbox_server.api.metrics import metrics_route  # Slow to import.
+        from sandbox_server.api.metrics import (
+            metrics_route,  # Has uvicorn, which is slow to import.
+        )
 
         app.router.routes.append(metrics_route(told, keys))
     install_docs(app)

@@ -23,7 +23,7 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.handover import Handover
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.metrics_port import serving_metrics
+from sandbox_server.api.metrics import serving_metrics
 from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.api.server import (
     NestedServer,

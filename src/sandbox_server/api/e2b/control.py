@@ -16,21 +16,18 @@ from sandbox_sdk.protocol.models import (
     MAX_IDLE_TIMEOUT_S,
     CreateSessionRequest,
     SessionsRequest,
-    Target,
     VolumeMount,
     checked,
 )
 from sandbox_server import log_fields
 from sandbox_server.api.e2b.answers import Answers
 from sandbox_server.api.e2b.errors import NotSupported
-from sandbox_server.api.e2b.framing import Message, parsed
+from sandbox_server.api.e2b.messages import Message, json_answer, parsed
 from sandbox_server.api.e2b.network import Egress, Network, egress_of, in_its_words, ports_of
-from sandbox_server.api.e2b.routes import ControlRoute, Door
-from sandbox_server.api.e2b.streams import json_answer
-from sandbox_server.api.e2b.templates import environment_of, from_template
+from sandbox_server.api.e2b.routes import ControlRoute, Door, target_of
+from sandbox_server.api.e2b.templates import DEFAULT_LIFETIME_S, environment_of, from_template
 from sandbox_server.api.route import Asked
 
-DEFAULT_LIFETIME_S = 300
 _PAGE = 100
 
 
@@ -154,12 +151,6 @@ class Control:
             found = [each for each in found if each.state != "paused"]
         headers = {"x-next-token": listed.next} if listed.next else {}
         return json_answer([self._answers.listed(each) for each in found], headers=headers)
-
-
-def target_of(asked: Asked) -> Target:
-    session_id = str(asked.http.path_params["sandbox_id"])
-    log_fields.bind(session=session_id[:128])
-    return checked(Target, session_id=session_id[:128])
 
 
 def _check_supported(request: NewSandbox) -> None:

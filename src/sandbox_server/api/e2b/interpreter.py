@@ -29,10 +29,8 @@ from sandbox_sdk.protocol.models import (
     RunCodeRequest,
     checked,
 )
-from sandbox_server.api.e2b.framing import Message, parsed
-from sandbox_server.api.e2b.paths import full_path
-from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox
-from sandbox_server.api.e2b.streams import json_answer
+from sandbox_server.api.e2b.messages import Message, json_answer, parsed
+from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox, full_path
 from sandbox_server.api.sse import HEADERS, Feed, HoldingResponse
 
 _LANGUAGES = {"js": "javascript", "ts": "typescript"}

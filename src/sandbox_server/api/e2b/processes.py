@@ -23,11 +23,17 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import CommandInfo, SignalName, Target
 from sandbox_sdk.protocol.sandboxes import STDIN_PIECE
-from sandbox_server.api.e2b.framing import Message, messages, one_message, parsed
-from sandbox_server.api.e2b.paths import full_path
+from sandbox_server.api.e2b.messages import (
+    Message,
+    json_answer,
+    message_stream,
+    messages,
+    one_message,
+    parsed,
+    timeout_s,
+)
 from sandbox_server.api.e2b.process_events import EventFrames, pid_of
-from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox, check_user
-from sandbox_server.api.e2b.streams import json_answer, message_stream, timeout_s
+from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox, check_user, full_path
 
 SERVICE = "/process.Process"
 STREAM_INPUT = f"/e2b{SERVICE}/StreamInput"

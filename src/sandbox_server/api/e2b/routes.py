@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import posixpath
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,17 +12,17 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_sdk.protocol.errors import SandboxError, Unauthorized
-from sandbox_sdk.protocol.models import USER, Target
+from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, Unauthorized
+from sandbox_sdk.protocol.models import USER, Target, checked
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server import log_fields
 from sandbox_server.access.caller import Caller
 from sandbox_server.access.keys import Scope
 from sandbox_server.access.limited import LimitedSandboxes
 from sandbox_server.api.e2b.errors import box_error, control_error
-from sandbox_server.api.e2b.signed import SignedUrls
-from sandbox_server.api.e2b.tokens import AccessTokens, Holder, Purpose
+from sandbox_server.api.e2b.tokens import AccessTokens, Holder, Purpose, SignedUrls
 from sandbox_server.api.route import Asked, Handler, PublicRoute, Served
+from sandbox_server.runtime.base import HOME
 from sandbox_server.sessions.preview_address import PreviewSite
 
 PREFIX = "/e2b"
@@ -183,6 +184,22 @@ def _basic_user(headers: Headers) -> str:
         return b64decode(value, validate=True).decode().partition(":")[0]
     except (binascii.Error, UnicodeDecodeError):
         raise Unauthorized("the Authorization header is not a user name in base64") from None
+
+
+def target_of(asked: Asked) -> Target:
+    session_id = str(asked.http.path_params["sandbox_id"])
+    log_fields.bind(session=session_id[:128])
+    return checked(Target, session_id=session_id[:128])
+
+
+def full_path(path: str | None) -> str:
+    """A path as the SDK writes it: a relative one begins in the user's home. Raises
+    InvalidRequest."""
+    if path is None or path in ("", "~"):
+        return HOME
+    if "\0" in path:
+        raise InvalidRequest("a path must not have a NUL character")
+    return posixpath.join(HOME, path.removeprefix("~/"))
 
 
 async def _described() -> None:
