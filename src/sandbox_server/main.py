@@ -58,7 +58,7 @@ from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.storing import storing
+from sandbox_server.service.usage import storing
 from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
 from sandbox_server.sessions.occupancy import Occupancy

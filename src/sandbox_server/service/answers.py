@@ -8,11 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from sandbox_sdk.protocol import models
-from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
-from sandbox_sdk.protocol.models import SessionState
+from sandbox_sdk.protocol.events import (
+    AnyEvent,
+    CommandEvent,
+    ExitEvent,
+    GapEvent,
+    OutputEvent,
+    StartEvent,
+)
+from sandbox_sdk.protocol.models import PointOf, SessionState
 from sandbox_server.network.egress import Egress
 from sandbox_server.network.modes import NetworkTerms
 from sandbox_server.runtime import agent
@@ -67,6 +74,8 @@ class EventAnswers:
     box's events have to start LOOKBACK earlier.
     """
 
+    what: ClassVar[PointOf] = "command"
+
     def __init__(
         self,
         session: LiveSession,
@@ -97,6 +106,10 @@ class EventAnswers:
     def tail(self) -> str:
         """The end of the output so far."""
         return self._tail.decode("utf-8", "replace")
+
+    def told(self, event: agent.Event) -> Iterator[AnyEvent]:
+        """As callers are told of an event."""
+        return self.of(event)
 
     def of(self, event: agent.Event) -> Iterator[CommandEvent]:
         if isinstance(event, agent.Started):

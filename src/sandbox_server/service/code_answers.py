@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.events import (
+    AnyEvent,
     CodeErrorEvent,
     CodeEvent,
     EndEvent,
     ExitEvent,
-    GapEvent,
-    OutputEvent,
     ResultEvent,
-    StartEvent,
 )
 from sandbox_server.runtime import agent
 from sandbox_server.service.answers import EventAnswers
@@ -65,6 +63,8 @@ _RECORD: TypeAdapter[_Shown | _Raised | _Late | _End] = TypeAdapter(
 class CodeAnswers(EventAnswers):
     """Text as of any command, and records out of the stream of results: JSON, one on each line."""
 
+    what: ClassVar[models.PointOf] = "code"
+
     def __init__(self, *args: Any, asked: models.RunCodeRequest | None, **options: Any) -> None:
         """asked: None where this call did not start the run."""
         super().__init__(*args, **options)
@@ -75,7 +75,7 @@ class CodeAnswers(EventAnswers):
         self._language = asked.language if asked else None
         self._context_id = asked.context_id if asked else None
 
-    def code_events(self, event: agent.Event) -> Iterator[CodeEvent]:
+    def told(self, event: agent.Event) -> Iterator[CodeEvent]:
         if isinstance(event, agent.Output):
             self._left -= len(event.data)
             if self._left < 0:
@@ -154,7 +154,7 @@ class CodeAnswers(EventAnswers):
         )
 
 
-def bash_events(event: StartEvent | OutputEvent | GapEvent | ExitEvent) -> Iterator[CodeEvent]:
+def bash_events(event: AnyEvent) -> Iterator[CodeEvent]:
     """The events of a command as those of code."""
     if not isinstance(event, ExitEvent):
         yield event

@@ -7,7 +7,7 @@ import os
 import signal as signals
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import (
@@ -16,7 +16,7 @@ from sandbox_sdk.protocol.errors import (
     SandboxError,
     SessionLost,
 )
-from sandbox_sdk.protocol.events import CommandEvent
+from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import (
     MAX_TIMEOUT_S,
     WORKSPACE,
@@ -28,6 +28,7 @@ from sandbox_sdk.protocol.models import (
     ExecuteResult,
     FollowRequest,
     OutputEncoding,
+    PointOf,
     ResizeRequest,
     RunCodeRequest,
     SessionState,
@@ -58,6 +59,22 @@ from sandbox_server.service.stored import Collected, StoredHandlers
 from sandbox_server.sessions.background import background_id
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
+
+
+class Begun(NamedTuple):
+    """A command or code that a call begins."""
+
+    request: ExecuteRequest | RunCodeRequest
+    options: RunOptions | CodeOptions
+
+    @property
+    def text(self) -> str:
+        request = self.request
+        return request.command if isinstance(request, ExecuteRequest) else request.code
+
+    def is_replayed(self, command_id: str) -> bool:
+        """Whether the key led to what an earlier call began: it has the id of that one."""
+        return self.options["key"] is not None and self.options["command_id"] != command_id
 
 
 class CommandHandlers:
@@ -99,12 +116,13 @@ class CommandHandlers:
             if request.background:
                 return await self._start(session, state, request)
             options = self._options(session, request)
-            async with self._before(session, request, options) as before:
+            begun = Begun(request, options)
+            async with self._before(session, begun) as before:
                 result = await session.agent.run(request.command, **options)
                 before.ended(result)
             session.cwd = result.cwd
-            kept = await self.kept(session, result, request)
-        replayed = is_replayed(options, result.command_id)
+            kept = await self._kept(session, result, request)
+        replayed = begun.is_replayed(result.command_id)
         if not replayed:
             self._access.table.notes.ran(session, request.command, result, output=None)
         return answers.execute_result(
@@ -116,7 +134,7 @@ class CommandHandlers:
             hint=self._hint(session, result, request.command),
         )
 
-    async def kept(
+    async def _kept(
         self,
         session: LiveSession,
         result: CommandResult,
@@ -132,16 +150,17 @@ class CommandHandlers:
         self, session: LiveSession, state: SessionState, request: ExecuteRequest
     ) -> ExecuteResult:
         options = self._options(session, request)
+        begun = Begun(request, options)
         background, notes = self._access.table.background, self._access.table.notes
         ours, key = options["command_id"] or "", request.idempotency_key
         async with (
             background.beginning(session, ours, key=key) as beginning,
-            self._before(session, request, options) as before,
+            self._before(session, begun) as before,
         ):
-            command_id = await self._begun(session, request, options)
+            command_id = await self._begin(session, request, options)
             before.began(command_id)
             beginning.began(command_id)
-        replayed = is_replayed(options, command_id)
+        replayed = begun.is_replayed(command_id)
         # Somebody may leave a terminal; who looks at one uses it. An earlier call watches its own.
         if request.pty is None and not replayed:
             session.watch(
@@ -161,7 +180,7 @@ class CommandHandlers:
             **answers.session_life(session, state),
         )  # fmt: skip
 
-    async def _begun(
+    async def _begin(
         self, session: LiveSession, request: ExecuteRequest, options: RunOptions
     ) -> str:
         """Its id. That a webhook will be told of its end is written down first."""
@@ -180,15 +199,14 @@ class CommandHandlers:
             self._webhooks.forget(ours)
         return command_id
 
-    async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
+    async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[AnyEvent]:
         session, state, request = await self._admitted(tenant, request)
         options = self._options(session, request)
         events = session.agent.stream(request.command, **options)
         for_s = self._timeout_s(session, request) or MAX_TIMEOUT_S
         about = self._about(session, state, command=request.command, encoding=request.encoding)
-        async for event in self._events(
-            session, about, events, options=options, for_s=for_s, request=request
-        ):
+        begun = Begun(request, options)
+        async for event in self.told(session, about, events, begun=begun, for_s=for_s):
             yield event
 
     async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
@@ -218,60 +236,57 @@ class CommandHandlers:
             admitted = await self._gate.admit(request, tenant=tenant, **_policy_context(session))
         return session, state, admitted
 
-    async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
+    async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[AnyEvent]:
         session = await self._access.table.find(tenant, request)
         session.agent.require("replay", "following a command that was started before")
         exact = request.encoding == "bytes"
         start = request.offset if exact else max(request.offset - LOOKBACK, 0)
         events = session.agent.attach(request.command_id, offset=start)
         about = self._about(session, "live", offset=request.offset, encoding=request.encoding)
-        async for event in self._events(session, about, events):
+        async for event in self.told(session, about, events):
             yield event
 
-    async def _events(
+    async def told(
         self,
         session: LiveSession,
-        answers_for: EventAnswers,
+        about: EventAnswers,
         events: AsyncGenerator[Event],
         *,
-        options: RunOptions | None = None,
+        begun: Begun | None = None,
         for_s: float = 0.0,
-        request: ExecuteRequest | None = None,
-    ) -> AsyncGenerator[CommandEvent]:
-        """request: of the call that started the command; None where it is only followed."""
+    ) -> AsyncGenerator[AnyEvent]:
+        """The events of a command or of code. begun: by this call; None where it only follows."""
         notes = self._access.table.notes
         async with (
-            notes.running(begun=request is not None) as running,
+            notes.running(begun=begun is not None) as running,
             self._access.using(session, for_s=for_s),
-            self._before(session, request, options) as before,
+            self._before(session, begun, about.what) as before,
             contextlib.aclosing(events),
         ):
             async for event in events:
-                if isinstance(event, Started) and options is not None:
-                    answers_for.replayed = is_replayed(options, event.command_id)
+                if isinstance(event, Started) and begun is not None:
+                    about.replayed = begun.is_replayed(event.command_id)
                     before.began(event.command_id)
                 if isinstance(event, CommandResult):
-                    session.cwd = event.cwd
+                    if about.what == "command":
+                        session.cwd = event.cwd
                     before.ended(event)
                     if event.exit_code is not None:
-                        answers_for.kept = await self.kept(session, event, request)
+                        about.kept = await self._kept(session, event, begun and begun.request)
                     running.over = True
-                    if request is not None and not answers_for.replayed:
-                        notes.ran(session, request.command, event, output=answers_for.tail)
-                for answer in answers_for.of(event):
+                    if begun is not None and not about.replayed:
+                        notes.ran(session, begun.text, event, output=about.tail)
+                for answer in about.told(event):
                     yield answer
 
     def _before(
-        self,
-        session: LiveSession,
-        request: ExecuteRequest | None,
-        options: RunOptions | None,
+        self, session: LiveSession, begun: Begun | None, what: PointOf = "command"
     ) -> Before:
-        """Keeps a point, where the session has a history and the call begins a command."""
+        """Keeps a point, where the session has a history and the call begins something."""
         keeper = self._access.table.keeper
-        if request is None or options is None:
+        if begun is None:
             return Before(keeper, session, "", wanted=False)
-        return Before(keeper, session, request.command, options["command_id"])
+        return Before(keeper, session, begun.text, begun.options["command_id"], what=what)
 
     def _about(
         self,
@@ -368,11 +383,6 @@ class CommandHandlers:
 
 def _info(session: LiveSession, summary: CommandSummary) -> CommandInfo:
     return answers.command_info(summary, session.texts.get(summary.command_id))
-
-
-def is_replayed(options: RunOptions | CodeOptions, command_id: str) -> bool:
-    """Whether the key led to a command of an earlier call: it has the id of that one."""
-    return options["key"] is not None and options["command_id"] != command_id
 
 
 class _PolicyContext(TypedDict):

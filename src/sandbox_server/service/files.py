@@ -23,6 +23,7 @@ from sandbox_sdk.protocol.models import (
     ListResult,
     MkdirRequest,
     MkdirResult,
+    PointOf,
     RemoveRequest,
     RemoveResult,
     RenameRequest,
@@ -79,16 +80,11 @@ class FileHandlers:
                     raise FileTooLarge.upload(request.path, limit_bytes=limit)
                 yield chunk
 
-        async with (
-            self._access.using(session),
-            Before(self._access.table.keeper, session, f"upload {request.path}", what="upload"),
-        ):
+        async with self._changing(session, f"upload {request.path}", "upload"):
             try:
                 stored = await session.agent.put(
                     request.path, hashed(), limit=limit, metadata=request.metadata
                 )
-            except DiskFull as exc:
-                raise self._with_setting(exc, session) from None
             finally:
                 self._access.table.notes.metrics.uploaded(size)
         return UploadResult(
@@ -124,16 +120,8 @@ class FileHandlers:
     async def _rename(self, tenant: str, request: RenameRequest) -> FileEntry:
         session = await self._access.table.find(tenant, request)
         text = f"rename {request.path} to {request.to}"
-        async with (
-            self._access.using(session),
-            Before(self._access.table.keeper, session, text, what="rename"),
-        ):
-            try:
-                moved = await session.agent.rename(
-                    request.path, request.to, replace=request.replace
-                )
-            except DiskFull as exc:
-                raise self._with_setting(exc, session) from None
+        async with self._changing(session, text, "rename"):
+            moved = await session.agent.rename(request.path, request.to, replace=request.replace)
         return file_entry(moved)
 
     async def _stat(self, tenant: str, request: StatRequest) -> FileEntry:
@@ -143,22 +131,13 @@ class FileHandlers:
 
     async def _mkdir(self, tenant: str, request: MkdirRequest) -> MkdirResult:
         session, _ = await self._access.open(tenant, request)
-        async with (
-            self._access.using(session),
-            Before(self._access.table.keeper, session, f"mkdir {request.path}", what="mkdir"),
-        ):
-            try:
-                made = await session.agent.mkdir(request.path)
-            except DiskFull as exc:
-                raise self._with_setting(exc, session) from None
+        async with self._changing(session, f"mkdir {request.path}", "mkdir"):
+            made = await session.agent.mkdir(request.path)
         return MkdirResult(created=made.created, entry=file_entry(made.entry))
 
     async def _remove(self, tenant: str, request: RemoveRequest) -> RemoveResult:
         session = await self._access.table.find(tenant, request)
-        async with (
-            self._access.using(session),
-            Before(self._access.table.keeper, session, f"remove {request.path}", what="remove"),
-        ):
+        async with self._changing(session, f"remove {request.path}", "remove"):
             await session.agent.remove(request.path, recursive=request.recursive)
         return RemoveResult(path=request.path)
 
@@ -183,6 +162,18 @@ class FileHandlers:
         session = await self._access.table.find(tenant, request)
         async with self._access.reporting_loss(session):
             return FileWatchEnded(ended=await session.agent.unwatch(request.watch_id))
+
+    @contextlib.asynccontextmanager
+    async def _changing(
+        self, session: LiveSession, text: str, what: PointOf
+    ) -> AsyncIterator[None]:
+        """What changes files: with a point before it, where the session has a history."""
+        keeper = self._access.table.keeper
+        async with self._access.using(session), Before(keeper, session, text, what=what):
+            try:
+                yield
+            except DiskFull as exc:
+                raise self._with_setting(exc, session) from None
 
     def _with_setting(self, error: DiskFull, session: LiveSession) -> DiskFull:
         """The box does not know by which setting its disk has its size."""

@@ -15,6 +15,8 @@ from sandbox_sdk.protocol.models import (
     EmptyRequest,
     ExecuteRequest,
     FollowCodeRequest,
+    HappeningList,
+    HappeningsRequest,
     Health,
     RunCodeRequest,
     UploadRequest,
@@ -35,7 +37,6 @@ from sandbox_server.service.commands import CommandHandlers
 from sandbox_server.service.connections import ConnectionHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.happenings import HappeningHandlers
 from sandbox_server.service.history import HistoryHandlers
 from sandbox_server.service.previews import PreviewHandlers
 from sandbox_server.service.recording import Recorded
@@ -92,8 +93,8 @@ class SandboxService(Tenants):
         self.usage = UsageHandlers(table, prices or Prices())
         self.handlers: Handlers = {
             **self.usage.handlers,
-            **HappeningHandlers(table).handlers,
             op.HEALTH: self._healthy,
+            op.EVENTS: self._happenings,
             **SessionHandlers(
                 access, facts, self._registry, name_of, self.checkpoints.options
             ).handlers,
@@ -150,6 +151,9 @@ class SandboxService(Tenants):
 
     async def _healthy(self, _tenant: str, _request: EmptyRequest) -> Health:
         return await self.health()
+
+    async def _happenings(self, tenant: str, request: HappeningsRequest) -> HappeningList:
+        return await self._table.notes.events.since(tenant, request)
 
 
 class _OfTenant(Sandboxes):
