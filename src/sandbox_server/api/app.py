@@ -111,8 +111,7 @@ def create_app(
     install_docs(app)
     install_error_handlers(app)
     guards = [Middleware(RequestLog, metrics=metrics)]
-    off = functools.partial(_required, keys)
-    guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts(), off=off))
+    guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts(), off=lambda: keys.required))
     uploads, or_json = frozenset({UPLOAD, *UPLOADS}), frozenset(FILES)
     guards.append(
         Middleware(BodyLimit, limits=limits, uploads=uploads, or_json=or_json, streams=STREAMS)
@@ -123,10 +122,6 @@ def create_app(
         **{(_SOCKET, route.path): route.app for route in sockets},
     }
     return app
-
-
-def _required(keys: ApiKeys) -> bool:
-    return keys.required
 
 
 class App(DocumentedApp):

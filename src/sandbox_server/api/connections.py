@@ -25,7 +25,12 @@ from sandbox_sdk.protocol.errors import (
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.middleware import WHOLE
-from sandbox_server.api.websocket_protocol import NoHandshake, WebSocketProtocol, accept_header
+from sandbox_server.api.websocket_protocol import (
+    NoHandshake,
+    WebSocketProtocol,
+    accept_header,
+    response_head,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -220,6 +225,4 @@ def _answer(error: SandboxError, status: int) -> bytes:
     """A complete HTTP response as bytes, outside of uvicorn's request cycle."""
     request_id = uuid4().hex
     answer = error_response(error, request_id, {"X-Request-ID": request_id, "Connection": "close"})
-    head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
-    head += [name + b": " + value for name, value in answer.raw_headers]
-    return b"\r\n".join([*head, b"", bytes(answer.body)])
+    return response_head(HTTPStatus(status), answer.raw_headers) + bytes(answer.body)

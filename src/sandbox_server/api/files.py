@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
-from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
 
@@ -26,7 +25,7 @@ from sandbox_sdk.protocol.models import (
     ThreadId,
     UploadRequest,
     UploadResult,
-    invalid_fields,
+    checked,
 )
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
@@ -172,10 +171,7 @@ async def _stored(asked: Asked, query: _UploadQuery, form: UploadForm) -> Respon
     fields["path"] = fields.get("path") or _own_name(form)
     if "metadata" in fields:
         fields["metadata"] = _json_object(fields["metadata"])
-    try:
-        request = UploadRequest(**fields)
-    except ValidationError as error:
-        raise invalid_fields(error.errors(include_url=False)) from None
+    request = checked(UploadRequest, **fields)
     bind_target(request)
     stored = await asked.sandboxes.upload(request, form.chunks)
     return Response(stored.model_dump_json(), media_type="application/json")

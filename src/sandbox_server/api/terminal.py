@@ -11,7 +11,7 @@ import contextlib
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from sandbox_sdk.protocol.events import OutputEvent, StartEvent
 from sandbox_sdk.protocol.models import (
@@ -28,7 +28,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server import log_fields
 from sandbox_server.api.operations import parse_query
-from sandbox_server.api.websockets import accept
+from sandbox_server.api.websockets import accept, received
 from sandbox_server.tasks import stop
 
 
@@ -131,9 +131,7 @@ async def _show(
 async def _type(socket: WebSocket, sandboxes: Sandboxes, target: CommandTarget) -> None:
     """Pass on what is typed, until the viewer leaves."""
     while True:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code") or 1000)
+        message = await received(socket)
         if data := message.get("bytes"):
             await sandboxes.send_stdin(target, target.command_id, data)
         elif text := message.get("text"):

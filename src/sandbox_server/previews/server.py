@@ -20,7 +20,7 @@ from sandbox_sdk.protocol.errors import (
     SessionLost,
     SessionNotFound,
 )
-from sandbox_server.previews import e2b_pages, pages
+from sandbox_server.previews import pages
 from sandbox_server.previews.boxes import BoxConnections, Destination, SandboxesOf
 from sandbox_server.previews.browser import Browser, BrowserGone
 from sandbox_server.previews.exchange import BadAnswer, Exchange
@@ -256,19 +256,19 @@ def _no_access(previews: SessionPreviews | None, asked: Asked) -> pages.Page:
     if previews is None or previews.all_ports is None:
         return pages.NO_ACCESS
     if previews.ended_at is not None:
-        return e2b_pages.not_found(previews.session_id)
-    return e2b_pages.no_token(previews.session_id, given=bool(asked.traffic_token))
+        return pages.e2b_not_found(previews.session_id)
+    return pages.e2b_no_token(previews.session_id, given=bool(asked.traffic_token))
 
 
 def _e2b_page_for(error: SandboxError, asked: Asked) -> pages.Page | None:
     session_id, port = asked.origin
     match error:
         case NotListening():
-            return e2b_pages.port_closed(session_id, port)
+            return pages.e2b_port_closed(session_id, port)
         case SessionNotFound() | SessionLost():
-            return e2b_pages.not_found(session_id)
+            return pages.e2b_not_found(session_id)
         case Conflict():
-            return e2b_pages.paused(session_id)
+            return pages.e2b_paused(session_id)
         case _:
             return None
 
@@ -288,6 +288,6 @@ def _is_head(request: h11.Request) -> bool:
 
 def _wants_html(request: h11.Request, page: pages.Page) -> bool:
     headers = dict(request.headers)
-    if page.told is not None and e2b_pages.is_browser(headers.get(b"user-agent", b"")):
+    if page.told is not None and pages.is_browser(headers.get(b"user-agent", b"")):
         return True
     return b"text/html" in headers.get(b"accept", b"")

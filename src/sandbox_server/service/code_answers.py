@@ -133,24 +133,13 @@ class CodeAnswers(EventAnswers):
         end = self._end or _End(type="end", truncated=True)
         language = end.language or self._language or "python"
         return EndEvent(
-            command_id=exit_.command_id,
+            **{**_same(exit_), "output_bytes": end.output_bytes},
             context_id=end.context_id or self._context_id or language,
             language=language,
             context_state=end.context_state,
             execution_count=end.execution_count,
-            duration_ms=exit_.duration_ms,
-            timed_out=exit_.timed_out,
-            reason=exit_.reason,
             truncated=end.truncated,
-            output_bytes=end.output_bytes,
             late_output=self._late,
-            replayed=exit_.replayed,
-            session_id=exit_.session_id,
-            generation=exit_.generation,
-            session_state=exit_.session_state,
-            resumed=exit_.resumed,
-            artifacts=exit_.artifacts,
-            artifact_problems=exit_.artifact_problems,
         )
 
 
@@ -182,13 +171,14 @@ def bash_error(exit_code: int) -> models.CodeError:
 
 
 def bash_facts(ended: models.ExecuteResult | ExitEvent) -> dict[str, Any]:
-    same = (
+    bash = {"context_id": models.BASH, "language": models.BASH, "context_state": "live"}
+    return {**_same(ended), **bash}
+
+
+def _same(ended: models.ExecuteResult | ExitEvent) -> dict[str, Any]:
+    """What is told of code as of a command."""
+    names = (
         "command_id", "duration_ms", "timed_out", "reason", "output_bytes", "replayed",
         "session_id", "generation", "session_state", "resumed", "artifacts", "artifact_problems",
     )  # fmt: skip
-    return {
-        **{name: getattr(ended, name) for name in same},
-        "context_id": models.BASH,
-        "language": models.BASH,
-        "context_state": "live",
-    }
+    return {name: getattr(ended, name) for name in names}

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from sandbox_sdk.protocol import operations as op
@@ -27,6 +28,7 @@ from sandbox_server.service import answers
 from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.agents import session_options
 from sandbox_server.service.answers import ServiceFacts
+from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 
 FromCheckpoint = Callable[[str, CreateSessionRequest], Awaitable[SessionOptions]]
@@ -53,8 +55,8 @@ class SessionHandlers:
             op.SESSIONS: self._sessions,
             op.SET_LIFETIME: self._set_lifetime,
             op.SET_EGRESS: self._set_egress,
-            op.PAUSE: self._pause,
-            op.UNPAUSE: self._unpause,
+            op.PAUSE: partial(self._stand_still, access.table.pause),
+            op.UNPAUSE: partial(self._stand_still, access.table.unpause),
             op.CLEANUP: self._cleanup,
         }
 
@@ -87,27 +89,27 @@ class SessionHandlers:
         now = time.monotonic()
         return request.page(answers.session_summary(s, self._facts, now=now) for s in own)
 
-    async def _pause(self, tenant: str, target: Target) -> SessionSummary:
+    async def _stand_still(
+        self, change: Callable[[LiveSession], Awaitable[None]], tenant: str, target: Target
+    ) -> SessionSummary:
+        """change: of the table, to pause it or to let it go on."""
         session = await self._access.table.find(tenant, target)
         async with self._access.reporting_loss(session):
-            await self._access.table.pause(session)
-        return answers.session_summary(session, self._facts, now=time.monotonic())
-
-    async def _unpause(self, tenant: str, target: Target) -> SessionSummary:
-        session = await self._access.table.find(tenant, target)
-        async with self._access.reporting_loss(session):
-            await self._access.table.unpause(session)
-        return answers.session_summary(session, self._facts, now=time.monotonic())
+            await change(session)
+        return self._summary(session)
 
     async def _set_lifetime(self, tenant: str, request: LifetimeRequest) -> SessionSummary:
         session = await self._access.table.find(tenant, request)
         end_at = time.time() + request.lifetime_s if request.lifetime_s else None
         await self._access.table.set_end(session, end_at, only_later=request.only_longer)
-        return answers.session_summary(session, self._facts, now=time.monotonic())
+        return self._summary(session)
 
     async def _set_egress(self, tenant: str, request: EgressRequest) -> SessionSummary:
         session = await self._access.table.find(tenant, request)
         await self._access.table.set_egress(session, request.rules())
+        return self._summary(session)
+
+    def _summary(self, session: LiveSession) -> SessionSummary:
         return answers.session_summary(session, self._facts, now=time.monotonic())
 
     async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
