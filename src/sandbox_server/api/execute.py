@@ -13,22 +13,10 @@ from pydantic import Discriminator, Field, Tag, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.events import StartEvent, parse_event_id
-from sandbox_sdk.protocol.models import (
-    ENCODING,
-    CodeResult,
-    ExecuteRequest,
-    ExecuteResult,
-    FollowCodeRequest,
-    FollowRequest,
-    OutputEncoding,
-    RunCodeRequest,
-    Target,
-    Verdict,
-    invalid_fields,
-)
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_sdk.protocol.operations import Operation
 from sandbox_sdk.protocol.sandboxes import EventsRequest
@@ -56,26 +44,28 @@ class _Form:
     operation: Operation[Any, Any]
     source: str
     """The field of the request with what to run."""
-    follow: type[FollowRequest]
+    follow: type[models.FollowRequest]
     name: str
     """For error messages."""
 
 
-_COMMAND = _Form(operation=op.EXECUTE, source="command", follow=FollowRequest, name="a command")
-_CODE = _Form(operation=op.RUN_CODE, source="code", follow=FollowCodeRequest, name="a run")
+_COMMAND = _Form(
+    operation=op.EXECUTE, source="command", follow=models.FollowRequest, name="a command"
+)
+_CODE = _Form(operation=op.RUN_CODE, source="code", follow=models.FollowCodeRequest, name="a run")
 
 
 class _Query(RequestModel):
     command_id: str | None = Field(None, min_length=1, max_length=128)
     offset: int = Field(0, ge=0)
-    encoding: OutputEncoding = "utf-8"
+    encoding: models.OutputEncoding = "utf-8"
 
 
 def execute_route(served: Served) -> KeyedRoute:
     return _route(
         served, _COMMAND, "How it ended, its events, or the verdict.",
         examples.EXECUTE_RESULT, examples.EVENTS,
-        described=_described_command, response_model=ExecuteResult | Verdict,
+        described=_described_command, response_model=models.ExecuteResult | models.Verdict,
     )  # fmt: skip
 
 
@@ -83,7 +73,7 @@ def code_route(served: Served) -> KeyedRoute:
     return _route(
         served, _CODE, "What came of it, or its events.",
         examples.CODE_RESULT, examples.CODE_EVENTS,
-        described=_described_code, response_model=CodeResult,
+        described=_described_code, response_model=models.CodeResult,
     )  # fmt: skip
 
 
@@ -113,7 +103,7 @@ async def _run(form: _Form, asked: Asked) -> Response:
     after = _resumed(asked.http)
     body = _parsed(form, await asked.body())
     bind_target(body)
-    if isinstance(body, ExecuteRequest) and body.dry_run:
+    if isinstance(body, models.ExecuteRequest) and body.dry_run:
         return json_response(op.CHECK, await asked.sandboxes.check(body))
     if after is not None:
         if not wants_events:
@@ -126,8 +116,8 @@ async def _run(form: _Form, asked: Asked) -> Response:
             encoding=parse_query(_Query, asked.http).encoding,
         )
         return await _streamed(asked, follow, after)
-    if not isinstance(body, ExecuteRequest | RunCodeRequest):
-        raise invalid_fields([{"type": "missing", "loc": (form.source,), "msg": ""}])
+    if not isinstance(body, models.ExecuteRequest | models.RunCodeRequest):
+        raise models.invalid_fields([{"type": "missing", "loc": (form.source,), "msg": ""}])
     if wants_events:
         return await _streamed(asked, body, Position())
     result = await asked.sandboxes.call(form.operation, body)
@@ -153,14 +143,16 @@ def _resumed(http: Request) -> Position | None:
     return Position(named, reached)
 
 
-def _parsed(form: _Form, body: bytes) -> ExecuteRequest | RunCodeRequest | Target:
+def _parsed(
+    form: _Form, body: bytes
+) -> models.ExecuteRequest | models.RunCodeRequest | models.Target:
     """What to run, or the target of what is resumed. Raises InvalidRequest."""
-    model: type[ExecuteRequest | RunCodeRequest] = form.operation.request
+    model: type[models.ExecuteRequest | models.RunCodeRequest] = form.operation.request
     try:
         return model.model_validate_json(body or b"{}")
     except ValidationError as error:
         try:
-            return Target.model_validate_json(body)
+            return models.Target.model_validate_json(body)
         except ValidationError:
             raise invalid_body(model, body, error) from None
 
@@ -189,7 +181,7 @@ def _form_of(body: Any) -> str:
     return "(follow)" if names_target_alone else "(run)"
 
 
-_Follow = Annotated[Target, Tag("(follow)")]
+_Follow = Annotated[models.Target, Tag("(follow)")]
 _LastEventId = Annotated[
     str | None, Header(max_length=_EVENT_ID, description="Go on after this event of a stream.")
 ]
@@ -197,7 +189,7 @@ _LastEventId = Annotated[
 
 async def _described_command(
     body: Annotated[
-        Annotated[ExecuteRequest, Tag("(run)")] | _Follow,
+        Annotated[models.ExecuteRequest, Tag("(run)")] | _Follow,
         Discriminator(_form_of),
         Body(openapi_examples=examples.EXECUTE_BODIES),
     ],
@@ -206,7 +198,7 @@ async def _described_command(
         str | None, Query(min_length=1, max_length=128, description="Go on with this command…")
     ] = None,
     offset: Annotated[int, Query(ge=0, description="…from here on in its output.")] = 0,
-    encoding: Annotated[OutputEncoding, Query(description=ENCODING)] = "utf-8",
+    encoding: Annotated[models.OutputEncoding, Query(description=models.ENCODING)] = "utf-8",
 ) -> Any:
     """Run bash source in the session of a thread, which is made where there is none. Working
     directory, variables, functions and options carry over to the next command.
@@ -221,7 +213,7 @@ async def _described_command(
 
 async def _described_code(
     body: Annotated[
-        Annotated[RunCodeRequest, Tag("(run)")] | _Follow,
+        Annotated[models.RunCodeRequest, Tag("(run)")] | _Follow,
         Discriminator(_form_of),
         Body(openapi_examples=examples.CODE_BODIES),
     ],

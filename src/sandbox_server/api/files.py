@@ -14,19 +14,9 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol import errors, models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidPath, InvalidRequest
-from sandbox_sdk.protocol.models import (
-    THREAD_ID,
-    ArtifactTarget,
-    DownloadInfo,
-    DownloadRequest,
-    ThreadId,
-    UploadRequest,
-    UploadResult,
-    checked,
-)
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
 from sandbox_server.api.multipart import MAX_FIELD, UploadForm, read_upload
@@ -46,7 +36,7 @@ UPLOAD_FORM: dict[str, Any] = {
                 "properties": {
                     "thread_id": {
                         "type": "string",
-                        "pattern": THREAD_ID,
+                        "pattern": models.THREAD_ID,
                         "examples": ["conv-42"],
                     },
                     "session_id": {"type": "string", "maxLength": 128},
@@ -78,7 +68,7 @@ def upload_route(served: Served) -> KeyedRoute:
         served=served,
         described=_upload,
         methods=["POST"],
-        response_model=UploadResult,
+        response_model=models.UploadResult,
         summary="Store a file",
         operation_id="upload_file",
         tags=["sandboxes"],
@@ -171,24 +161,24 @@ async def _stored(asked: Asked, query: _UploadQuery, form: UploadForm) -> Respon
     fields["path"] = fields.get("path") or _own_name(form)
     if "metadata" in fields:
         fields["metadata"] = _json_object(fields["metadata"])
-    request = checked(UploadRequest, **fields)
+    request = models.checked(models.UploadRequest, **fields)
     bind_target(request)
     stored = await asked.sandboxes.upload(request, form.chunks)
     return Response(stored.model_dump_json(), media_type="application/json")
 
 
 async def download_file(asked: Asked) -> Response:
-    request = parse_query(DownloadRequest, asked.http)
+    request = parse_query(models.DownloadRequest, asked.http)
     bind_target(request)
     return await downloaded(asked, request)
 
 
 async def download_artifact(asked: Asked) -> Response:
-    return await downloaded(asked, parse_query(ArtifactTarget, asked.http))
+    return await downloaded(asked, parse_query(models.ArtifactTarget, asked.http))
 
 
 async def downloaded(
-    asked: Asked, request: DownloadRequest | ArtifactTarget, *, folders: bool = True
+    asked: Asked, request: models.DownloadRequest | models.ArtifactTarget, *, folders: bool = True
 ) -> Response:
     """The bytes that a request is about, as they come. Without folders: raises InvalidPath."""
     async with AsyncExitStack() as stack:
@@ -233,7 +223,7 @@ def _own_name(form: UploadForm) -> str:
     return name
 
 
-def _headers(info: DownloadInfo) -> dict[str, str]:
+def _headers(info: models.DownloadInfo) -> dict[str, str]:
     name = (info.filename or "workspace") + (".tar" if info.type == "directory" else "")
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._- ") else "_" for c in name)
     extended = quote(name, safe="", errors="replace")
@@ -250,7 +240,7 @@ def _headers(info: DownloadInfo) -> dict[str, str]:
     return headers
 
 
-def _media_type(info: DownloadInfo) -> str:
+def _media_type(info: models.DownloadInfo) -> str:
     return "application/octet-stream" if info.type == "file" else "application/x-tar"
 
 
@@ -268,7 +258,7 @@ async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator
 
 
 _Thread = Annotated[
-    ThreadId | None,
+    models.ThreadId | None,
     Query(description="The conversation, chosen by the caller.", examples=["conv-42"]),
 ]
 _Session = Annotated[

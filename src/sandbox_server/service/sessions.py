@@ -9,19 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.models import (
-    CleanupResult,
-    CreateSessionRequest,
-    EgressRequest,
-    LifetimeRequest,
-    Session,
-    SessionInfo,
-    SessionList,
-    SessionsRequest,
-    SessionSummary,
-    Target,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.service import answers
@@ -31,7 +20,7 @@ from sandbox_server.service.answers import ServiceFacts
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 
-FromCheckpoint = Callable[[str, CreateSessionRequest], Awaitable[SessionOptions]]
+FromCheckpoint = Callable[[str, models.CreateSessionRequest], Awaitable[SessionOptions]]
 """What a session of a tenant has that begins with a checkpoint."""
 
 
@@ -60,7 +49,9 @@ class SessionHandlers:
             op.CLEANUP: self._cleanup,
         }
 
-    async def _create_session(self, tenant: str, request: CreateSessionRequest) -> Session:
+    async def _create_session(
+        self, tenant: str, request: models.CreateSessionRequest
+    ) -> models.Session:
         own_id = None if request.thread_id else str(uuid.uuid4())
         if request.environment is not None:
             named = self._name_of(request.environment)
@@ -78,44 +69,48 @@ class SessionHandlers:
             return answer.model_copy(update={"not_applied": ignored})
         return answer
 
-    async def _session(self, tenant: str, target: Target) -> SessionInfo:
+    async def _session(self, tenant: str, target: models.Target) -> models.SessionInfo:
         session = await self._access.table.find(tenant, target)
         async with self._access.reporting_loss(session):
             state, usage = await session.agent.state(), await session.agent.usage()
         return answers.session_info(session, self._facts, state, usage, now=time.monotonic())
 
-    async def _sessions(self, tenant: str, request: SessionsRequest) -> SessionList:
+    async def _sessions(self, tenant: str, request: models.SessionsRequest) -> models.SessionList:
         own = (s for s in self._access.table.sessions() if s.record.tenant == tenant)
         now = time.monotonic()
         return request.page(answers.session_summary(s, self._facts, now=now) for s in own)
 
     async def _stand_still(
-        self, change: Callable[[LiveSession], Awaitable[None]], tenant: str, target: Target
-    ) -> SessionSummary:
+        self, change: Callable[[LiveSession], Awaitable[None]], tenant: str, target: models.Target
+    ) -> models.SessionSummary:
         """change: of the table, to pause it or to let it go on."""
         session = await self._access.table.find(tenant, target)
         async with self._access.reporting_loss(session):
             await change(session)
         return self._summary(session)
 
-    async def _set_lifetime(self, tenant: str, request: LifetimeRequest) -> SessionSummary:
+    async def _set_lifetime(
+        self, tenant: str, request: models.LifetimeRequest
+    ) -> models.SessionSummary:
         session = await self._access.table.find(tenant, request)
         end_at = time.time() + request.lifetime_s if request.lifetime_s else None
         await self._access.table.set_end(session, end_at, only_later=request.only_longer)
         return self._summary(session)
 
-    async def _set_egress(self, tenant: str, request: EgressRequest) -> SessionSummary:
+    async def _set_egress(
+        self, tenant: str, request: models.EgressRequest
+    ) -> models.SessionSummary:
         session = await self._access.table.find(tenant, request)
         await self._access.table.set_egress(session, request.rules())
         return self._summary(session)
 
-    def _summary(self, session: LiveSession) -> SessionSummary:
+    def _summary(self, session: LiveSession) -> models.SessionSummary:
         return answers.session_summary(session, self._facts, now=time.monotonic())
 
-    async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
+    async def _cleanup(self, tenant: str, target: models.Target) -> models.CleanupResult:
         session = await self._access.table.find(tenant, target)
         await self._access.table.cleanup(session)
-        return CleanupResult(
+        return models.CleanupResult(
             environment=session.environment,
             idle_timeout_s=session.idle_timeout_s,
             provider=session.provider or None,

@@ -14,19 +14,9 @@ from typing import Any
 from pydantic import Field
 from starlette.responses import Response
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import FileMissing, InvalidPath, InvalidRequest, SandboxError
-from sandbox_sdk.protocol.models import (
-    FileChange,
-    FileChangeList,
-    FileChangesRequest,
-    FileEntry,
-    FileWatch,
-    FileWatchTarget,
-    RenameRequest,
-    WatchFilesRequest,
-    checked,
-)
 from sandbox_server.api.e2b.errors import AlreadyExists, EventsMissing
 from sandbox_server.api.e2b.messages import (
     Message,
@@ -110,8 +100,8 @@ async def make_dir(box: InBox) -> Response:
 
 async def move(box: InBox) -> Response:
     request = await _asked(box, Move)
-    wanted = checked(
-        RenameRequest,
+    wanted = models.checked(
+        models.RenameRequest,
         session_id=box.session_id,
         path=full_path(request.source),
         to=full_path(request.destination),
@@ -133,7 +123,7 @@ async def _asked(box: InBox, model: type[Any]) -> Any:
     return parsed(model, await box.asked.body())
 
 
-def entry_info(entry: FileEntry) -> dict[str, Any]:
+def entry_info(entry: models.FileEntry) -> dict[str, Any]:
     """A link has type and mode of what it leads to, as at e2b, and its own permissions. One that
     leads nowhere stays a link: the SDK leaves out of lists what has no type."""
     if entry.type == "symlink":
@@ -141,7 +131,7 @@ def entry_info(entry: FileEntry) -> dict[str, Any]:
     return _info(entry, entry.type, int(entry.mode, 8))
 
 
-def _link_info(link: FileEntry) -> dict[str, Any]:
+def _link_info(link: models.FileEntry) -> dict[str, Any]:
     end = link.leads_to
     if end is None or end.type == "symlink":
         said = posixpath.join(posixpath.dirname(link.path), link.target or "")
@@ -153,7 +143,7 @@ def _link_info(link: FileEntry) -> dict[str, Any]:
     return {**info, "permissions": f"L{own[1:]}"}
 
 
-def _info(entry: FileEntry, kind: str, mode: int) -> dict[str, Any]:
+def _info(entry: models.FileEntry, kind: str, mode: int) -> dict[str, Any]:
     info: dict[str, Any] = {
         "name": entry.name,
         "type": _TYPES.get(kind, "FILE_TYPE_UNSPECIFIED"),
@@ -201,7 +191,7 @@ class Watching:
     async def events(self, box: InBox) -> Response:
         """All there are since the last call. Raises EventsMissing."""
         watcher = await _named(box)
-        found: list[FileChange] = []
+        found: list[models.FileChange] = []
         after = self._reached.get((box.session_id, watcher.watch_id), 0)
         while (some := await _read(box, watcher.watch_id, after)).events:
             found += some.events
@@ -260,9 +250,9 @@ async def _named(box: InBox) -> Watcher:
     return Watcher.parse(parsed(OfWatcher, await box.asked.body()).watcher_id)
 
 
-async def _watch(box: InBox, request: Watched) -> FileWatch:
-    wanted = checked(
-        WatchFilesRequest,
+async def _watch(box: InBox, request: Watched) -> models.FileWatch:
+    wanted = models.checked(
+        models.WatchFilesRequest,
         session_id=box.session_id,
         path=full_path(request.path),
         recursive=request.recursive,
@@ -270,15 +260,21 @@ async def _watch(box: InBox, request: Watched) -> FileWatch:
     return await box.sandboxes.call(op.WATCH, wanted)
 
 
-async def _read(box: InBox, watch_id: str, after: int, *, wait_s: float = 0.0) -> FileChangeList:
-    request = checked(
-        FileChangesRequest, session_id=box.session_id, watch_id=watch_id, after=after, wait=wait_s
+async def _read(
+    box: InBox, watch_id: str, after: int, *, wait_s: float = 0.0
+) -> models.FileChangeList:
+    request = models.checked(
+        models.FileChangesRequest,
+        session_id=box.session_id,
+        watch_id=watch_id,
+        after=after,
+        wait=wait_s,
     )
     return await box.sandboxes.call(op.WATCH_EVENTS, request)
 
 
 async def _unwatch(box: InBox, watch_id: str) -> None:
-    request = checked(FileWatchTarget, session_id=box.session_id, watch_id=watch_id)
+    request = models.checked(models.FileWatchTarget, session_id=box.session_id, watch_id=watch_id)
     await box.sandboxes.call(op.UNWATCH, request)
 
 
@@ -297,7 +293,7 @@ async def _streamed(box: InBox, request: Watched) -> AsyncIterator[dict[str, Any
             await _unwatch(box, watch.watch_id)
 
 
-async def _told(box: InBox, change: FileChange, root: str | None) -> dict[str, Any]:
+async def _told(box: InBox, change: models.FileChange, root: str | None) -> dict[str, Any]:
     """Raises EventsMissing."""
     if change.kind == "gap":
         raise EventsMissing("events are missing: too much has changed at once; list the folder")

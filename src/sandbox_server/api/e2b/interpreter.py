@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import ContextNotFound, SandboxError
 from sandbox_sdk.protocol.events import (
@@ -19,15 +20,6 @@ from sandbox_sdk.protocol.events import (
     OutputEvent,
     ResultEvent,
     StartEvent,
-)
-from sandbox_sdk.protocol.models import (
-    BASH,
-    MAX_TIMEOUT_S,
-    Context,
-    ContextTarget,
-    CreateContextRequest,
-    RunCodeRequest,
-    checked,
 )
 from sandbox_server.api.e2b.messages import Message, json_answer, parsed
 from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox, full_path
@@ -84,7 +76,7 @@ async def execute(box: InBox) -> Response:
 class _Run:
     """One run of code, while its caller listens."""
 
-    def __init__(self, box: InBox, request: RunCodeRequest) -> None:
+    def __init__(self, box: InBox, request: models.RunCodeRequest) -> None:
         self.request = request
         self._box = box
         self._command_id = ""
@@ -120,17 +112,17 @@ class _Run:
                 await sandboxes.signal(self._box.target, self._command_id, signal="INT")
 
 
-async def _run_request(box: InBox, body: ExecuteBody) -> RunCodeRequest:
+async def _run_request(box: InBox, body: ExecuteBody) -> models.RunCodeRequest:
     language, context_id = _language(body.language) or "python", body.context_id
-    in_shell = context_id is None and language == BASH
-    return checked(
-        RunCodeRequest,
+    in_shell = context_id is None and language == models.BASH
+    return models.checked(
+        models.RunCodeRequest,
         session_id=box.session_id,
         code=body.code,
-        language=BASH if in_shell else None,
+        language=models.BASH if in_shell else None,
         context_id=None if in_shell else await _there(box, context_id, language),
         env=body.env_vars or {},
-        timeout=MAX_TIMEOUT_S,
+        timeout=models.MAX_TIMEOUT_S,
         artifacts=False,
     )
 
@@ -149,9 +141,9 @@ async def _there(box: InBox, context_id: str | None, language: str) -> str:
 
 async def _make_context(
     box: InBox, language: str, cwd: str | None, context_id: str | None = None
-) -> Context:
-    request = checked(
-        CreateContextRequest,
+) -> models.Context:
+    request = models.checked(
+        models.CreateContextRequest,
         session_id=box.session_id,
         language=language,
         cwd=full_path(cwd),
@@ -208,19 +200,19 @@ async def restart_context(box: InBox) -> Response:
     return Response(status_code=204)
 
 
-def _named(box: InBox) -> ContextTarget:
+def _named(box: InBox) -> models.ContextTarget:
     return _context(box, str(box.http.path_params["context_id"]))
 
 
-def _context(box: InBox, context_id: str | None) -> ContextTarget:
+def _context(box: InBox, context_id: str | None) -> models.ContextTarget:
     if not context_id:
         raise ContextNotFound("name a context")
-    return checked(ContextTarget, session_id=box.session_id, context_id=context_id)
+    return models.checked(models.ContextTarget, session_id=box.session_id, context_id=context_id)
 
 
 def _language(name: str | None) -> str | None:
     return None if name is None else _LANGUAGES.get(name.lower(), name.lower())
 
 
-def _told_context(context: Context) -> dict[str, str]:
+def _told_context(context: models.Context) -> dict[str, str]:
     return {"id": context.context_id, "language": context.language, "cwd": context.cwd}

@@ -11,17 +11,9 @@ from typing import Any
 from pydantic import Field
 from starlette.responses import Response
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import NotFound, SandboxError
-from sandbox_sdk.protocol.models import (
-    Checkpoint,
-    CheckpointRequest,
-    CheckpointTarget,
-    ForkRequest,
-    Session,
-    Target,
-    checked,
-)
 from sandbox_server.api.e2b.answers import Answers
 from sandbox_server.api.e2b.messages import Message, json_answer, parsed
 from sandbox_server.api.e2b.routes import ControlRoute, Door, target_of
@@ -86,7 +78,7 @@ async def delete_template(asked: Asked) -> Response:
     name = _untagged(str(asked.http.path_params["template_id"]))
     if not name.startswith(_CHECKPOINT):
         raise NotFound(f"no snapshot {name[:100]!r}; environments are declared by the operator")
-    request = checked(CheckpointTarget, checkpoint_id=name)
+    request = models.checked(models.CheckpointTarget, checkpoint_id=name)
     await asked.sandboxes.call(op.DELETE_CHECKPOINT, request)
     return Response(status_code=204)
 
@@ -116,7 +108,9 @@ class Snapshots:
 
     async def create(self, asked: Asked) -> Response:
         request, target = parsed(SnapshotRequest, await asked.body()), target_of(asked)
-        wanted = checked(CheckpointRequest, session_id=target.session_id, name=request.name)
+        wanted = models.checked(
+            models.CheckpointRequest, session_id=target.session_id, name=request.name
+        )
         return json_answer(_snapshot(await asked.sandboxes.checkpoint(wanted)), status=201)
 
     async def list(self, asked: Asked) -> Response:
@@ -133,13 +127,15 @@ class Snapshots:
         request, target = parsed(ForkBody, await asked.body()), target_of(asked)
         source = await asked.sandboxes.session(target)
         into = [f"e2b:{uuid.uuid4()}" for _ in range(request.count)]
-        wanted = checked(ForkRequest, thread_id=source.thread_id, into=into)
+        wanted = models.checked(models.ForkRequest, thread_id=source.thread_id, into=into)
         forked = await asked.sandboxes.fork(wanted)
         begun = (self._begun(asked, each, request.timeout) for each in forked.sessions)
         return json_answer(await asyncio.gather(*begun), status=201)
 
-    async def _begun(self, asked: Asked, session: Session, lifetime_s: int) -> dict[str, Any]:
-        target = Target(session_id=session.session_id)
+    async def _begun(
+        self, asked: Asked, session: models.Session, lifetime_s: int
+    ) -> dict[str, Any]:
+        target = models.Target(session_id=session.session_id)
         try:
             await asked.sandboxes.set_lifetime(target, float(lifetime_s))
         except SandboxError as error:
@@ -147,6 +143,6 @@ class Snapshots:
         return {"sandbox": await self._answers.made(asked, session)}
 
 
-def _snapshot(checkpoint: Checkpoint) -> dict[str, Any]:
+def _snapshot(checkpoint: models.Checkpoint) -> dict[str, Any]:
     names = [checkpoint.name] if checkpoint.name else []
     return {"snapshotID": checkpoint.checkpoint_id, "names": names}
