@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.operations import OPERATIONS
+from sandbox_sdk.protocol.operations import OPERATIONS, Operation
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server.access.limited import Admission
 from sandbox_server.api.auth import ApiKeys
@@ -163,17 +163,14 @@ def _direct(
 
 def _routes(served: Served, ending: Ending) -> list[PublicRoute]:
     """In the order of the wire contract. CHECK has no route of its own: /execute serves it."""
-    bytes_of_files = [upload_route(served), download_route(served)]
+    own: dict[Operation[Any, Any], list[PublicRoute]] = {
+        op.EXECUTE: [execute_route(served), upload_route(served), download_route(served)],
+        op.CHECK: [],
+        op.RUN_CODE: [code_route(served)],
+        op.EVENTS: [events_route(served, ending)],
+        op.DELETE_ARTIFACT: [operation_route(op.DELETE_ARTIFACT, served), artifact_route(served)],
+    }
     routes: list[PublicRoute] = []
     for operation in OPERATIONS:
-        if operation is op.EXECUTE:
-            routes += [execute_route(served), *bytes_of_files]
-        elif operation is op.RUN_CODE:
-            routes.append(code_route(served))
-        elif operation is op.EVENTS:
-            routes.append(events_route(served, ending))
-        elif operation is not op.CHECK:
-            routes.append(operation_route(operation, served))
-        if operation is op.DELETE_ARTIFACT:
-            routes.append(artifact_route(served))
+        routes += own[operation] if operation in own else [operation_route(operation, served)]
     return [*routes, *platform_routes(served)]

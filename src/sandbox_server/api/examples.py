@@ -55,33 +55,31 @@ data: {"exit_code":0,"command_id":"c-1","duration_ms":2.4,"timed_out":false,"tru
 
 """  # noqa: E501
 
-EXECUTE_BODIES: dict[str, Any] = {
-    "run": {
-        "summary": "Run a command",
-        "value": {"thread_id": "conv-42", "command": "echo $((2+2))", "timeout": 30},
-    },
-    "once": {
-        "summary": "Run it exactly once, however often the call is repeated",
-        "value": {"thread_id": "conv-42", "command": "make", "idempotency_key": "build-7"},
-    },
-    "background": {
-        "summary": "Start a command that reads its input from later calls",
-        "value": {
-            "thread_id": "conv-42",
-            "command": "python3 -i",
-            "background": True,
-            "stdin_open": True,
-        },
-    },
-    "dry run": {
-        "summary": "Ask what the policy says of it; nothing runs",
-        "value": {"thread_id": "conv-42", "command": "rm -rf /", "dry_run": True},
-    },
-    "follow": {
-        "summary": "Go on with a stream, with Last-Event-ID or ?command_id=&offset=",
-        "value": {"thread_id": "conv-42"},
-    },
-}
+
+def _bodies(**shown: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """The bodies of a request, by what the document calls them: what they do, and their fields."""
+    return {
+        name.replace("_", " "): {"summary": summary, "value": {"thread_id": "conv-42", **fields}}
+        for name, (summary, fields) in shown.items()
+    }
+
+
+_GO_ON = "Go on with a stream, with Last-Event-ID or ?command_id=&offset="
+EXECUTE_BODIES = _bodies(
+    run=("Run a command", {"command": "echo $((2+2))", "timeout": 30}),
+    once=(
+        "Run it exactly once, however often the call is repeated",
+        {"command": "make", "idempotency_key": "build-7"},
+    ),
+    background=(
+        "Start a command that reads its input from later calls",
+        {"command": "python3 -i", "background": True, "stdin_open": True},
+    ),
+    dry_run=(
+        "Ask what the policy says of it; nothing runs", {"command": "rm -rf /", "dry_run": True}
+    ),
+    follow=(_GO_ON, {}),
+)  # fmt: skip
 
 CODE_RESULT = _sent(
     models.CodeResult, **_COMMAND, command_id="c-2", context_id="python", language="python",
@@ -107,20 +105,13 @@ data: {"command_id":"c-2","context_id":"python","language":"python","context_sta
 
 """  # noqa: E501
 
-CODE_BODIES: dict[str, Any] = {
-    "run": {
-        "summary": "Run Python",
-        "value": {"thread_id": "conv-42", "code": "print('hello')\n1 + 1"},
-    },
-    "context": {
-        "summary": "Run it in a context of its own",
-        "value": {"thread_id": "conv-42", "code": "x", "context_id": "analysis", "timeout": 120},
-    },
-    "follow": {
-        "summary": "Go on with a stream, with Last-Event-ID or ?command_id=&offset=",
-        "value": {"thread_id": "conv-42"},
-    },
-}
+CODE_BODIES = _bodies(
+    run=("Run Python", {"code": "print('hello')\n1 + 1"}),
+    context=(
+        "Run it in a context of its own", {"code": "x", "context_id": "analysis", "timeout": 120}
+    ),
+    follow=(_GO_ON, {}),
+)  # fmt: skip
 
 CONTEXT = _sent(
     models.Context, context_id="analysis", language="python", kernel="python3", cwd="/workspace",

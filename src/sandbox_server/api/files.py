@@ -26,39 +26,25 @@ from sandbox_server.api.route import Asked, Handler, KeyedRoute, Served, bind_ta
 from sandbox_server.api.sse import HoldingResponse
 
 UPLOAD = "/upload_file"
-UPLOAD_FORM: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "required": ["file"],
-                "properties": {
-                    "thread_id": {
-                        "type": "string",
-                        "pattern": models.THREAD_ID,
-                        "examples": ["conv-42"],
-                    },
-                    "session_id": {"type": "string", "maxLength": 128},
-                    "path": {"type": "string", "examples": ["script.py"]},
-                    "metadata": {
-                        "type": "string",
-                        "maxLength": MAX_FIELD,
-                        "description": "A JSON object of names and values in printable ASCII, kept"
-                        " with the file as extended attributes `user.e2b.*`. What a file of this"
-                        " name had before goes.",
-                        "examples": ['{"author": "ada"}'],
-                    },
-                    "file": {
-                        "type": "string",
-                        "format": "binary",
-                        "description": "Comes last where it can: it is then stored as it comes.",
-                    },
-                },
-            }
-        }
+_UPLOAD_FIELDS: dict[str, Any] = {
+    "thread_id": {"type": "string", "pattern": models.THREAD_ID, "examples": ["conv-42"]},
+    "session_id": {"type": "string", "maxLength": 128},
+    "path": {"type": "string", "examples": ["script.py"]},
+    "metadata": {
+        "type": "string",
+        "maxLength": MAX_FIELD,
+        "description": "A JSON object of names and values in printable ASCII, kept with the file as"
+        " extended attributes `user.e2b.*`. What a file of this name had before goes.",
+        "examples": ['{"author": "ada"}'],
+    },
+    "file": {
+        "type": "string",
+        "format": "binary",
+        "description": "Comes last where it can: it is then stored as it comes.",
     },
 }
+_UPLOAD_SCHEMA = {"type": "object", "required": ["file"], "properties": _UPLOAD_FIELDS}
+UPLOAD_FORM = {"multipart/form-data": {"schema": _UPLOAD_SCHEMA}}
 
 
 def upload_route(served: Served) -> KeyedRoute:
@@ -72,7 +58,7 @@ def upload_route(served: Served) -> KeyedRoute:
         summary="Store a file",
         operation_id="upload_file",
         tags=["sandboxes"],
-        openapi_extra={"requestBody": UPLOAD_FORM},
+        openapi_extra={"requestBody": {"required": True, "content": UPLOAD_FORM}},
         responses={
             200: answer("Stored.", examples.UPLOAD_RESULT),
             **error_answers(

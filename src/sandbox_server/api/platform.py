@@ -82,7 +82,7 @@ def _told(found: models.Model, *, status: int = 200) -> Response:
 def platform_routes(served: Served) -> list[KeyedRoute]:
     route = partial(_route, served)
     in_json = {"application/json": {"schema": models.WriteFileRequest.model_json_schema()}}
-    content = {**in_json, **UPLOAD_FORM["content"]}
+    content = {**in_json, **UPLOAD_FORM}
     return [
         route(
             SESSIONS, start, _start, "POST", models.StartedSession, "start_session",

@@ -9,14 +9,8 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import NamedTuple, TypedDict
 
-from sandbox_sdk.protocol import models
+from sandbox_sdk.protocol import errors, models
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import (
-    InvalidRequest,
-    RuntimeUnavailable,
-    SandboxError,
-    SessionLost,
-)
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import to_run
@@ -170,9 +164,9 @@ class CommandHandlers:
         self._webhooks.promise(ours, session.record.session_id, request.notify)
         try:
             command_id = await session.agent.start(request.command, **options)
-        except (RuntimeUnavailable, SessionLost):
+        except (errors.RuntimeUnavailable, errors.SessionLost):
             raise  # It may have begun.
-        except SandboxError:
+        except errors.SandboxError:
             self._webhooks.forget(ours)
             raise
         if command_id != ours:  # An earlier call with the same key has begun it.
@@ -199,7 +193,7 @@ class CommandHandlers:
         """Pass a command through the gate and open its session; there is no other way in. Raises
         CommandRejected."""
         if request.timeout == 0 and not self._facts.endless_commands:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 "timeout 0: the operator does not allow commands without a time limit here; give"
                 f" one of at most {models.MAX_TIMEOUT_S:g} seconds, or leave it out"
             )

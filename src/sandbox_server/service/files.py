@@ -20,12 +20,6 @@ from sandbox_server.service.points import Before
 from sandbox_server.sessions.live import LiveSession
 
 
-async def counting(data: AsyncIterator[bytes], metrics: Metrics) -> AsyncIterator[bytes]:
-    async for piece in data:
-        metrics.downloaded(len(piece))
-        yield piece
-
-
 class FileHandlers:
     def __init__(self, access: SessionAccess, facts: ServiceFacts) -> None:
         self._access = access
@@ -81,7 +75,7 @@ class FileHandlers:
             self._access.using(session),
             session.agent.get(request.path, digest=True) as file,
         ):
-            counted = counting(_counted(session, file), self._access.table.notes.metrics)
+            counted = _counted(file, session, self._access.table.notes.metrics)
             yield Download(download_info(file.about), counted)
 
     async def _list_files(self, tenant: str, request: models.ListRequest) -> models.ListResult:
@@ -171,7 +165,10 @@ class FileHandlers:
         return DiskFull(f"{error.message}; {setting}", limit_bytes=limit)
 
 
-async def _counted(session: LiveSession, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def _counted(
+    chunks: AsyncIterable[bytes], session: LiveSession, metrics: Metrics
+) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         session.bytes_out += len(chunk)
+        metrics.downloaded(len(chunk))
         yield chunk

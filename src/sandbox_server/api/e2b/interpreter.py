@@ -10,17 +10,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from sandbox_sdk.protocol import models
+from sandbox_sdk.protocol import events, models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import ContextNotFound, SandboxError
-from sandbox_sdk.protocol.events import (
-    AnyEvent,
-    CodeErrorEvent,
-    EndEvent,
-    OutputEvent,
-    ResultEvent,
-    StartEvent,
-)
 from sandbox_server.api.e2b.messages import Message, json_answer, parsed
 from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox, full_path
 from sandbox_server.api.sse import HEADERS, Feed, HoldingResponse
@@ -83,14 +75,14 @@ class _Run:
         self._ended = False
 
     def began(self, first: Any) -> Any:
-        if isinstance(first, StartEvent):
+        if isinstance(first, events.StartEvent):
             self._command_id = first.command_id
         return first
 
     async def lines(self, feed: Feed, event: Any) -> AsyncIterator[bytes]:
         try:
             while event is not None:
-                self._ended = isinstance(event, EndEvent)
+                self._ended = isinstance(event, events.EndEvent)
                 for line in _told(event):
                     yield json.dumps(line, separators=(",", ":")).encode() + b"\n"
                 event = await feed.next()
@@ -152,14 +144,14 @@ async def _make_context(
     return await box.sandboxes.call(op.CREATE_CONTEXT, request)
 
 
-def _told(event: AnyEvent) -> Iterator[dict[str, Any]]:
+def _told(event: events.AnyEvent) -> Iterator[dict[str, Any]]:
     match event:
-        case OutputEvent():
+        case events.OutputEvent():
             now = datetime.now(UTC).isoformat()
             yield {"type": event.event, "text": event.data, "timestamp": now}
-        case ResultEvent():
+        case events.ResultEvent():
             yield {"type": "result", "is_main_result": event.is_main_result, **_forms(event)}
-        case CodeErrorEvent():
+        case events.CodeErrorEvent():
             traceback = "\n".join(event.traceback)
             yield {
                 "type": "error",
@@ -167,12 +159,12 @@ def _told(event: AnyEvent) -> Iterator[dict[str, Any]]:
                 "value": event.value,
                 "traceback": traceback,
             }
-        case EndEvent():
+        case events.EndEvent():
             yield {"type": "number_of_executions", "execution_count": event.execution_count or 0}
             yield {"type": "end_of_execution"}
 
 
-def _forms(result: ResultEvent) -> dict[str, Any]:
+def _forms(result: events.ResultEvent) -> dict[str, Any]:
     """What it shows by the SDK's names; what that has no name for is `extra`."""
     known = {_FORMS[mime]: data for mime, data in result.data.items() if mime in _FORMS}
     extra = {mime: data for mime, data in result.data.items() if mime not in _FORMS}
