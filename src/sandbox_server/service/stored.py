@@ -46,19 +46,14 @@ class StoredHandlers:
         }
 
     async def collect(
-        self,
-        session: LiveSession,
-        command_id: str | None,
-        *,
-        marked_only: bool = False,
-        age_s: float | None = None,
+        self, session: LiveSession, command_id: str, *, marked_only: bool
     ) -> Collected:
         """Keep the files that a run has made; see BoxAgent.changes. What fails is told in the
         result, only the loss of the box raises."""
         collected = Collected()
         try:
             found = await session.agent.changes(
-                command_id, marked_only=marked_only, age_s=age_s, limit=MOST_FILES
+                command_id, marked_only=marked_only, limit=MOST_FILES
             )
         except SessionLost:
             raise
