@@ -20,6 +20,7 @@ from sandbox_sdk.protocol.errors import FileMissing, InvalidPath, InvalidRequest
 from sandbox_server.api.e2b.errors import AlreadyExists, EventsMissing
 from sandbox_server.api.e2b.messages import (
     Message,
+    Parsed,
     json_answer,
     message_stream,
     one_message,
@@ -33,9 +34,7 @@ _MOST = 100_000
 _WAIT_S = 20.0
 _REMEMBERED = 10_000
 _KEEP_ALIVE: dict[str, Any] = {"keepalive": {}}
-_TYPES = {
-    "file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY", "symlink": "FILE_TYPE_SYMLINK",
-}  # fmt: skip
+_TYPES = ("file", "directory", "symlink")
 _KINDS = {"file": stat.S_IFREG, "directory": stat.S_IFDIR}
 
 
@@ -118,7 +117,7 @@ async def remove(box: InBox) -> Response:
     return json_answer({})
 
 
-async def _asked(box: InBox, model: type[Any]) -> Any:
+async def _asked(box: InBox, model: type[Parsed]) -> Parsed:
     check_user(box.http)
     return parsed(model, await box.asked.body())
 
@@ -146,7 +145,7 @@ def _link_info(link: models.FileEntry) -> dict[str, Any]:
 def _info(entry: models.FileEntry, kind: str, mode: int) -> dict[str, Any]:
     info: dict[str, Any] = {
         "name": entry.name,
-        "type": _TYPES.get(kind, "FILE_TYPE_UNSPECIFIED"),
+        "type": f"FILE_TYPE_{kind.upper() if kind in _TYPES else 'UNSPECIFIED'}",
         "path": entry.path,
         "size": str(entry.size),
         "mode": mode,
@@ -181,8 +180,7 @@ class Watching:
         self._reached: dict[tuple[str, str], int] = {}
 
     async def create(self, box: InBox) -> Response:
-        check_user(box.http)
-        request = parsed(Watched, await box.asked.body())
+        request = await _asked(box, Watched)
         watch = await _watch(box, request)
         self._reach(box, watch.watch_id, watch.position)
         watcher = Watcher(watch.watch_id, watch.path if request.include_entry else None)

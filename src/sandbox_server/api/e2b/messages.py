@@ -38,10 +38,10 @@ class Message(BaseModel):
     )
 
 
-_Parsed = TypeVar("_Parsed", bound=Message)
+Parsed = TypeVar("Parsed", bound=Message)
 
 
-def parsed(model: type[_Parsed], data: bytes) -> _Parsed:
+def parsed(model: type[Parsed], data: bytes) -> Parsed:
     """Raises InvalidRequest."""
     try:
         return model.model_validate_json(data or b"{}")
