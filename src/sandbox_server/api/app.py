@@ -23,6 +23,7 @@ from sandbox_server.api.events import Ending, events_route
 from sandbox_server.api.execute import code_route, execute_route
 from sandbox_server.api.files import UPLOAD, artifact_route, download_route, upload_route
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.metrics import metrics_route
 from sandbox_server.api.middleware import ROUTE, BodyLimit, RequestLog
 from sandbox_server.api.multiplexed import multiplexed
 from sandbox_server.api.openapi import (
@@ -103,10 +104,6 @@ def create_app(
     ]
     app.router.routes += [*sockets, no_socket_route()]
     if told is not None:
-        from sandbox_server.api.metrics import (
-            metrics_route,  # Has uvicorn, which is slow to import.
-        )
-
         app.router.routes.append(metrics_route(told, keys))
     install_docs(app)
     install_error_handlers(app)
