@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 from sandbox_sdk.protocol import models
@@ -44,8 +43,8 @@ class SessionHandlers:
             op.SESSIONS: self._sessions,
             op.SET_LIFETIME: self._set_lifetime,
             op.SET_EGRESS: self._set_egress,
-            op.PAUSE: partial(self._stand_still, access.table.pause),
-            op.UNPAUSE: partial(self._stand_still, access.table.unpause),
+            op.PAUSE: self._pause,
+            op.UNPAUSE: self._unpause,
             op.CLEANUP: self._cleanup,
         }
 
@@ -80,13 +79,16 @@ class SessionHandlers:
         now = time.monotonic()
         return request.page(answers.session_summary(s, self._facts, now=now) for s in own)
 
-    async def _stand_still(
-        self, change: Callable[[LiveSession], Awaitable[None]], tenant: str, target: models.Target
-    ) -> models.SessionSummary:
-        """change: of the table, to pause it or to let it go on."""
+    async def _pause(self, tenant: str, target: models.Target) -> models.SessionSummary:
         session = await self._access.table.find(tenant, target)
         async with self._access.reporting_loss(session):
-            await change(session)
+            await self._access.table.pause(session)
+        return self._summary(session)
+
+    async def _unpause(self, tenant: str, target: models.Target) -> models.SessionSummary:
+        session = await self._access.table.find(tenant, target)
+        async with self._access.reporting_loss(session):
+            await self._access.table.unpause(session)
         return self._summary(session)
 
     async def _set_lifetime(
