@@ -38,7 +38,7 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.e2b import E2bDoor
 from sandbox_server.api.e2b.tokens import AccessTokens, TrafficTokens
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.metrics_port import bind_metrics, serving_metrics
+from sandbox_server.api.metrics import bind_metrics, serving_metrics
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of
@@ -58,7 +58,7 @@ from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.disk_pool import open_pool
 from sandbox_server.service import SandboxService
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.storing import storing
+from sandbox_server.service.usage import storing
 from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
 from sandbox_server.sessions.occupancy import Occupancy

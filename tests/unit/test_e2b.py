@@ -10,14 +10,13 @@ from sandbox_sdk.protocol.events import ExitEvent
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.e2b.control import _at_or_after
 from sandbox_server.api.e2b.errors import told
-from sandbox_server.api.e2b.framing import end_of_stream, envelope, messages, one_message
+from sandbox_server.api.e2b.filesystem import Watcher
+from sandbox_server.api.e2b.messages import end_of_stream, envelope, messages, one_message
 from sandbox_server.api.e2b.network import Egress, Network, egress_of, ports_of
-from sandbox_server.api.e2b.paths import full_path
 from sandbox_server.api.e2b.process_events import EventFrames
-from sandbox_server.api.e2b.signed import Signed
+from sandbox_server.api.e2b.routes import full_path
 from sandbox_server.api.e2b.templates import from_template
-from sandbox_server.api.e2b.tokens import AccessTokens, Holder, claimed_tenant
-from sandbox_server.api.e2b.watching import Watcher
+from sandbox_server.api.e2b.tokens import AccessTokens, Holder, Signed, claimed_tenant
 
 TOKENS = AccessTokens(lambda: b"secret")
 ACME = Holder("acme", "key-1")

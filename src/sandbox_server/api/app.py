@@ -5,26 +5,25 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.operations import OPERATIONS
+from sandbox_sdk.protocol.operations import OPERATIONS, Operation
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server.access.limited import Admission
-from sandbox_server.api.artifacts import artifact_route
 from sandbox_server.api.auth import ApiKeys
-from sandbox_server.api.code import code_route
 from sandbox_server.api.connect import connect
 from sandbox_server.api.e2b import STREAMS, UPLOADS, E2bDoor, e2b_routes
 from sandbox_server.api.errors import install_error_handlers
 from sandbox_server.api.events import Ending, events_route
-from sandbox_server.api.execute import execute_route
-from sandbox_server.api.files import UPLOAD, download_route, upload_route
+from sandbox_server.api.execute import code_route, execute_route
+from sandbox_server.api.files import UPLOAD, artifact_route, download_route, upload_route
 from sandbox_server.api.limits import ApiLimits
+from sandbox_server.api.metrics import metrics_route
 from sandbox_server.api.middleware import ROUTE, BodyLimit, RequestLog
 from sandbox_server.api.multiplexed import multiplexed
 from sandbox_server.api.openapi import (
@@ -105,14 +104,11 @@ def create_app(
     ]
     app.router.routes += [*sockets, no_socket_route()]
     if told is not None:
-        from sandbox_server.api.metrics import metrics_route  # Slow to import.
-
         app.router.routes.append(metrics_route(told, keys))
     install_docs(app)
     install_error_handlers(app)
     guards = [Middleware(RequestLog, metrics=metrics)]
-    off = functools.partial(_required, keys)
-    guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts(), off=off))
+    guards.append(Middleware(OriginGuard, hosts=hosts or AllowedHosts(), off=lambda: keys.required))
     uploads, or_json = frozenset({UPLOAD, *UPLOADS}), frozenset(FILES)
     guards.append(
         Middleware(BodyLimit, limits=limits, uploads=uploads, or_json=or_json, streams=STREAMS)
@@ -123,10 +119,6 @@ def create_app(
         **{(_SOCKET, route.path): route.app for route in sockets},
     }
     return app
-
-
-def _required(keys: ApiKeys) -> bool:
-    return keys.required
 
 
 class App(DocumentedApp):
@@ -168,17 +160,14 @@ def _direct(
 
 def _routes(served: Served, ending: Ending) -> list[PublicRoute]:
     """In the order of the wire contract. CHECK has no route of its own: /execute serves it."""
-    bytes_of_files = [upload_route(served), download_route(served)]
+    own: dict[Operation[Any, Any], list[PublicRoute]] = {
+        op.EXECUTE: [execute_route(served), upload_route(served), download_route(served)],
+        op.CHECK: [],
+        op.RUN_CODE: [code_route(served)],
+        op.EVENTS: [events_route(served, ending)],
+        op.DELETE_ARTIFACT: [operation_route(op.DELETE_ARTIFACT, served), artifact_route(served)],
+    }
     routes: list[PublicRoute] = []
     for operation in OPERATIONS:
-        if operation is op.EXECUTE:
-            routes += [execute_route(served), *bytes_of_files]
-        elif operation is op.RUN_CODE:
-            routes.append(code_route(served))
-        elif operation is op.EVENTS:
-            routes.append(events_route(served, ending))
-        elif operation is not op.CHECK:
-            routes.append(operation_route(operation, served))
-        if operation is op.DELETE_ARTIFACT:
-            routes.append(artifact_route(served))
+        routes += own[operation] if operation in own else [operation_route(operation, served)]
     return [*routes, *platform_routes(served)]

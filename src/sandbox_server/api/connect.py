@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 
 from pydantic_core import from_json
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import ConnectRequest
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.api.operations import parse_query
-from sandbox_server.api.websockets import accept, lost
+from sandbox_server.api.websockets import accept, lost, received
 from sandbox_server.tasks import stop
 
 _OPEN = '{"type":"open"}'
@@ -54,9 +54,7 @@ async def _carry(socket: WebSocket, channel: ByteChannel) -> None:
 async def _to_box(socket: WebSocket, channel: ByteChannel, ended: asyncio.Event) -> None:
     """Goes on after the end, to learn that the caller has left."""
     while True:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code") or 1000)
+        message = await received(socket)
         if (text := message.get("text")) is not None:
             _check_end(text)
             if not ended.is_set():

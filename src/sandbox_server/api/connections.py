@@ -15,17 +15,16 @@ import httptools
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sandbox_sdk.protocol.errors import (
-    Capacity,
-    FileTooLarge,
-    InvalidRequest,
-    RequestTimeout,
-    SandboxError,
-)
+from sandbox_sdk.protocol import errors
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.middleware import WHOLE
-from sandbox_server.api.websocket_protocol import NoHandshake, WebSocketProtocol, accept_header
+from sandbox_server.api.websocket_protocol import (
+    NoHandshake,
+    WebSocketProtocol,
+    accept_header,
+    response_head,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -98,7 +97,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_client()
         else:
             limit = self._limits.connections
-            self._refuse(Capacity(
+            self._refuse(errors.Capacity(
                 f"at capacity: {limit} of {limit} connections; retry in {_RETRY_S:g} s",
                 retry_after_s=_RETRY_S))  # fmt: skip
 
@@ -125,11 +124,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(getattr(self, "url", b"")) >= _LONGEST_URL:
             self._refuse(self._too_large())
         else:
-            self._refuse(InvalidRequest(f"{msg.rstrip('.')}; send HTTP/1.1"), 400)
+            self._refuse(errors.InvalidRequest(f"{msg.rstrip('.')}; send HTTP/1.1"), 400)
 
-    def _too_large(self) -> FileTooLarge:
+    def _too_large(self) -> errors.FileTooLarge:
         limit = self._limits.header_bytes
-        return FileTooLarge(
+        return errors.FileTooLarge(
             f"the request header has more than {limit} bytes; send less", limit_bytes=limit
         )
 
@@ -156,7 +155,7 @@ class BoundedProtocol(HttpToolsProtocol):
             accept = accept_header(self.scope)
             url = httptools.parse_url(self.url)
         except (NoHandshake, httptools.HttpParserInvalidURLError) as exc:
-            self._refuse(InvalidRequest(str(exc)), 400)
+            self._refuse(errors.InvalidRequest(str(exc)), 400)
             return
         scope = {
             **self.scope,
@@ -197,7 +196,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait_for_client()
         elif self._header_bytes:
             within_s = self._limits.header_timeout_s
-            self._refuse(RequestTimeout(
+            self._refuse(errors.RequestTimeout(
                 f"the request header was not complete within {within_s:g} s; send it again",
             ))  # fmt: skip
         else:
@@ -206,7 +205,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _refuse(self, error: SandboxError, status: int | None = None) -> None:
+    def _refuse(self, error: errors.SandboxError, status: int | None = None) -> None:
         log.info("connection.refused", code=error.code)
         self._refused = True
         self._connections.remove(self)
@@ -216,10 +215,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline = self.loop.call_later(_LINGER_S, self.transport.close)
 
 
-def _answer(error: SandboxError, status: int) -> bytes:
+def _answer(error: errors.SandboxError, status: int) -> bytes:
     """A complete HTTP response as bytes, outside of uvicorn's request cycle."""
     request_id = uuid4().hex
     answer = error_response(error, request_id, {"X-Request-ID": request_id, "Connection": "close"})
-    head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode()]
-    head += [name + b": " + value for name, value in answer.raw_headers]
-    return b"\r\n".join([*head, b"", bytes(answer.body)])
+    return response_head(HTTPStatus(status), answer.raw_headers) + bytes(answer.body)

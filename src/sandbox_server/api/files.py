@@ -1,9 +1,9 @@
-"""/upload_file and /download_file."""
+"""/upload_file, /download_file and /artifact."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -11,75 +11,40 @@ from urllib.parse import quote
 
 from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
-from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol import errors, models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidPath, InvalidRequest
-from sandbox_sdk.protocol.models import (
-    THREAD_ID,
-    ArtifactTarget,
-    DownloadInfo,
-    DownloadRequest,
-    ThreadId,
-    UploadRequest,
-    UploadResult,
-    invalid_fields,
-)
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_server.api import examples
 from sandbox_server.api.multipart import MAX_FIELD, UploadForm, read_upload
 from sandbox_server.api.openapi import answer, error_answers
 from sandbox_server.api.operations import ALWAYS, WITH_BODY, parse_query
-from sandbox_server.api.route import Asked, KeyedRoute, Served, bind_target
+from sandbox_server.api.route import Asked, Handler, KeyedRoute, Served, bind_target
 from sandbox_server.api.sse import HoldingResponse
 
 UPLOAD = "/upload_file"
-UPLOAD_FORM: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "required": ["file"],
-                "properties": {
-                    "thread_id": {
-                        "type": "string",
-                        "pattern": THREAD_ID,
-                        "examples": ["conv-42"],
-                    },
-                    "session_id": {"type": "string", "maxLength": 128},
-                    "path": {"type": "string", "examples": ["script.py"]},
-                    "metadata": {
-                        "type": "string",
-                        "maxLength": MAX_FIELD,
-                        "description": "A JSON object of names and values in printable ASCII, kept"
-                        " with the file as extended attributes `user.e2b.*`. What a file of this"
-                        " name had before goes.",
-                        "examples": ['{"author": "ada"}'],
-                    },
-                    "file": {
-                        "type": "string",
-                        "format": "binary",
-                        "description": "Comes last where it can: it is then stored as it comes.",
-                    },
-                },
-            }
-        }
+_UPLOAD_FIELDS: dict[str, Any] = {
+    "thread_id": {"type": "string", "pattern": models.THREAD_ID, "examples": ["conv-42"]},
+    "session_id": {"type": "string", "maxLength": 128},
+    "path": {"type": "string", "examples": ["script.py"]},
+    "metadata": {
+        "type": "string",
+        "maxLength": MAX_FIELD,
+        "description": "A JSON object of names and values in printable ASCII, kept with the file as"
+        " extended attributes `user.e2b.*`. What a file of this name had before goes.",
+        "examples": ['{"author": "ada"}'],
+    },
+    "file": {
+        "type": "string",
+        "format": "binary",
+        "description": "Comes last where it can: it is then stored as it comes.",
     },
 }
-DOWNLOAD: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The bytes; the ETag is the file's sha256 where it is known.",
-        "content": {
-            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-            "application/x-tar": {"schema": {"type": "string", "format": "binary"}},
-        },
-    },
-    304: {"description": "The file is still the one named in If-None-Match."},
-}
+_UPLOAD_SCHEMA = {"type": "object", "required": ["file"], "properties": _UPLOAD_FIELDS}
+UPLOAD_FORM = {"multipart/form-data": {"schema": _UPLOAD_SCHEMA}}
 
 
 def upload_route(served: Served) -> KeyedRoute:
@@ -89,11 +54,11 @@ def upload_route(served: Served) -> KeyedRoute:
         served=served,
         described=_upload,
         methods=["POST"],
-        response_model=UploadResult,
+        response_model=models.UploadResult,
         summary="Store a file",
         operation_id="upload_file",
         tags=["sandboxes"],
-        openapi_extra={"requestBody": UPLOAD_FORM},
+        openapi_extra={"requestBody": {"required": True, "content": UPLOAD_FORM}},
         responses={
             200: answer("Stored.", examples.UPLOAD_RESULT),
             **error_answers(
@@ -105,23 +70,63 @@ def upload_route(served: Served) -> KeyedRoute:
 
 
 def download_route(served: Served) -> KeyedRoute:
-    return KeyedRoute(
+    return _bytes_route(
+        served,
         "/download_file",
         download_file,
-        served=served,
-        scope="read",
         described=_download,
-        methods=["GET"],
-        response_model=None,
-        response_class=StreamingResponse,
         summary="Read a file, or a folder as a tar",
-        operation_id="download_file",
         tags=["sandboxes"],
         responses={
-            **DOWNLOAD,
+            **_bytes_answers(
+                "The bytes; the ETag is the file's sha256 where it is known.",
+                "The file is still the one named in If-None-Match.",
+                types=("application/octet-stream", "application/x-tar"),
+            ),
             **error_answers(*ALWAYS, *op.OF_SESSION, *op.OF_FILE, errors.FileTooLarge),
         },
     )
+
+
+def artifact_route(served: Served) -> KeyedRoute:
+    return _bytes_route(
+        served,
+        "/artifact",
+        download_artifact,
+        described=_download_artifact,
+        summary="Read an artifact",
+        tags=["artifacts"],
+        responses={
+            **_bytes_answers(
+                "The bytes; the ETag is their sha256.",
+                "The artifact is the one named in If-None-Match.",
+            ),
+            **error_answers(*ALWAYS, errors.NotFound),
+        },
+    )
+
+
+def _bytes_route(served: Served, path: str, handler: Handler, **more: Any) -> KeyedRoute:
+    return KeyedRoute(
+        path,
+        handler,
+        served=served,
+        scope="read",
+        response_model=None,
+        response_class=StreamingResponse,
+        operation_id=handler.__name__,
+        **more,
+    )
+
+
+def _bytes_answers(
+    told: str, unchanged: str, *, types: Sequence[str] = ("application/octet-stream",)
+) -> dict[int | str, dict[str, Any]]:
+    data = {"schema": {"type": "string", "format": "binary"}}
+    return {
+        200: {"description": told, "content": dict.fromkeys(types, data)},
+        304: {"description": unchanged},
+    }
 
 
 class _UploadQuery(RequestModel):
@@ -142,23 +147,24 @@ async def _stored(asked: Asked, query: _UploadQuery, form: UploadForm) -> Respon
     fields["path"] = fields.get("path") or _own_name(form)
     if "metadata" in fields:
         fields["metadata"] = _json_object(fields["metadata"])
-    try:
-        request = UploadRequest(**fields)
-    except ValidationError as error:
-        raise invalid_fields(error.errors(include_url=False)) from None
+    request = models.checked(models.UploadRequest, **fields)
     bind_target(request)
     stored = await asked.sandboxes.upload(request, form.chunks)
     return Response(stored.model_dump_json(), media_type="application/json")
 
 
 async def download_file(asked: Asked) -> Response:
-    request = parse_query(DownloadRequest, asked.http)
+    request = parse_query(models.DownloadRequest, asked.http)
     bind_target(request)
     return await downloaded(asked, request)
 
 
+async def download_artifact(asked: Asked) -> Response:
+    return await downloaded(asked, parse_query(models.ArtifactTarget, asked.http))
+
+
 async def downloaded(
-    asked: Asked, request: DownloadRequest | ArtifactTarget, *, folders: bool = True
+    asked: Asked, request: models.DownloadRequest | models.ArtifactTarget, *, folders: bool = True
 ) -> Response:
     """The bytes that a request is about, as they come. Without folders: raises InvalidPath."""
     async with AsyncExitStack() as stack:
@@ -203,7 +209,7 @@ def _own_name(form: UploadForm) -> str:
     return name
 
 
-def _headers(info: DownloadInfo) -> dict[str, str]:
+def _headers(info: models.DownloadInfo) -> dict[str, str]:
     name = (info.filename or "workspace") + (".tar" if info.type == "directory" else "")
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._- ") else "_" for c in name)
     extended = quote(name, safe="", errors="replace")
@@ -220,7 +226,7 @@ def _headers(info: DownloadInfo) -> dict[str, str]:
     return headers
 
 
-def _media_type(info: DownloadInfo) -> str:
+def _media_type(info: models.DownloadInfo) -> str:
     return "application/octet-stream" if info.type == "file" else "application/x-tar"
 
 
@@ -238,7 +244,7 @@ async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator
 
 
 _Thread = Annotated[
-    ThreadId | None,
+    models.ThreadId | None,
     Query(description="The conversation, chosen by the caller.", examples=["conv-42"]),
 ]
 _Session = Annotated[
@@ -258,10 +264,22 @@ async def _upload(
     `path` may be given in the query instead of the form."""
 
 
+_IfNoneMatch = Annotated[str | None, Header(description="An ETag had before.")]
+
+
 async def _download(
     path: Annotated[str, Query(min_length=1, examples=["out.csv"])],
     thread_id: _Thread = None,
     session_id: _Session = None,
-    if_none_match: Annotated[str | None, Header(description="An ETag had before.")] = None,
+    if_none_match: _IfNoneMatch = None,
 ) -> Any:
     """The bytes of a file as they are, or a folder as a tar."""
+
+
+async def _download_artifact(
+    artifact_id: Annotated[
+        str, Query(min_length=1, max_length=200, examples=["5b1f0c2a9d3e4f6a@worker-1"])
+    ],
+    if_none_match: _IfNoneMatch = None,
+) -> Any:
+    """The bytes of an artifact, also after the end of its session."""

@@ -12,13 +12,7 @@ from urllib.parse import quote
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandbox_sdk.protocol.errors import (
-    FileTooLarge,
-    Internal,
-    RequestTimeout,
-    RuntimeUnavailable,
-    SandboxError,
-)
+from sandbox_sdk.protocol import errors
 from sandbox_sdk.tracing import Span
 from sandbox_server import log_fields
 from sandbox_server.api.errors import error_response, log_failure
@@ -69,11 +63,13 @@ class RequestLog:
         except asyncio.CancelledError:  # The server stops, and the drain timeout is over.
             if answer.status is not None:
                 raise
-            stopping = RuntimeUnavailable("the server is about to stop; try again", stopping=True)
+            stopping = errors.RuntimeUnavailable(
+                "the server is about to stop; try again", stopping=True
+            )
             await answer.fail(stopping, scope, receive)
         except Exception as error:
             log_failure(error, request_id=answer.request_id)
-            broken = Internal(
+            broken = errors.Internal(
                 f"internal error; try again, and report request_id {answer.request_id}"
             )
             await answer.fail(broken, scope, receive)
@@ -122,7 +118,7 @@ class _Answer:
             message["headers"] = [*message.get("headers", ()), own]
         await self._send(message)
 
-    async def fail(self, error: SandboxError, scope: Scope, receive: Receive) -> None:
+    async def fail(self, error: errors.SandboxError, scope: Scope, receive: Receive) -> None:
         """Send the error, unless the answer has begun: that is left incomplete, so that the client
         notices."""
         if self.status is None:
@@ -203,7 +199,7 @@ class _Body:
 
     def _check(self, size: int) -> None:
         if size > self._limit:
-            raise FileTooLarge(
+            raise errors.FileTooLarge(
                 f"the body of this request has more than {self._limit} bytes; send large data with"
                 " upload_file, and input of a command in several pieces",
                 limit_bytes=self._limit,
@@ -221,7 +217,7 @@ class _Body:
                 return await self._receive()
         except TimeoutError:
             rate = self._limits.body_bytes_per_s
-            raise RequestTimeout(
+            raise errors.RequestTimeout(
                 f"the body is too slow: {self._bytes} bytes so far, at least {rate} a second are"
                 f" required after the first {self._limits.body_timeout_s:g} s; send it again"
             ) from None

@@ -22,7 +22,7 @@ from sandbox_sdk.protocol.errors import Capacity, Internal, InvalidRequest, Sand
 from sandbox_sdk.protocol.operations import OPERATIONS
 from sandbox_sdk.protocol.sandboxes import EventsRequest, Sandboxes
 from sandbox_server.api.errors import error_body, log_failure
-from sandbox_server.api.websockets import accept
+from sandbox_server.api.websockets import accept, received
 from sandbox_server.tasks import stop
 
 AT_ONCE = 64
@@ -51,9 +51,7 @@ async def multiplexed(socket: WebSocket, sandboxes: Sandboxes) -> None:
     calls = _Calls(socket, sandboxes)
     try:
         while True:
-            message = await socket.receive()
-            if message["type"] == "websocket.disconnect":
-                raise WebSocketDisconnect(message.get("code") or 1000)
+            message = await received(socket)
             await calls.take(message.get("text") or message.get("bytes") or b"")
     finally:
         await calls.stop()

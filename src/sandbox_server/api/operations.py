@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -20,7 +21,7 @@ from sandbox_sdk.protocol.models import ListResult, Model, invalid_fields
 from sandbox_sdk.protocol.operations import Operation
 from sandbox_server.api import examples
 from sandbox_server.api.openapi import error_answers
-from sandbox_server.api.route import Asked, Handler, KeyedRoute, PublicRoute, Served, bind_target
+from sandbox_server.api.route import Asked, KeyedRoute, PublicRoute, Served, bind_target
 
 ALWAYS = (
     errors.InvalidRequest,
@@ -40,36 +41,23 @@ _Parsed = TypeVar("_Parsed", bound=models.Request)
 
 def operation_route(operation: Operation[Any, Any], served: Served) -> PublicRoute:
     """The route of one operation."""
-    if operation.scope == "public":
-        return PublicRoute(operation.path, _public(operation, served), **describe(operation))
-    return KeyedRoute(
-        operation.path,
-        _keyed(operation),
-        served=served,
-        scope=operation.scope,
-        **describe(operation),
-    )
+    path, scope, about = operation.path, operation.scope, describe(operation)
+    if scope == "public":
+        return PublicRoute(path, partial(_health, operation, served), **about)
+    return KeyedRoute(path, partial(_called, operation), served=served, scope=scope, **about)
 
 
-def _keyed(operation: Operation[Any, Any]) -> Handler:
-    async def handle(asked: Asked) -> Response:
-        if operation.method == "POST":
-            request = parse_body(operation.request, await asked.body())
-        else:
-            request = parse_query(operation.request, asked.http)
-        bind_target(request)
-        return json_response(operation, await asked.sandboxes.call(operation, request))
-
-    return handle
+async def _called(operation: Operation[Any, Any], asked: Asked) -> Response:
+    if operation.method == "POST":
+        request = parse_body(operation.request, await asked.body())
+    else:
+        request = parse_query(operation.request, asked.http)
+    bind_target(request)
+    return json_response(operation, await asked.sandboxes.call(operation, request))
 
 
-def _public(
-    operation: Operation[Any, Any], served: Served
-) -> Callable[[Request], Awaitable[Response]]:
-    async def handle(_http: Request) -> Response:
-        return json_response(operation, await served.tenants.health())
-
-    return handle
+async def _health(operation: Operation[Any, Any], served: Served, _http: Request) -> Response:
+    return json_response(operation, await served.tenants.health())
 
 
 # Reading and writing

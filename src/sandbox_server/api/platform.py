@@ -7,29 +7,15 @@ other routes. The routes that tell what is stored are operations of the table.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Body, Path, Query
 from starlette.responses import Response
 
 from sandbox_sdk.platform import steps
-from sandbox_sdk.protocol import errors
+from sandbox_sdk.protocol import errors, models
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.models import (
-    WORKSPACE,
-    CodeAnswer,
-    ExecuteCodeRequest,
-    ListRequest,
-    ListResult,
-    Model,
-    StartedSession,
-    StartSessionRequest,
-    StoppedSession,
-    StopSessionRequest,
-    Target,
-    UploadResult,
-    WriteFileRequest,
-)
 from sandbox_server import log_fields
 from sandbox_server.api import examples
 from sandbox_server.api.files import UPLOAD_FORM, upload_file
@@ -45,18 +31,8 @@ FILES = ("/api/files", "/api/e2b/files")
 """Each route in both of its spellings: any provider may be meant by either."""
 
 
-def platform_routes(served: Served) -> list[KeyedRoute]:
-    return [
-        _start_route(served),
-        _stop_route(served),
-        *(_execute_route(served, path) for path in EXECUTE),
-        *(_list_route(served, path) for path in FILES),
-        *(_write_route(served, path) for path in FILES),
-    ]
-
-
 async def start(asked: Asked) -> Response:
-    request = parse_body(StartSessionRequest, await asked.body())
+    request = parse_body(models.StartSessionRequest, await asked.body())
     made = await steps.start(asked.sandboxes, request)
     log_fields.bind(session=made.session_id)
     url = f"{str(asked.http.base_url).rstrip('/')}{SESSIONS}/{made.session_id}"
@@ -65,19 +41,19 @@ async def start(asked: Asked) -> Response:
 
 
 async def stop(asked: Asked) -> Response:
-    request = parse_query(StopSessionRequest, asked.http)
+    request = parse_query(models.StopSessionRequest, asked.http)
     log_fields.bind(session=request.session_id)
     return _told(await steps.stop(asked.sandboxes, request))
 
 
 async def execute(asked: Asked) -> Response:
-    request = parse_body(ExecuteCodeRequest, await asked.body())
+    request = parse_body(models.ExecuteCodeRequest, await asked.body())
     log_fields.bind(session=request.session_id)
     return _told(await steps.execute_code(asked.sandboxes, request))
 
 
 async def list_files(asked: Asked) -> Response:
-    request = parse_query(ListRequest, asked.http)
+    request = parse_query(models.ListRequest, asked.http)
     log_fields.bind(session=request.session_id)
     found = await asked.sandboxes.call(op.LIST_FILES, request)
     return json_response(op.LIST_FILES, found)
@@ -86,63 +62,54 @@ async def list_files(asked: Asked) -> Response:
 async def write_file(asked: Asked) -> Response:
     if is_form(asked.http.scope):
         return await upload_file(asked)
-    request = parse_body(WriteFileRequest, await asked.body())
+    request = parse_body(models.WriteFileRequest, await asked.body())
     log_fields.bind(session=request.session_id)
 
     async def content() -> AsyncIterator[bytes]:
         yield request.content_bytes()
 
-    target = Target(session_id=request.session_id)
+    target = models.Target(session_id=request.session_id)
     return _told(await asked.sandboxes.upload_file(target, request.path, content()))
 
 
-def _told(found: Model, *, status: int = 200) -> Response:
+def _told(found: models.Model, *, status: int = 200) -> Response:
     return Response(found.model_dump_json(), status_code=status, media_type="application/json")
 
 
 # Describing
 
 
-def _start_route(served: Served) -> KeyedRoute:
-    return _route(
-        served, SESSIONS, start, _start, "POST", StartedSession, "start_session",
-        "Start a session on a provider, in an environment", examples.STARTED_SESSION,
-        *WITH_BODY, *op.CREATE_SESSION.errors, status=201,
-    )  # fmt: skip
-
-
-def _stop_route(served: Served) -> KeyedRoute:
-    return _route(
-        served, SESSION, stop, _stop, "DELETE", StoppedSession, "stop_session",
-        "End a session", examples.STOPPED_SESSION, errors.SessionNotFound,
-    )  # fmt: skip
-
-
-def _execute_route(served: Served, path: str) -> KeyedRoute:
-    return _route(
-        served, path, execute, _execute, "POST", CodeAnswer, _named("execute_code", path),
-        "Run code in a session", examples.CODE_ANSWER, *WITH_BODY, *op.OF_EXECUTE,
-        *op.OF_KERNEL,
-    )  # fmt: skip
-
-
-def _list_route(served: Served, path: str) -> KeyedRoute:
-    return _route(
-        served, f"{path}/{{session_id}}", list_files, _list, "GET", ListResult,
-        _named("session_files", path), "See what is in a folder of a session",
-        examples.LIST_RESULT, *op.OF_SESSION, *op.OF_FILE,
-    )  # fmt: skip
-
-
-def _write_route(served: Served, path: str) -> KeyedRoute:
-    form = UPLOAD_FORM["content"]
-    json = {"application/json": {"schema": WriteFileRequest.model_json_schema()}}
-    return _route(
-        served, path, write_file, _write, "POST", UploadResult, _named("write_file", path),
-        "Store a file in a session", examples.UPLOAD_RESULT, *WITH_BODY, *op.OF_SESSION,
-        errors.InvalidPath, errors.DiskFull,
-        openapi_extra={"requestBody": {"required": True, "content": {**json, **form}}},
-    )  # fmt: skip
+def platform_routes(served: Served) -> list[KeyedRoute]:
+    route = partial(_route, served)
+    in_json = {"application/json": {"schema": models.WriteFileRequest.model_json_schema()}}
+    content = {**in_json, **UPLOAD_FORM}
+    return [
+        route(
+            SESSIONS, start, _start, "POST", models.StartedSession, "start_session",
+            "Start a session on a provider, in an environment", examples.STARTED_SESSION,
+            *WITH_BODY, *op.CREATE_SESSION.errors, status=201,
+        ),
+        route(
+            SESSION, stop, _stop, "DELETE", models.StoppedSession, "stop_session", "End a session",
+            examples.STOPPED_SESSION, errors.SessionNotFound,
+        ),
+        *(route(
+            path, execute, _execute, "POST", models.CodeAnswer, _named("execute_code", path),
+            "Run code in a session", examples.CODE_ANSWER,
+            *WITH_BODY, *op.OF_EXECUTE, *op.OF_KERNEL,
+        ) for path in EXECUTE),
+        *(route(
+            f"{path}/{{session_id}}", list_files, _list, "GET", models.ListResult,
+            _named("session_files", path), "See what is in a folder of a session",
+            examples.LIST_RESULT, *op.OF_SESSION, *op.OF_FILE,
+        ) for path in FILES),
+        *(route(
+            path, write_file, _write, "POST", models.UploadResult, _named("write_file", path),
+            "Store a file in a session", examples.UPLOAD_RESULT,
+            *WITH_BODY, *op.OF_SESSION, errors.InvalidPath, errors.DiskFull,
+            openapi_extra={"requestBody": {"required": True, "content": content}},
+        ) for path in FILES),
+    ]  # fmt: skip
 
 
 def _named(name: str, path: str) -> str:
@@ -155,7 +122,7 @@ def _route(
     handler: Handler,
     described: Any,
     method: str,
-    model: type[Model],
+    model: type[models.Model],
     name: str,
     summary: str,
     example: dict[str, Any],
@@ -187,7 +154,7 @@ def _route(
 _Session = Annotated[str, Path(min_length=1, max_length=128)]
 
 
-async def _start(request: Annotated[StartSessionRequest | None, Body()] = None) -> Any:
+async def _start(request: Annotated[models.StartSessionRequest | None, Body()] = None) -> Any:
     """Make a session. `url` is where it is told of, also after its end."""
 
 
@@ -200,13 +167,13 @@ async def _stop(
     """End a session: its processes and its files are gone. Its log and artifacts stay."""
 
 
-async def _execute(request: ExecuteCodeRequest) -> Any:
+async def _execute(request: models.ExecuteCodeRequest) -> Any:
     """Run code in a session. The files it makes under /workspace are kept as artifacts."""
 
 
 async def _list(
     session_id: _Session,
-    path: Annotated[str, Query(min_length=1)] = WORKSPACE,
+    path: Annotated[str, Query(min_length=1)] = models.WORKSPACE,
     recursive: bool = False,
     limit: Annotated[int, Query(ge=1, le=100_000)] = 1000,
 ) -> Any:

@@ -46,6 +46,13 @@ class Served:
         sandboxes = self.tenants.of(caller.tenant)
         return sandboxes if self.admission is None else self.admission.limited(sandboxes, caller)
 
+    def asked(self, http: Request, caller: Caller) -> Asked:
+        """A request of a caller, whom its log lines name from here on."""
+        log_fields.bind(tenant=caller.tenant)
+        if caller.key_id:
+            log_fields.bind(key=caller.key_id)
+        return Asked(http, caller, self.of(caller), self.limits)
+
     def of_headers(self, headers: Headers) -> tuple[str, str, Sandboxes]:
         """The tenant, key and sandboxes of whoever sends them. Raises Unauthorized, Forbidden."""
         caller = self.keys.caller(headers, "use")
@@ -64,6 +71,12 @@ class Asked:
     @property
     def request_id(self) -> str:
         return str(self.http.scope["state"]["request_id"])
+
+    def with_limits(self, answer: Response) -> Response:
+        """The answer with headers that say how much its caller may still ask for."""
+        if isinstance(self.sandboxes, LimitedSandboxes):
+            answer.headers.update(self.sandboxes.headers)
+        return answer
 
     async def body(self) -> bytes:
         """The whole body. Raises ClientDisconnect."""
@@ -150,15 +163,9 @@ class KeyedRoute(PublicRoute):
 
     async def _answer(self, http: Request) -> Response:
         caller = self._served.keys.caller(http.headers, self._scope)
-        log_fields.bind(tenant=caller.tenant)
         note_tenant(caller.tenant)
-        if caller.key_id:
-            log_fields.bind(key=caller.key_id)
-        sandboxes = self._served.of(caller)
-        answer = await self._handler(Asked(http, caller, sandboxes, self._served.limits))
-        if isinstance(sandboxes, LimitedSandboxes):
-            answer.headers.update(sandboxes.headers)
-        return answer
+        asked = self._served.asked(http, caller)
+        return asked.with_limits(await self._handler(asked))
 
 
 def bind_target(request: RequestModel) -> None:

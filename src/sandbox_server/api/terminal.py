@@ -11,37 +11,29 @@ import contextlib
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.events import OutputEvent, StartEvent
-from sandbox_sdk.protocol.models import (
-    MAX_COMMAND,
-    TERM,
-    Cells,
-    CommandTarget,
-    ExecuteRequest,
-    SignalName,
-    Target,
-    checked,
-    invalid_fields,
-)
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server import log_fields
 from sandbox_server.api.operations import parse_query
-from sandbox_server.api.websockets import accept
+from sandbox_server.api.websockets import accept, received
 from sandbox_server.tasks import stop
 
 
-class TerminalRequest(Target):
+class TerminalRequest(models.Target):
     """A new terminal, or with `command_id` one that is there."""
 
     command_id: str | None = Field(None, min_length=1, max_length=128)
     offset: int = Field(0, ge=0, description="With command_id: where to go on in what it shows.")
-    command: str = Field("", max_length=MAX_COMMAND, description="Empty: an interactive bash.")
+    command: str = Field(
+        "", max_length=models.MAX_COMMAND, description="Empty: an interactive bash."
+    )
     cwd: str | None = Field(None, min_length=1, max_length=4096)
-    rows: Cells | None = None
-    cols: Cells | None = None
-    term: str = TERM
+    rows: models.Cells | None = None
+    cols: models.Cells | None = None
+    term: str = models.TERM
     idempotency_key: str | None = Field(None, min_length=1, max_length=200)
 
 
@@ -51,13 +43,13 @@ class _Control(BaseModel):
 
 class Resize(_Control):
     type: Literal["resize"]
-    rows: Cells
-    cols: Cells
+    rows: models.Cells
+    cols: models.Cells
 
 
 class Signal(_Control):
     type: Literal["signal"]
-    signal: SignalName
+    signal: models.SignalName
 
 
 class Ping(_Control):
@@ -75,7 +67,7 @@ async def terminal(socket: WebSocket, sandboxes: Sandboxes) -> None:
     request = parse_query(TerminalRequest, socket)
     command_id = request.command_id or await _start(sandboxes, request)
     log_fields.bind(command_id=command_id)
-    target = CommandTarget(
+    target = models.CommandTarget(
         thread_id=request.thread_id, session_id=request.session_id, command_id=command_id
     )
     if request.command_id and request.rows and request.cols:
@@ -95,8 +87,8 @@ async def _start(sandboxes: Sandboxes, request: TerminalRequest) -> str:
     size = {"rows": request.rows, "cols": request.cols}
     given = {name: value for name, value in size.items() if value is not None}
     started = await sandboxes.execute(
-        checked(
-            ExecuteRequest,
+        models.checked(
+            models.ExecuteRequest,
             thread_id=request.thread_id,
             session_id=request.session_id,
             command=request.command,
@@ -110,7 +102,7 @@ async def _start(sandboxes: Sandboxes, request: TerminalRequest) -> str:
 
 
 async def _show(
-    socket: WebSocket, sandboxes: Sandboxes, target: CommandTarget, offset: int
+    socket: WebSocket, sandboxes: Sandboxes, target: models.CommandTarget, offset: int
 ) -> None:
     """Send what is shown, until the terminal ends."""
     events = sandboxes.follow(target, target.command_id, offset=offset)
@@ -128,12 +120,10 @@ async def _show(
                 await socket.send_json({"type": event.event, **told, **more})
 
 
-async def _type(socket: WebSocket, sandboxes: Sandboxes, target: CommandTarget) -> None:
+async def _type(socket: WebSocket, sandboxes: Sandboxes, target: models.CommandTarget) -> None:
     """Pass on what is typed, until the viewer leaves."""
     while True:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code") or 1000)
+        message = await received(socket)
         if data := message.get("bytes"):
             await sandboxes.send_stdin(target, target.command_id, data)
         elif text := message.get("text"):
@@ -141,12 +131,12 @@ async def _type(socket: WebSocket, sandboxes: Sandboxes, target: CommandTarget) 
 
 
 async def _control(
-    socket: WebSocket, sandboxes: Sandboxes, target: CommandTarget, text: str
+    socket: WebSocket, sandboxes: Sandboxes, target: models.CommandTarget, text: str
 ) -> None:
     try:
         control = Control.validate_json(text)
     except ValidationError as exc:
-        raise invalid_fields(exc.errors(include_url=False)) from None
+        raise models.invalid_fields(exc.errors(include_url=False)) from None
     match control:
         case Resize():
             await sandboxes.resize(target, target.command_id, rows=control.rows, cols=control.cols)

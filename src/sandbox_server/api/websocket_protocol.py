@@ -247,7 +247,7 @@ class WebSocketProtocol(asyncio.Protocol):
         if subprotocol:
             told.append((b"sec-websocket-protocol", subprotocol.encode("latin-1")))
         self._is_open = True
-        self._transport.write(_head(HTTPStatus.SWITCHING_PROTOCOLS, told))
+        self._transport.write(response_head(HTTPStatus.SWITCHING_PROTOCOLS, told))
         self._timer = self._loop.call_later(_PING_S, self._ping)
 
     def _close(self, code: int, reason: str, *, status: int = 403) -> None:
@@ -271,7 +271,7 @@ class WebSocketProtocol(asyncio.Protocol):
         ]
         if not any(name.lower() == b"content-length" for name, _ in headers):
             told.append((b"content-length", str(len(body)).encode()))
-        self._transport.write(_head(HTTPStatus(status), told) + body)
+        self._transport.write(response_head(HTTPStatus(status), told) + body)
         self._end()
         self._transport.close()
 
@@ -305,7 +305,7 @@ def _websocket_scope(http: dict[str, Any], lost: asyncio.Event) -> dict[str, Any
     }
 
 
-def _head(status: HTTPStatus, headers: Headers) -> bytes:
+def response_head(status: HTTPStatus, headers: Headers) -> bytes:
     lines = [f"HTTP/1.1 {status.value} {status.phrase}".encode()]
     lines += [name + b": " + value for name, value in headers]
     return b"\r\n".join([*lines, b"", b""])

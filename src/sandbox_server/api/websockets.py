@@ -12,6 +12,7 @@ from uuid import uuid4
 import structlog
 from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
+from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from sandbox_sdk import tracing
@@ -82,6 +83,14 @@ async def accept(socket: WebSocket) -> None:
     offered = socket.scope.get("subprotocols", [])
     await socket.accept(subprotocol=PROTOCOL if PROTOCOL in offered else None)
     log.info("websocket.opened")
+
+
+async def received(socket: WebSocket) -> Message:
+    """The next message. Raises WebSocketDisconnect."""
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code") or 1000)
+    return message
 
 
 async def _handled(socket: WebSocket, handling: Awaitable[None], request_id: str) -> None:

@@ -1,4 +1,8 @@
-"""The pages that a preview shows in the place of what is in the box."""
+"""The pages that a preview shows in the place of what is in the box.
+
+Those of a session with all of its ports open say it in the words of e2b's, by which programs with
+its SDK know what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -123,3 +128,63 @@ def not_listening(port: int) -> Page:
 def invalid(status: int, why: str) -> Page:
     """For what is not a request. why: from the parser, without what was sent."""
     return Page(status=status, code="invalid_request", title="Not a request", text=why)
+
+
+# In the words of e2b's
+
+_BROWSER = re.compile(rb"(?i)mozilla|chrome|safari|firefox|edge|opera|msie")
+_TRAFFIC_TOKEN = "'e2b-traffic-access-token'"
+
+
+def is_browser(user_agent: bytes) -> bool:
+    """Whether a person is to read it, as e2b judges."""
+    return _BROWSER.search(user_agent) is not None
+
+
+def e2b_port_closed(session_id: str, port: int) -> Page:
+    return _in_e2b_words(
+        session_id, 502, "not_listening", "Closed Port Error",
+        f"The sandbox is running, but nothing listens at its port {port}. As soon as something"
+        " does, it appears here: this page loads itself again.",
+        "The sandbox is running but port is not open", again_s=1, port=port,
+    )  # fmt: skip
+
+
+def e2b_not_found(session_id: str) -> Page:
+    return _in_e2b_words(
+        session_id, 502, "session_not_found", "Sandbox Not Found",
+        "The sandbox has ended, or never was.", "The sandbox was not found",
+    )  # fmt: skip
+
+
+def e2b_paused(session_id: str) -> Page:
+    return _in_e2b_words(
+        session_id, 409, "conflict", "Sandbox Paused",
+        "The sandbox is paused, and requests do not wake it: connect to it with the SDK.",
+        "The sandbox is paused", canAutoResume=False,
+    )  # fmt: skip
+
+
+def e2b_no_token(session_id: str, *, given: bool) -> Page:
+    why = f"Token header {_TRAFFIC_TOKEN} is missing"
+    if given:
+        why = f"Provided token in header {_TRAFFIC_TOKEN} is invalid"
+    text = f"Sandbox is secured with traffic access token. {why}"
+    return _in_e2b_words(session_id, 403, "forbidden", "Traffic Access Token", text, text)
+
+
+def _in_e2b_words(
+    session_id: str,
+    status: int,
+    code: str,
+    title: str,
+    text: str,
+    message: str,
+    *,
+    again_s: int | None = None,
+    **more: object,
+) -> Page:
+    """message, more: what programs are told. sandboxId: up to the first `-`, as e2b's tests cut the
+    ids that its SDK has."""
+    told = {"sandboxId": session_id.partition("-")[0], "message": message, "code": status, **more}
+    return Page(status=status, code=code, title=title, text=text, again_s=again_s, told=told)

@@ -13,14 +13,8 @@ from typing import Self
 import h11
 import structlog
 
-from sandbox_sdk.protocol.errors import (
-    Conflict,
-    NotListening,
-    SandboxError,
-    SessionLost,
-    SessionNotFound,
-)
-from sandbox_server.previews import e2b_pages, pages
+from sandbox_sdk.protocol import errors
+from sandbox_server.previews import pages
 from sandbox_server.previews.boxes import BoxConnections, Destination, SandboxesOf
 from sandbox_server.previews.browser import Browser, BrowserGone
 from sandbox_server.previews.exchange import BadAnswer, Exchange
@@ -163,7 +157,7 @@ class PreviewServer:
                 if exc.begun:
                     return False  # Cut, so that the browser sees that it is not complete.
                 page = pages.BAD_ANSWER
-            except SandboxError as exc:
+            except errors.SandboxError as exc:
                 page = _page_for(exc, asked)
         if page is not None:
             await browser.show(page, as_html=_wants_html(request, page), head=_is_head(request))
@@ -193,7 +187,7 @@ class PreviewServer:
         try:
             with self._visitors.carrying(visitor, session_id):
                 await self._carry(browser, visit, request, asked, previews)
-        except SandboxError as exc:
+        except errors.SandboxError as exc:
             if previews.all_ports is not None and (page := _e2b_page_for(exc, asked)) is not None:
                 return page
             raise
@@ -246,7 +240,7 @@ class PreviewServer:
     async def _may_go_on(self, asked: Asked) -> bool:
         try:
             previews = await self._previews_of(asked.origin.session_id)
-        except SandboxError:
+        except errors.SandboxError:
             return True  # Not known: asked again soon.
         return previews is not None and self._allows(previews, asked)
 
@@ -256,27 +250,27 @@ def _no_access(previews: SessionPreviews | None, asked: Asked) -> pages.Page:
     if previews is None or previews.all_ports is None:
         return pages.NO_ACCESS
     if previews.ended_at is not None:
-        return e2b_pages.not_found(previews.session_id)
-    return e2b_pages.no_token(previews.session_id, given=bool(asked.traffic_token))
+        return pages.e2b_not_found(previews.session_id)
+    return pages.e2b_no_token(previews.session_id, given=bool(asked.traffic_token))
 
 
-def _e2b_page_for(error: SandboxError, asked: Asked) -> pages.Page | None:
+def _e2b_page_for(error: errors.SandboxError, asked: Asked) -> pages.Page | None:
     session_id, port = asked.origin
     match error:
-        case NotListening():
-            return e2b_pages.port_closed(session_id, port)
-        case SessionNotFound() | SessionLost():
-            return e2b_pages.not_found(session_id)
-        case Conflict():
-            return e2b_pages.paused(session_id)
+        case errors.NotListening():
+            return pages.e2b_port_closed(session_id, port)
+        case errors.SessionNotFound() | errors.SessionLost():
+            return pages.e2b_not_found(session_id)
+        case errors.Conflict():
+            return pages.e2b_paused(session_id)
         case _:
             return None
 
 
-def _page_for(error: SandboxError, asked: Asked) -> pages.Page:
-    if isinstance(error, NotListening):
+def _page_for(error: errors.SandboxError, asked: Asked) -> pages.Page:
+    if isinstance(error, errors.NotListening):
         return pages.not_listening(asked.origin.port)
-    if isinstance(error, SessionNotFound | SessionLost):
+    if isinstance(error, errors.SessionNotFound | errors.SessionLost):
         return pages.NO_ACCESS
     log.warning("preview.unavailable", session=asked.origin.session_id, why=error.message)
     return pages.UNAVAILABLE
@@ -288,6 +282,6 @@ def _is_head(request: h11.Request) -> bool:
 
 def _wants_html(request: h11.Request, page: pages.Page) -> bool:
     headers = dict(request.headers)
-    if page.told is not None and e2b_pages.is_browser(headers.get(b"user-agent", b"")):
+    if page.told is not None and pages.is_browser(headers.get(b"user-agent", b"")):
         return True
     return b"text/html" in headers.get(b"accept", b"")

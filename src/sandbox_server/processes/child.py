@@ -23,7 +23,7 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.errors import error_response
 from sandbox_server.api.handover import Handover
 from sandbox_server.api.limits import ApiLimits
-from sandbox_server.api.metrics_port import serving_metrics
+from sandbox_server.api.metrics import serving_metrics
 from sandbox_server.api.origin import ANY, AllowedHosts
 from sandbox_server.api.server import (
     NestedServer,
@@ -149,7 +149,7 @@ async def _serve_share(
         sockets = [_socket(state, share.of(index)) for index in range(share.count)]
         measured = Measured(own.metrics, own.told and of_all(own.told, sockets, share.index))
         processes, router = await stack.enter_async_context(
-            _routing(settings, share, state, service)
+            _routing(settings, share, state, service, sockets)
         )
         tenants = ProcessTenants(processes, router, service, capacity=settings.max_sessions)
         keys = await stack.enter_async_context(open_access(settings))
@@ -224,12 +224,11 @@ def _socket(state: Path, share: Share) -> Path:
 
 @contextlib.asynccontextmanager
 async def _routing(
-    settings: Settings, share: Share, state: Path, service: SandboxService
+    settings: Settings, share: Share, state: Path, service: SandboxService, sockets: list[Path]
 ) -> AsyncIterator[tuple[Processes, ProcessRouter]]:
     async with contextlib.AsyncExitStack() as stack:
         registry = open_registry(share, state)
         stack.push_async_callback(registry.close)
-        sockets = [_socket(state, share.of(index)) for index in range(share.count)]
         urls = [f"unix://{stack.enter_context(short_path(path))}" for path in sockets]
 
         def connect(url: str) -> WorkerClient:

@@ -10,19 +10,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import cast
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import Misdirected, SandboxError
-from sandbox_sdk.protocol.models import (
-    ArtifactTarget,
-    DownloadRequest,
-    EmptyRequest,
-    Health,
-    Target,
-    UsageRequest,
-    Volume,
-    VolumeList,
-    WorkerHealth,
-)
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, Sandboxes
 from sandbox_server import __version__
@@ -63,7 +53,7 @@ class Processes(Directory):
         self.all = [Worker(id=share.of(index).owner, url=url) for index, url in enumerate(urls)]
         self._registry = registry
 
-    def index_of(self, tenant: str, target: Target) -> int:
+    def index_of(self, tenant: str, target: models.Target) -> int:
         """The process for a target: the one that has its session, or may begin one."""
         record = self._registry.find(tenant, target)
         if record is not None and record.status == Status.LIVE:
@@ -72,7 +62,7 @@ class Processes(Directory):
             return self.share.index  # Any can tell how the session ended.
         return self.share.begins_at(tenant, target.thread_id)
 
-    async def locate(self, tenant: str, target: Target) -> Location:
+    async def locate(self, tenant: str, target: models.Target) -> Location:
         record = self._registry.find(tenant, target)
         if record is None or record.status != Status.LIVE:
             return Location(record)
@@ -118,10 +108,10 @@ class _AllProcesses(AllWorkers):
         self._name = processes.share.name
         self.handlers = {**self.handlers, op.VOLUMES: self._volumes}
 
-    async def _volumes(self, tenant: str, _request: EmptyRequest) -> VolumeList:
+    async def _volumes(self, tenant: str, _request: models.EmptyRequest) -> models.VolumeList:
         """Each process lists all of them, and knows which of its own threads have them."""
         found, silent = await self._of_all(tenant, lambda process: process.volumes())
-        by_name: dict[str, list[Volume]] = {}
+        by_name: dict[str, list[models.Volume]] = {}
         for volume in (volume for each in found for volume in each.volumes):
             by_name.setdefault(volume.name, []).append(volume)
         merged = []
@@ -129,7 +119,7 @@ class _AllProcesses(AllWorkers):
             uses = sorted((u for each in same for u in each.mounted_by), key=lambda u: u.thread_id)
             merged.append(same[0].model_copy(update={"worker": self._name, "mounted_by": uses}))
         quota = max((each.quota for each in found), default=0)
-        return VolumeList(volumes=merged, quota=quota, unreachable=silent)
+        return models.VolumeList(volumes=merged, quota=quota, unreachable=silent)
 
     async def keepers(self, tenant: str, checkpoint_id: str) -> frozenset[str] | None:  # noqa: ARG002
         """Any: they have one store together."""
@@ -160,7 +150,7 @@ class ProcessTenants(RoutedTenants):
     def of(self, tenant: str) -> Sandboxes:
         return _OfTenant(self, self._router, tenant, self._service)
 
-    async def health(self) -> Health:
+    async def health(self) -> models.Health:
         """Of the whole server: degraded while a process is being restarted."""
         found = await asyncio.gather(*map(self._health_of, self._processes.all))
         here = [health for health in found if health is not None]
@@ -171,7 +161,7 @@ class ProcessTenants(RoutedTenants):
             checks[f"process {index}"] = "restarting" if answer is None else "ok"
         well = all(state == "ok" for state in checks.values())
         unable = all(health.status == "unhealthy" for health in here)
-        return Health(
+        return models.Health(
             status="healthy" if well else "unhealthy" if unable else "degraded",
             role="standalone",
             worker_id=self._processes.share.name,
@@ -188,9 +178,9 @@ class ProcessTenants(RoutedTenants):
             ],
         )
 
-    def _worker_health(self, process: Worker, health: Health | None) -> WorkerHealth:
+    def _worker_health(self, process: Worker, health: models.Health | None) -> models.WorkerHealth:
         """health: None while it is restarted. Room is counted for all of them together."""
-        return WorkerHealth(
+        return models.WorkerHealth(
             worker_id=process.id,
             state="restarting" if health is None else "serving",
             runtime=self._service.facts.runtime,
@@ -200,7 +190,7 @@ class ProcessTenants(RoutedTenants):
             version=__version__,
         )
 
-    async def _health_of(self, worker: Worker) -> Health | None:
+    async def _health_of(self, worker: Worker) -> models.Health | None:
         """None if the process does not answer."""
         try:
             async with asyncio.timeout(_HEALTH_S):
@@ -222,7 +212,7 @@ class _OfTenant(RoutedSandboxes):
         """Past the router where the thread is here: most calls come to the right process."""
         if operation is op.USAGE:
             silent = await self._fleet.all.have_counted(self._tenant)
-            answer = await self._here.call(op.USAGE, cast("UsageRequest", request))
+            answer = await self._here.call(op.USAGE, cast("models.UsageRequest", request))
             return cast("Ans", answer.model_copy(update={"unreachable": silent}))
         if operation is op.EVENTS:  # Of all of them, whatever it asks for.
             return await super().call(operation, request)
@@ -239,8 +229,10 @@ class _OfTenant(RoutedSandboxes):
         return await super().call(operation, request)
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
-        here = isinstance(request, ArtifactTarget)
+    async def download(
+        self, request: models.DownloadRequest | models.ArtifactTarget
+    ) -> AsyncIterator[Download]:
+        here = isinstance(request, models.ArtifactTarget)
         opened = self._here.download(request) if here else super().download(request)
         async with opened as download:
             yield download

@@ -18,7 +18,7 @@ from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import logs
 from sandbox_server.access.limiter import MemoryLimiter
 from sandbox_server.access.opening import limit_rules
-from sandbox_server.api.metrics_port import bind_metrics
+from sandbox_server.api.metrics import bind_metrics
 from sandbox_server.api.server import bound, url_of
 from sandbox_server.checks import check_settings
 from sandbox_server.event_loop import run_server

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from sandbox_sdk.integrations.arguments import ALL as OUR_TOOLS
 from sandbox_sdk.integrations.arguments import Undo, our_tool
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.models import (
-    AgentEntry,
-    AgentInfo,
-    CreateSessionRequest,
-    EnvironmentEntry,
-    Limits,
-    RegistryList,
-    ToolInfo,
-    checked,
-)
 from sandbox_server.registry.agents import Agent, SessionAgent, Tool
 from sandbox_server.registry.entries import Registry
 from sandbox_server.registry.environments import BoxLimits
@@ -29,7 +20,7 @@ _NOT_KEPT = {"thread_id", "env", "checkpoint_id"}
 
 
 def session_options(
-    request: CreateSessionRequest, registry: Registry, tenant: str, *, session_id: str | None
+    request: models.CreateSessionRequest, registry: Registry, tenant: str, *, session_id: str | None
 ) -> SessionOptions:
     """What a new session is to have: what the request says, then its agent, then its environment.
     Raises InvalidRequest for an unknown agent."""
@@ -65,7 +56,7 @@ def options_as_before(before: Record | None, registry: Registry, tenant: str) ->
     if before is None or before.status == Status.CLEANED or not before.asked:
         return SessionOptions()
     try:
-        request = checked(CreateSessionRequest, **before.asked)
+        request = models.checked(models.CreateSessionRequest, **before.asked)
         return session_options(request, registry, tenant, session_id=None)
     except InvalidRequest as exc:
         raise InvalidRequest(
@@ -74,9 +65,9 @@ def options_as_before(before: Record | None, registry: Registry, tenant: str) ->
         ) from None
 
 
-def agent_info(agent: SessionAgent, limits: Limits) -> AgentInfo:
+def agent_info(agent: SessionAgent, limits: models.Limits) -> models.AgentInfo:
     tools = [tool_info(name, agent.tool(name)) for name in agent.tools if _is_there(agent, name)]
-    return AgentInfo(name=agent.name, prompt=prompt_of(agent, limits, tools), tools=tools)
+    return models.AgentInfo(name=agent.name, prompt=prompt_of(agent, limits, tools), tools=tools)
 
 
 def _is_there(agent: SessionAgent, name: str) -> bool:
@@ -84,26 +75,28 @@ def _is_there(agent: SessionAgent, name: str) -> bool:
     return name in OUR_TOOLS or agent.tool(name) is not None
 
 
-def tool_info(name: str, declared: Tool | None) -> ToolInfo:
+def tool_info(name: str, declared: Tool | None) -> models.ToolInfo:
     """declared: None for one of ours."""
     if declared is None:
         return our_tool(name)
-    return ToolInfo(name=name, description=declared.description, parameters=schema_of(declared))
+    return models.ToolInfo(
+        name=name, description=declared.description, parameters=schema_of(declared)
+    )
 
 
-def registry_list(registry: Registry, tenant: str) -> RegistryList:
-    return RegistryList(
+def registry_list(registry: Registry, tenant: str) -> models.RegistryList:
+    return models.RegistryList(
         agents=[_agent_entry(agent, registry) for agent in registry.agents_of(tenant).values()],
         tools=[tool_info(name, tool) for name, tool in registry.tools_of(tenant).items()],
         environments=[
-            EnvironmentEntry(name=name, description=each.description)
+            models.EnvironmentEntry(name=name, description=each.description)
             for name, each in registry.environments.items()
         ],
     )
 
 
-def _agent_entry(agent: Agent, registry: Registry) -> AgentEntry:
-    return AgentEntry(
+def _agent_entry(agent: Agent, registry: Registry) -> models.AgentEntry:
+    return models.AgentEntry(
         name=agent.name,
         description=agent.description,
         environment=agent.environment,

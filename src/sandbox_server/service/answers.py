@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from sandbox_sdk.protocol import models
-from sandbox_sdk.protocol.events import CommandEvent, ExitEvent, GapEvent, OutputEvent, StartEvent
-from sandbox_sdk.protocol.models import SessionState
+from sandbox_sdk.protocol import events, models
+from sandbox_sdk.protocol.models import PointOf, SessionState
 from sandbox_server.network.egress import Egress
 from sandbox_server.network.modes import NetworkTerms
 from sandbox_server.runtime import agent
@@ -67,6 +66,8 @@ class EventAnswers:
     box's events have to start LOOKBACK earlier.
     """
 
+    what: ClassVar[PointOf] = "command"
+
     def __init__(
         self,
         session: LiveSession,
@@ -98,9 +99,13 @@ class EventAnswers:
         """The end of the output so far."""
         return self._tail.decode("utf-8", "replace")
 
-    def of(self, event: agent.Event) -> Iterator[CommandEvent]:
+    def told(self, event: agent.Event) -> Iterator[events.AnyEvent]:
+        """As callers are told of an event."""
+        return self.of(event)
+
+    def of(self, event: agent.Event) -> Iterator[events.CommandEvent]:
         if isinstance(event, agent.Started):
-            yield StartEvent(
+            yield events.StartEvent(
                 command_id=event.command_id,
                 pid=event.pid,
                 replayed=self.replayed,
@@ -113,7 +118,7 @@ class EventAnswers:
         else:
             yield from self._exit(event)
 
-    def _output(self, piece: agent.Output) -> Iterator[CommandEvent]:
+    def _output(self, piece: agent.Output) -> Iterator[events.CommandEvent]:
         if piece.stream == "result":  # Of code, which is followed as a command.
             return
         self._tail += piece.data[-TAIL:]
@@ -121,7 +126,7 @@ class EventAnswers:
         early = max(self._offset - piece.offset, 0)
         text = self._text(piece.stream, piece.data, early)
         if early < len(piece.data):
-            yield OutputEvent(
+            yield events.OutputEvent(
                 event=piece.stream,
                 data=text,
                 encoding="base64" if self._exact else "utf-8",
@@ -137,20 +142,20 @@ class EventAnswers:
         decoder.decode(data[:early])
         return decoder.decode(data[early:])
 
-    def _gap(self, gap: agent.Gap) -> Iterator[CommandEvent]:
+    def _gap(self, gap: agent.Gap) -> Iterator[events.CommandEvent]:
         for decoder in self._decoders.values():
             decoder.reset()
         if gap.end > self._offset:
-            yield GapEvent(offset=max(gap.start, self._offset), next_offset=gap.end)
+            yield events.GapEvent(offset=max(gap.start, self._offset), next_offset=gap.end)
 
-    def _exit(self, result: agent.CommandResult) -> Iterator[CommandEvent]:
+    def _exit(self, result: agent.CommandResult) -> Iterator[events.CommandEvent]:
         size = result.output_bytes
         for name, decoder in self._decoders.items():
             rest = decoder.decode(b"", final=True)
             if rest and self._offset < size:
-                yield OutputEvent(event=name, data=rest, offset=size, next_offset=size)
+                yield events.OutputEvent(event=name, data=rest, offset=size, next_offset=size)
         fields = result.model_dump(exclude={"state_saved", "marked", "unchanged", "pid"})
-        yield ExitEvent(
+        yield events.ExitEvent(
             **fields,
             truncated=size > self._output_limit,
             hint=self._hints(result, self.tail),

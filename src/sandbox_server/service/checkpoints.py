@@ -8,22 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import CheckpointNotFound, IdempotencyMismatch
-from sandbox_sdk.protocol.models import (
-    Checkpoint,
-    CheckpointDeleted,
-    CheckpointList,
-    CheckpointRequest,
-    CheckpointsRequest,
-    CheckpointTarget,
-    CreateSessionRequest,
-    ForkRequest,
-    ForkResult,
-    RestoreRequest,
-    Session,
-    checked,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.checkpoints.manifest import Manifest
@@ -68,7 +55,7 @@ class CheckpointHandlers:
             op.FORK: self._fork,
         }
 
-    async def options(self, tenant: str, request: CreateSessionRequest) -> SessionOptions:
+    async def options(self, tenant: str, request: models.CreateSessionRequest) -> SessionOptions:
         """What a session has that begins with a checkpoint: what the checkpoint's had, where the
         request does not say otherwise. Raises CheckpointNotFound, CheckpointDamaged."""
         assert request.checkpoint_id is not None
@@ -76,17 +63,17 @@ class CheckpointHandlers:
         return self._from(manifest, request, tenant)
 
     def _from(
-        self, manifest: Manifest, request: CreateSessionRequest, tenant: str
+        self, manifest: Manifest, request: models.CreateSessionRequest, tenant: str
     ) -> SessionOptions:
         given = request.model_dump(exclude_defaults=True, exclude={"thread_id", "checkpoint_id"})
         before = {name: value for name, value in manifest.asked.items() if name not in _NOT_COPIED}
         if "limits" in before:
             given["limits"] = {**before["limits"], **given.get("limits", {})}
-        merged = checked(CreateSessionRequest, **{**before, **given})
+        merged = models.checked(models.CreateSessionRequest, **{**before, **given})
         options = session_options(merged, self._registry.current(), tenant, session_id=None)
         return replace(options, origin=self._table.keeper.origin(manifest))
 
-    async def _take(self, tenant: str, request: CheckpointRequest) -> Checkpoint:
+    async def _take(self, tenant: str, request: models.CheckpointRequest) -> models.Checkpoint:
         checkpoints = self._table.keeper.checkpoints
         session = await self._table.find(tenant, request)
         wanted_id = None
@@ -108,22 +95,24 @@ class CheckpointHandlers:
             )
         return manifest.answer()
 
-    async def _list(self, tenant: str, request: CheckpointsRequest) -> CheckpointList:
+    async def _list(self, tenant: str, request: models.CheckpointsRequest) -> models.CheckpointList:
         every = await self._table.keeper.checkpoints.of(tenant)
         found = [m for m in every if request.thread_id in (None, m.thread_id)]
-        return CheckpointList(
+        return models.CheckpointList(
             checkpoints=[manifest.answer() for manifest in found[: request.limit]],
             truncated=len(found) > request.limit,
         )
 
-    async def _get(self, tenant: str, request: CheckpointTarget) -> Checkpoint:
+    async def _get(self, tenant: str, request: models.CheckpointTarget) -> models.Checkpoint:
         return (await self._table.keeper.checkpoints.get(tenant, request.checkpoint_id)).answer()
 
-    async def _delete(self, tenant: str, request: CheckpointTarget) -> CheckpointDeleted:
+    async def _delete(
+        self, tenant: str, request: models.CheckpointTarget
+    ) -> models.CheckpointDeleted:
         await self._table.keeper.checkpoints.delete(tenant, request.checkpoint_id)
-        return CheckpointDeleted(checkpoint_id=request.checkpoint_id)
+        return models.CheckpointDeleted(checkpoint_id=request.checkpoint_id)
 
-    async def _restore(self, tenant: str, request: RestoreRequest) -> Session:
+    async def _restore(self, tenant: str, request: models.RestoreRequest) -> models.Session:
         manifest = await self._table.keeper.checkpoints.get(tenant, request.checkpoint_id)
         session_id = None
         before = await self._table.newest(tenant, request.thread_id)
@@ -134,7 +123,11 @@ class CheckpointHandlers:
                 return self._answer(live, "existing")
         goes_on = before is not None and before.status != Status.CLEANED
         kept = {name: before.asked[name] for name in _KEPT if before and name in before.asked}
-        wanted = checked(CreateSessionRequest, **kept) if goes_on else CreateSessionRequest()
+        wanted = (
+            models.checked(models.CreateSessionRequest, **kept)
+            if goes_on
+            else models.CreateSessionRequest()
+        )
         options = replace(self._from(manifest, wanted, tenant), session_id=session_id)
         if (live := self._table.live(tenant, request.thread_id)) is not None:
             await keep_now(self._table.keeper, live, f"restore {request.checkpoint_id}", "restore")
@@ -142,10 +135,10 @@ class CheckpointHandlers:
 
     def _answer(
         self, session: LiveSession, status: Literal["created", "existing"] = "created"
-    ) -> Session:
+    ) -> models.Session:
         return answers.session_answer(session, self._facts, status=status, now=time.monotonic())
 
-    async def _fork(self, tenant: str, request: ForkRequest) -> ForkResult:
+    async def _fork(self, tenant: str, request: models.ForkRequest) -> models.ForkResult:
         return await fork(self._of(tenant), request)
 
 
@@ -154,7 +147,7 @@ def _id_for(tenant: str, key: str) -> str:
     return f"cp-{digest[:12]}-{digest[12:22]}"
 
 
-def _same(made: Manifest, thread_id: str, request: CheckpointRequest) -> Manifest:
+def _same(made: Manifest, thread_id: str, request: models.CheckpointRequest) -> Manifest:
     """Raises IdempotencyMismatch."""
     if (made.thread_id, made.name) != (thread_id, request.name):
         raise IdempotencyMismatch(

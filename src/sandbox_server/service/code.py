@@ -7,28 +7,20 @@ import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from typing import TypedDict
+from typing import Literal, TypedDict, cast
 
 from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_sdk.protocol.events import CodeCollector, CodeEvent
+from sandbox_sdk.protocol.events import AnyEvent, CodeCollector, CodeEvent
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.registry.environments import Kernels
-from sandbox_server.runtime.agent import (
-    CodeOptions,
-    CommandResult,
-    ContextAbout,
-    ContextRequest,
-    Event,
-    Started,
-)
+from sandbox_server.runtime.agent import CodeOptions, ContextAbout, ContextRequest
 from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import ServiceFacts
 from sandbox_server.service.code_answers import CodeAnswers, bash_events, bash_result
-from sandbox_server.service.commands import CommandHandlers, is_replayed
+from sandbox_server.service.commands import Begun, CommandHandlers
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.points import Before
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 
@@ -56,9 +48,9 @@ class CodeHandlers:
             op.RUN_CODE: self._run,
             op.CONTEXTS: self._contexts,
             op.CREATE_CONTEXT: self._create,
-            op.RESTART_CONTEXT: self._restart,
-            op.REMOVE_CONTEXT: self._remove,
-            op.INTERRUPT_CONTEXT: self._interrupt,
+            op.RESTART_CONTEXT: partial(self._change, "restart"),
+            op.REMOVE_CONTEXT: partial(self._change, "remove"),
+            op.INTERRUPT_CONTEXT: partial(self._change, "interrupt"),
         }
 
     async def _run(self, tenant: str, request: models.RunCodeRequest) -> models.CodeResult:
@@ -81,9 +73,7 @@ class CodeHandlers:
             ) from None
         raise AssertionError("a run ends or raises")
 
-    async def stream(
-        self, tenant: str, request: models.RunCodeRequest
-    ) -> AsyncGenerator[CodeEvent]:
+    async def stream(self, tenant: str, request: models.RunCodeRequest) -> AsyncGenerator[AnyEvent]:
         if _is_bash(request):
             async for command_event in self._commands.stream(tenant, request.as_command()):
                 for answer in bash_events(command_event):
@@ -93,7 +83,7 @@ class CodeHandlers:
         async for event in self._ran(session, state, request, live=True):
             yield event
 
-    async def _ran(
+    def _ran(
         self,
         session: LiveSession,
         state: models.SessionState,
@@ -107,8 +97,10 @@ class CodeHandlers:
         )
         for_s = self._timeout_s(session, request) + models.KERNEL_S
         events = session.agent.code(request.code, **options)
-        async for event in self._events(session, about, events, options, request, for_s=for_s):
-            yield event
+        told = self._commands.told(
+            session, about, events, begun=Begun(request, options), for_s=for_s
+        )
+        return cast("AsyncGenerator[CodeEvent]", told)
 
     async def _admitted(
         self, tenant: str, request: models.RunCodeRequest
@@ -142,52 +134,15 @@ class CodeHandlers:
 
     async def follow(
         self, tenant: str, request: models.FollowCodeRequest
-    ) -> AsyncGenerator[CodeEvent]:
+    ) -> AsyncGenerator[AnyEvent]:
         """From the beginning, and what was told before is left out: a run is kept as a whole."""
         session = await self._access.table.find(tenant, request)
         session.agent.require("replay", "following a run that was started before")
         limit = self._facts.limits.output_limit_bytes
         about = CodeAnswers(session, "live", output_limit=limit, offset=request.offset, asked=None)
         events = session.agent.attach(request.command_id)
-        async for event in self._events(session, about, events):
+        async for event in self._commands.told(session, about, events):
             yield event
-
-    async def _events(
-        self,
-        session: LiveSession,
-        about: CodeAnswers,
-        events: AsyncGenerator[Event],
-        options: CodeOptions | None = None,
-        request: models.RunCodeRequest | None = None,
-        *,
-        for_s: float = 0.0,
-    ) -> AsyncGenerator[CodeEvent]:
-        notes = self._access.table.notes
-        async with (
-            notes.running(begun=request is not None) as running,
-            self._access.using(session, for_s=for_s),
-            Before(
-                self._access.table.keeper,
-                session,
-                request.code if request else "",
-                options["command_id"] if options else None,
-                what="code",
-                wanted=request is not None,
-            ) as before,
-            contextlib.aclosing(events),
-        ):
-            async for event in events:
-                if isinstance(event, Started) and options is not None:
-                    about.replayed = is_replayed(options, event.command_id)
-                    before.began(event.command_id)
-                if isinstance(event, CommandResult):
-                    before.ended(event)
-                    about.kept = await self._commands.kept(session, event, request)
-                    running.over = True
-                    if request is not None and not about.replayed:
-                        notes.ran(session, request.code, event, output=about.tail)
-                for answer in about.code_events(event):
-                    yield answer
 
     def _options(
         self, session: LiveSession, request: models.RunCodeRequest, *, live: bool
@@ -238,17 +193,14 @@ class CodeHandlers:
         session.languages[made.context_id] = made.language
         return made
 
-    async def _restart(self, tenant: str, request: models.ContextTarget) -> models.Context:
+    async def _change(
+        self,
+        what: Literal["restart", "remove", "interrupt"],
+        tenant: str,
+        request: models.ContextTarget,
+    ) -> models.Context:
         session = await self._access.table.find(tenant, request)
-        return await self._do(session, {"op": "restart", "context_id": request.context_id})
-
-    async def _remove(self, tenant: str, request: models.ContextTarget) -> models.Context:
-        session = await self._access.table.find(tenant, request)
-        return await self._do(session, {"op": "remove", "context_id": request.context_id})
-
-    async def _interrupt(self, tenant: str, request: models.ContextTarget) -> models.Context:
-        session = await self._access.table.find(tenant, request)
-        return await self._do(session, {"op": "interrupt", "context_id": request.context_id})
+        return await self._do(session, {"op": what, "context_id": request.context_id})
 
     async def _do(self, session: LiveSession, request: ContextRequest) -> models.Context:
         session.agent.require("code", "contexts")

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from sandbox_sdk.protocol import models
+from sandbox_sdk.protocol import events, models
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_sdk.protocol.events import (
-    CodeErrorEvent,
-    CodeEvent,
-    EndEvent,
-    ExitEvent,
-    GapEvent,
-    OutputEvent,
-    ResultEvent,
-    StartEvent,
-)
 from sandbox_server.runtime import agent
 from sandbox_server.service.answers import EventAnswers
 
@@ -65,6 +55,8 @@ _RECORD: TypeAdapter[_Shown | _Raised | _Late | _End] = TypeAdapter(
 class CodeAnswers(EventAnswers):
     """Text as of any command, and records out of the stream of results: JSON, one on each line."""
 
+    what: ClassVar[models.PointOf] = "code"
+
     def __init__(self, *args: Any, asked: models.RunCodeRequest | None, **options: Any) -> None:
         """asked: None where this call did not start the run."""
         super().__init__(*args, **options)
@@ -75,7 +67,7 @@ class CodeAnswers(EventAnswers):
         self._language = asked.language if asked else None
         self._context_id = asked.context_id if asked else None
 
-    def code_events(self, event: agent.Event) -> Iterator[CodeEvent]:
+    def told(self, event: agent.Event) -> Iterator[events.CodeEvent]:
         if isinstance(event, agent.Output):
             self._left -= len(event.data)
             if self._left < 0:
@@ -88,12 +80,12 @@ class CodeAnswers(EventAnswers):
         if isinstance(event, agent.Gap):
             self._line.clear()
         for answer in self.of(event):
-            if isinstance(answer, ExitEvent):
+            if isinstance(answer, events.ExitEvent):
                 yield self._ended(answer)
             else:
                 yield answer
 
-    def _records(self, piece: agent.Output) -> Iterator[CodeEvent]:
+    def _records(self, piece: agent.Output) -> Iterator[events.CodeEvent]:
         at = piece.offset
         for part in piece.data.splitlines(keepends=True):
             at += len(part)
@@ -103,7 +95,7 @@ class CodeAnswers(EventAnswers):
                 if event := self._record(line, at):
                     yield event
 
-    def _record(self, line: bytes, end: int) -> CodeEvent | None:
+    def _record(self, line: bytes, end: int) -> events.CodeEvent | None:
         """The event of a record, unless it was told before, or is not for itself."""
         try:
             record = _RECORD.validate_json(line)
@@ -114,7 +106,7 @@ class CodeAnswers(EventAnswers):
         told = end <= self._offset
         match record:
             case _Shown() if not told:
-                return ResultEvent(
+                return events.ResultEvent(
                     data=record.data,
                     is_main_result=record.main,
                     display_id=record.display_id,
@@ -122,47 +114,36 @@ class CodeAnswers(EventAnswers):
                     **where,
                 )
             case _Raised() if not told:
-                return CodeErrorEvent(**record.model_dump(exclude={"type"}), **where)
+                return events.CodeErrorEvent(**record.model_dump(exclude={"type"}), **where)
             case _Late():
                 self._late = record.text
             case _End():
                 self._end = record
         return None
 
-    def _ended(self, exit_: ExitEvent) -> EndEvent:
+    def _ended(self, exit_: events.ExitEvent) -> events.EndEvent:
         end = self._end or _End(type="end", truncated=True)
         language = end.language or self._language or "python"
-        return EndEvent(
-            command_id=exit_.command_id,
+        return events.EndEvent(
+            **{**_same(exit_), "output_bytes": end.output_bytes},
             context_id=end.context_id or self._context_id or language,
             language=language,
             context_state=end.context_state,
             execution_count=end.execution_count,
-            duration_ms=exit_.duration_ms,
-            timed_out=exit_.timed_out,
-            reason=exit_.reason,
             truncated=end.truncated,
-            output_bytes=end.output_bytes,
             late_output=self._late,
-            replayed=exit_.replayed,
-            session_id=exit_.session_id,
-            generation=exit_.generation,
-            session_state=exit_.session_state,
-            resumed=exit_.resumed,
-            artifacts=exit_.artifacts,
-            artifact_problems=exit_.artifact_problems,
         )
 
 
-def bash_events(event: StartEvent | OutputEvent | GapEvent | ExitEvent) -> Iterator[CodeEvent]:
+def bash_events(event: events.AnyEvent) -> Iterator[events.CodeEvent]:
     """The events of a command as those of code."""
-    if not isinstance(event, ExitEvent):
+    if not isinstance(event, events.ExitEvent):
         yield event
         return
     if event.exit_code:
         at = {"offset": event.output_bytes, "next_offset": event.output_bytes}
-        yield CodeErrorEvent(**dict(bash_error(event.exit_code)), **at)
-    yield EndEvent(**bash_facts(event), truncated=event.truncated)
+        yield events.CodeErrorEvent(**dict(bash_error(event.exit_code)), **at)
+    yield events.EndEvent(**bash_facts(event), truncated=event.truncated)
 
 
 def bash_result(result: models.ExecuteResult) -> models.CodeResult:
@@ -181,14 +162,15 @@ def bash_error(exit_code: int) -> models.CodeError:
     return models.CodeError(name="ExitCode", value=str(exit_code), traceback=[])
 
 
-def bash_facts(ended: models.ExecuteResult | ExitEvent) -> dict[str, Any]:
-    same = (
+def bash_facts(ended: models.ExecuteResult | events.ExitEvent) -> dict[str, Any]:
+    bash = {"context_id": models.BASH, "language": models.BASH, "context_state": "live"}
+    return {**_same(ended), **bash}
+
+
+def _same(ended: models.ExecuteResult | events.ExitEvent) -> dict[str, Any]:
+    """What is told of code as of a command."""
+    names = (
         "command_id", "duration_ms", "timed_out", "reason", "output_bytes", "replayed",
         "session_id", "generation", "session_state", "resumed", "artifacts", "artifact_problems",
     )  # fmt: skip
-    return {
-        **{name: getattr(ended, name) for name in same},
-        "context_id": models.BASH,
-        "language": models.BASH,
-        "context_state": "live",
-    }
+    return {name: getattr(ended, name) for name in names}

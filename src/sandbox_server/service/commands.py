@@ -7,36 +7,11 @@ import os
 import signal as signals
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
+from sandbox_sdk.protocol import errors, models
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import (
-    InvalidRequest,
-    RuntimeUnavailable,
-    SandboxError,
-    SessionLost,
-)
-from sandbox_sdk.protocol.events import CommandEvent
-from sandbox_sdk.protocol.models import (
-    MAX_TIMEOUT_S,
-    WORKSPACE,
-    CheckRequest,
-    CommandInfo,
-    CommandList,
-    CommandTarget,
-    ExecuteRequest,
-    ExecuteResult,
-    FollowRequest,
-    OutputEncoding,
-    ResizeRequest,
-    RunCodeRequest,
-    SessionState,
-    SignalRequest,
-    StdinReceipt,
-    StdinRequest,
-    Target,
-    Verdict,
-)
+from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import to_run
 from sandbox_server.events.sender import Sender, require_webhook
@@ -58,6 +33,22 @@ from sandbox_server.service.stored import Collected, StoredHandlers
 from sandbox_server.sessions.background import background_id
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
+
+
+class Begun(NamedTuple):
+    """A command or code that a call begins."""
+
+    request: models.ExecuteRequest | models.RunCodeRequest
+    options: RunOptions | CodeOptions
+
+    @property
+    def text(self) -> str:
+        request = self.request
+        return request.command if isinstance(request, models.ExecuteRequest) else request.code
+
+    def is_replayed(self, command_id: str) -> bool:
+        """Whether the key led to what an earlier call began: it has the id of that one."""
+        return self.options["key"] is not None and self.options["command_id"] != command_id
 
 
 class CommandHandlers:
@@ -85,26 +76,27 @@ class CommandHandlers:
             op.RESIZE: self._resize,
         }
 
-    async def execute(self, tenant: str, request: ExecuteRequest) -> ExecuteResult:
+    async def execute(self, tenant: str, request: models.ExecuteRequest) -> models.ExecuteResult:
         session, state, request = await self._admitted(tenant, request)
         async with self._access.table.notes.running():
             return await self._executed(session, state, request)
 
     async def _executed(
-        self, session: LiveSession, state: SessionState, request: ExecuteRequest
-    ) -> ExecuteResult:
+        self, session: LiveSession, state: models.SessionState, request: models.ExecuteRequest
+    ) -> models.ExecuteResult:
         async with self._access.using(
-            session, for_s=self._timeout_s(session, request) or MAX_TIMEOUT_S
+            session, for_s=self._timeout_s(session, request) or models.MAX_TIMEOUT_S
         ):
             if request.background:
                 return await self._start(session, state, request)
             options = self._options(session, request)
-            async with self._before(session, request, options) as before:
+            begun = Begun(request, options)
+            async with self._before(session, begun) as before:
                 result = await session.agent.run(request.command, **options)
                 before.ended(result)
             session.cwd = result.cwd
-            kept = await self.kept(session, result, request)
-        replayed = is_replayed(options, result.command_id)
+            kept = await self._kept(session, result, request)
+        replayed = begun.is_replayed(result.command_id)
         if not replayed:
             self._access.table.notes.ran(session, request.command, result, output=None)
         return answers.execute_result(
@@ -116,11 +108,11 @@ class CommandHandlers:
             hint=self._hint(session, result, request.command),
         )
 
-    async def kept(
+    async def _kept(
         self,
         session: LiveSession,
         result: CommandResult,
-        request: ExecuteRequest | RunCodeRequest | None,
+        request: models.ExecuteRequest | models.RunCodeRequest | None,
     ) -> Collected | None:
         """The artifacts of a command that has ended; None if it left none."""
         wanted = request is not None and request.artifacts
@@ -129,19 +121,20 @@ class CommandHandlers:
         return await self._stored.collect(session, result.command_id, marked_only=not wanted)
 
     async def _start(
-        self, session: LiveSession, state: SessionState, request: ExecuteRequest
-    ) -> ExecuteResult:
+        self, session: LiveSession, state: models.SessionState, request: models.ExecuteRequest
+    ) -> models.ExecuteResult:
         options = self._options(session, request)
+        begun = Begun(request, options)
         background, notes = self._access.table.background, self._access.table.notes
         ours, key = options["command_id"] or "", request.idempotency_key
         async with (
             background.beginning(session, ours, key=key) as beginning,
-            self._before(session, request, options) as before,
+            self._before(session, begun) as before,
         ):
-            command_id = await self._begun(session, request, options)
+            command_id = await self._begin(session, request, options)
             before.began(command_id)
             beginning.began(command_id)
-        replayed = is_replayed(options, command_id)
+        replayed = begun.is_replayed(command_id)
         # Somebody may leave a terminal; who looks at one uses it. An earlier call watches its own.
         if request.pty is None and not replayed:
             session.watch(
@@ -154,15 +147,15 @@ class CommandHandlers:
             background.watch(session, command_id)
         notes.started(session, request.command, command_id)
         about = session.agent.about
-        return ExecuteResult(
+        return models.ExecuteResult(
             exit_code=None, output="", stdout="", stderr="", command_id=command_id,
             duration_ms=0.0, timed_out=False, truncated=False, output_bytes=0,
-            cwd=about.cwd if about else WORKSPACE, replayed=replayed,
+            cwd=about.cwd if about else models.WORKSPACE, replayed=replayed,
             **answers.session_life(session, state),
         )  # fmt: skip
 
-    async def _begun(
-        self, session: LiveSession, request: ExecuteRequest, options: RunOptions
+    async def _begin(
+        self, session: LiveSession, request: models.ExecuteRequest, options: RunOptions
     ) -> str:
         """Its id. That a webhook will be told of its end is written down first."""
         ours = options["command_id"]
@@ -171,39 +164,38 @@ class CommandHandlers:
         self._webhooks.promise(ours, session.record.session_id, request.notify)
         try:
             command_id = await session.agent.start(request.command, **options)
-        except (RuntimeUnavailable, SessionLost):
+        except (errors.RuntimeUnavailable, errors.SessionLost):
             raise  # It may have begun.
-        except SandboxError:
+        except errors.SandboxError:
             self._webhooks.forget(ours)
             raise
         if command_id != ours:  # An earlier call with the same key has begun it.
             self._webhooks.forget(ours)
         return command_id
 
-    async def stream(self, tenant: str, request: ExecuteRequest) -> AsyncGenerator[CommandEvent]:
+    async def stream(self, tenant: str, request: models.ExecuteRequest) -> AsyncGenerator[AnyEvent]:
         session, state, request = await self._admitted(tenant, request)
         options = self._options(session, request)
         events = session.agent.stream(request.command, **options)
-        for_s = self._timeout_s(session, request) or MAX_TIMEOUT_S
+        for_s = self._timeout_s(session, request) or models.MAX_TIMEOUT_S
         about = self._about(session, state, command=request.command, encoding=request.encoding)
-        async for event in self._events(
-            session, about, events, options=options, for_s=for_s, request=request
-        ):
+        begun = Begun(request, options)
+        async for event in self.told(session, about, events, begun=begun, for_s=for_s):
             yield event
 
-    async def _check(self, tenant: str, request: CheckRequest) -> Verdict:
+    async def _check(self, tenant: str, request: models.CheckRequest) -> models.Verdict:
         session = await self._access.expected(tenant, request)
         return await self._gate.check(request, tenant=tenant, **_policy_context(session))
 
     async def _admitted(
-        self, tenant: str, request: ExecuteRequest
-    ) -> tuple[LiveSession, SessionState, ExecuteRequest]:
+        self, tenant: str, request: models.ExecuteRequest
+    ) -> tuple[LiveSession, models.SessionState, models.ExecuteRequest]:
         """Pass a command through the gate and open its session; there is no other way in. Raises
         CommandRejected."""
         if request.timeout == 0 and not self._facts.endless_commands:
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 "timeout 0: the operator does not allow commands without a time limit here; give"
-                f" one of at most {MAX_TIMEOUT_S:g} seconds, or leave it out"
+                f" one of at most {models.MAX_TIMEOUT_S:g} seconds, or leave it out"
             )
         if request.notify is not None:
             require_webhook(self._webhooks, request.notify, tenant)
@@ -218,69 +210,66 @@ class CommandHandlers:
             admitted = await self._gate.admit(request, tenant=tenant, **_policy_context(session))
         return session, state, admitted
 
-    async def follow(self, tenant: str, request: FollowRequest) -> AsyncGenerator[CommandEvent]:
+    async def follow(self, tenant: str, request: models.FollowRequest) -> AsyncGenerator[AnyEvent]:
         session = await self._access.table.find(tenant, request)
         session.agent.require("replay", "following a command that was started before")
         exact = request.encoding == "bytes"
         start = request.offset if exact else max(request.offset - LOOKBACK, 0)
         events = session.agent.attach(request.command_id, offset=start)
         about = self._about(session, "live", offset=request.offset, encoding=request.encoding)
-        async for event in self._events(session, about, events):
+        async for event in self.told(session, about, events):
             yield event
 
-    async def _events(
+    async def told(
         self,
         session: LiveSession,
-        answers_for: EventAnswers,
+        about: EventAnswers,
         events: AsyncGenerator[Event],
         *,
-        options: RunOptions | None = None,
+        begun: Begun | None = None,
         for_s: float = 0.0,
-        request: ExecuteRequest | None = None,
-    ) -> AsyncGenerator[CommandEvent]:
-        """request: of the call that started the command; None where it is only followed."""
+    ) -> AsyncGenerator[AnyEvent]:
+        """The events of a command or of code. begun: by this call; None where it only follows."""
         notes = self._access.table.notes
         async with (
-            notes.running(begun=request is not None) as running,
+            notes.running(begun=begun is not None) as running,
             self._access.using(session, for_s=for_s),
-            self._before(session, request, options) as before,
+            self._before(session, begun, about.what) as before,
             contextlib.aclosing(events),
         ):
             async for event in events:
-                if isinstance(event, Started) and options is not None:
-                    answers_for.replayed = is_replayed(options, event.command_id)
+                if isinstance(event, Started) and begun is not None:
+                    about.replayed = begun.is_replayed(event.command_id)
                     before.began(event.command_id)
                 if isinstance(event, CommandResult):
-                    session.cwd = event.cwd
+                    if about.what == "command":
+                        session.cwd = event.cwd
                     before.ended(event)
                     if event.exit_code is not None:
-                        answers_for.kept = await self.kept(session, event, request)
+                        about.kept = await self._kept(session, event, begun and begun.request)
                     running.over = True
-                    if request is not None and not answers_for.replayed:
-                        notes.ran(session, request.command, event, output=answers_for.tail)
-                for answer in answers_for.of(event):
+                    if begun is not None and not about.replayed:
+                        notes.ran(session, begun.text, event, output=about.tail)
+                for answer in about.told(event):
                     yield answer
 
     def _before(
-        self,
-        session: LiveSession,
-        request: ExecuteRequest | None,
-        options: RunOptions | None,
+        self, session: LiveSession, begun: Begun | None, what: models.PointOf = "command"
     ) -> Before:
-        """Keeps a point, where the session has a history and the call begins a command."""
+        """Keeps a point, where the session has a history and the call begins something."""
         keeper = self._access.table.keeper
-        if request is None or options is None:
+        if begun is None:
             return Before(keeper, session, "", wanted=False)
-        return Before(keeper, session, request.command, options["command_id"])
+        return Before(keeper, session, begun.text, begun.options["command_id"], what=what)
 
     def _about(
         self,
         session: LiveSession,
-        state: SessionState,
+        state: models.SessionState,
         *,
         command: str | None = None,
         offset: int = 0,
-        encoding: OutputEncoding = "utf-8",
+        encoding: models.OutputEncoding = "utf-8",
     ) -> EventAnswers:
         return EventAnswers(
             session,
@@ -301,7 +290,7 @@ class CommandHandlers:
         """command: None where this call did not start it, so that its source is not known."""
         return partial(hint_for, limits=self._facts.limits_of(session), command=command)
 
-    async def _result(self, tenant: str, request: CommandTarget) -> ExecuteResult:
+    async def _result(self, tenant: str, request: models.CommandTarget) -> models.ExecuteResult:
         session = await self._access.table.find(tenant, request)
         async with self._access.reporting_loss(session):
             limit = self._facts.limits.output_limit_bytes
@@ -309,23 +298,23 @@ class CommandHandlers:
         hint = self._hint(session, found, None)
         return answers.execute_result(found, session, "live", hint=hint)
 
-    async def _commands(self, tenant: str, target: Target) -> CommandList:
+    async def _commands(self, tenant: str, target: models.Target) -> models.CommandList:
         session = await self._access.table.find(tenant, target)
         async with self._access.reporting_loss(session):
             state = await session.agent.state()
-        return CommandList(
+        return models.CommandList(
             commands=[_info(session, summary) for summary in state.commands],
             truncated=state.commands_truncated,
         )
 
-    async def _signal(self, tenant: str, request: SignalRequest) -> CommandInfo:
+    async def _signal(self, tenant: str, request: models.SignalRequest) -> models.CommandInfo:
         session = await self._access.table.find(tenant, request)
         number = signals.Signals[f"SIG{request.signal}"]
         async with self._access.using(session):
             signalled = await session.agent.signal(request.command_id, number)
         return _info(session, signalled)
 
-    async def _resize(self, tenant: str, request: ResizeRequest) -> CommandInfo:
+    async def _resize(self, tenant: str, request: models.ResizeRequest) -> models.CommandInfo:
         session = await self._access.table.find(tenant, request)
         session.agent.require("pty", "a terminal")
         async with self._access.using(session):
@@ -334,16 +323,16 @@ class CommandHandlers:
             )
         return _info(session, resized)
 
-    async def _stdin(self, tenant: str, request: StdinRequest) -> StdinReceipt:
+    async def _stdin(self, tenant: str, request: models.StdinRequest) -> models.StdinReceipt:
         session = await self._access.table.find(tenant, request)
         session.agent.require("stdin", "input for a running command")
         async with self._access.using(session):
             received = await session.agent.send_stdin(
                 request.command_id, request.data_bytes(), end=request.eof, offset=request.offset
             )
-        return StdinReceipt(received=received)
+        return models.StdinReceipt(received=received)
 
-    def _options(self, session: LiveSession, request: ExecuteRequest) -> RunOptions:
+    def _options(self, session: LiveSession, request: models.ExecuteRequest) -> RunOptions:
         pty = request.pty
         command_id = background_id() if request.background else os.urandom(16).hex()
         session.remember(command_id, request.command)
@@ -359,20 +348,15 @@ class CommandHandlers:
             "output_limit": self._facts.limits.output_limit_bytes,
         }
 
-    def _timeout_s(self, session: LiveSession, request: ExecuteRequest) -> float | None:
+    def _timeout_s(self, session: LiveSession, request: models.ExecuteRequest) -> float | None:
         """None for no limit: nobody waits for a command in the background."""
         if request.timeout == 0 or (request.timeout is None and request.background):
             return None
         return request.timeout or self._facts.limits_of(session).command_timeout_s
 
 
-def _info(session: LiveSession, summary: CommandSummary) -> CommandInfo:
+def _info(session: LiveSession, summary: CommandSummary) -> models.CommandInfo:
     return answers.command_info(summary, session.texts.get(summary.command_id))
-
-
-def is_replayed(options: RunOptions | CodeOptions, command_id: str) -> bool:
-    """Whether the key led to a command of an earlier call: it has the id of that one."""
-    return options["key"] is not None and options["command_id"] != command_id
 
 
 class _PolicyContext(TypedDict):

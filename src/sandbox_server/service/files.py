@@ -7,30 +7,9 @@ import hashlib
 from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import PurePosixPath
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import DiskFull, FileTooLarge, size_text
-from sandbox_sdk.protocol.models import (
-    WORKSPACE,
-    DownloadRequest,
-    FileChange,
-    FileChangeList,
-    FileChangesRequest,
-    FileEntry,
-    FileWatch,
-    FileWatchEnded,
-    FileWatchTarget,
-    ListRequest,
-    ListResult,
-    MkdirRequest,
-    MkdirResult,
-    RemoveRequest,
-    RemoveResult,
-    RenameRequest,
-    StatRequest,
-    UploadRequest,
-    UploadResult,
-    WatchFilesRequest,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.metrics.recorder import Metrics
@@ -39,12 +18,6 @@ from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.answers import ServiceFacts, download_info, file_entry
 from sandbox_server.service.points import Before
 from sandbox_server.sessions.live import LiveSession
-
-
-async def counting(data: AsyncIterator[bytes], metrics: Metrics) -> AsyncIterator[bytes]:
-    async for piece in data:
-        metrics.downloaded(len(piece))
-        yield piece
 
 
 class FileHandlers:
@@ -63,8 +36,8 @@ class FileHandlers:
         }
 
     async def upload(
-        self, tenant: str, request: UploadRequest, chunks: AsyncIterable[bytes]
-    ) -> UploadResult:
+        self, tenant: str, request: models.UploadRequest, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
         session, _ = await self._access.open(tenant, request)
         digest, size = hashlib.sha256(), 0
         limit = self._facts.limits.upload_limit_bytes
@@ -79,19 +52,14 @@ class FileHandlers:
                     raise FileTooLarge.upload(request.path, limit_bytes=limit)
                 yield chunk
 
-        async with (
-            self._access.using(session),
-            Before(self._access.table.keeper, session, f"upload {request.path}", what="upload"),
-        ):
+        async with self._changing(session, f"upload {request.path}", "upload"):
             try:
                 stored = await session.agent.put(
                     request.path, hashed(), limit=limit, metadata=request.metadata
                 )
-            except DiskFull as exc:
-                raise self._with_setting(exc, session) from None
             finally:
                 self._access.table.notes.metrics.uploaded(size)
-        return UploadResult(
+        return models.UploadResult(
             filename=PurePosixPath(stored.path).name,
             path=stored.path,
             size=stored.size,
@@ -99,94 +67,96 @@ class FileHandlers:
         )
 
     @contextlib.asynccontextmanager
-    async def download(self, tenant: str, request: DownloadRequest) -> AsyncIterator[Download]:
+    async def download(
+        self, tenant: str, request: models.DownloadRequest
+    ) -> AsyncIterator[Download]:
         session = await self._access.table.find(tenant, request)
         async with (
             self._access.using(session),
             session.agent.get(request.path, digest=True) as file,
         ):
-            counted = counting(_counted(session, file), self._access.table.notes.metrics)
+            counted = _counted(file, session, self._access.table.notes.metrics)
             yield Download(download_info(file.about), counted)
 
-    async def _list_files(self, tenant: str, request: ListRequest) -> ListResult:
+    async def _list_files(self, tenant: str, request: models.ListRequest) -> models.ListResult:
         session, _ = await self._access.open(tenant, request)
-        entries: list[FileEntry] = []
+        entries: list[models.FileEntry] = []
         batches = session.agent.batches(
             request.path, recursive=request.recursive, depth=request.depth, limit=request.limit
         )
         async with self._access.using(session), contextlib.aclosing(batches):
             async for batch in batches:
                 if isinstance(batch, ListEnd):
-                    return ListResult(path=request.path, entries=entries, truncated=batch.truncated)
+                    return models.ListResult(
+                        path=request.path, entries=entries, truncated=batch.truncated
+                    )
                 entries += map(file_entry, batch)
         raise AssertionError("a listing ends or raises")
 
-    async def _rename(self, tenant: str, request: RenameRequest) -> FileEntry:
+    async def _rename(self, tenant: str, request: models.RenameRequest) -> models.FileEntry:
         session = await self._access.table.find(tenant, request)
         text = f"rename {request.path} to {request.to}"
-        async with (
-            self._access.using(session),
-            Before(self._access.table.keeper, session, text, what="rename"),
-        ):
-            try:
-                moved = await session.agent.rename(
-                    request.path, request.to, replace=request.replace
-                )
-            except DiskFull as exc:
-                raise self._with_setting(exc, session) from None
+        async with self._changing(session, text, "rename"):
+            moved = await session.agent.rename(request.path, request.to, replace=request.replace)
         return file_entry(moved)
 
-    async def _stat(self, tenant: str, request: StatRequest) -> FileEntry:
+    async def _stat(self, tenant: str, request: models.StatRequest) -> models.FileEntry:
         session, _ = await self._access.open(tenant, request)
         async with self._access.using(session):
             return file_entry(await session.agent.stat(request.path, follow=request.follow))
 
-    async def _mkdir(self, tenant: str, request: MkdirRequest) -> MkdirResult:
+    async def _mkdir(self, tenant: str, request: models.MkdirRequest) -> models.MkdirResult:
         session, _ = await self._access.open(tenant, request)
-        async with (
-            self._access.using(session),
-            Before(self._access.table.keeper, session, f"mkdir {request.path}", what="mkdir"),
-        ):
-            try:
-                made = await session.agent.mkdir(request.path)
-            except DiskFull as exc:
-                raise self._with_setting(exc, session) from None
-        return MkdirResult(created=made.created, entry=file_entry(made.entry))
+        async with self._changing(session, f"mkdir {request.path}", "mkdir"):
+            made = await session.agent.mkdir(request.path)
+        return models.MkdirResult(created=made.created, entry=file_entry(made.entry))
 
-    async def _remove(self, tenant: str, request: RemoveRequest) -> RemoveResult:
+    async def _remove(self, tenant: str, request: models.RemoveRequest) -> models.RemoveResult:
         session = await self._access.table.find(tenant, request)
-        async with (
-            self._access.using(session),
-            Before(self._access.table.keeper, session, f"remove {request.path}", what="remove"),
-        ):
+        async with self._changing(session, f"remove {request.path}", "remove"):
             await session.agent.remove(request.path, recursive=request.recursive)
-        return RemoveResult(path=request.path)
+        return models.RemoveResult(path=request.path)
 
-    async def _watch(self, tenant: str, request: WatchFilesRequest) -> FileWatch:
+    async def _watch(self, tenant: str, request: models.WatchFilesRequest) -> models.FileWatch:
         session, _ = await self._access.open(tenant, request)
         async with self._access.using(session):
             watch = await session.agent.watch(request.path, recursive=request.recursive)
-        return FileWatch(session_id=session.record.session_id, **dict(watch))
+        return models.FileWatch(session_id=session.record.session_id, **dict(watch))
 
-    async def _watch_events(self, tenant: str, request: FileChangesRequest) -> FileChangeList:
+    async def _watch_events(
+        self, tenant: str, request: models.FileChangesRequest
+    ) -> models.FileChangeList:
         """No use of the session: one that is only watched expires."""
         session = await self._access.table.find(tenant, request)
         async with self._access.reporting_loss(session):
             found = await session.agent.watched(
                 request.watch_id, after=request.after, wait_s=request.wait
             )
-        return FileChangeList(
-            events=[FileChange(**dict(each)) for each in found.events], position=found.position
+        return models.FileChangeList(
+            events=[models.FileChange(**dict(each)) for each in found.events],
+            position=found.position,
         )
 
-    async def _unwatch(self, tenant: str, request: FileWatchTarget) -> FileWatchEnded:
+    async def _unwatch(self, tenant: str, request: models.FileWatchTarget) -> models.FileWatchEnded:
         session = await self._access.table.find(tenant, request)
         async with self._access.reporting_loss(session):
-            return FileWatchEnded(ended=await session.agent.unwatch(request.watch_id))
+            return models.FileWatchEnded(ended=await session.agent.unwatch(request.watch_id))
+
+    @contextlib.asynccontextmanager
+    async def _changing(
+        self, session: LiveSession, text: str, what: models.PointOf
+    ) -> AsyncIterator[None]:
+        """What changes files: with a point before it, where the session has a history."""
+        keeper = self._access.table.keeper
+        async with self._access.using(session), Before(keeper, session, text, what=what):
+            try:
+                yield
+            except DiskFull as exc:
+                raise self._with_setting(exc, session) from None
 
     def _with_setting(self, error: DiskFull, session: LiveSession) -> DiskFull:
         """The box does not know by which setting its disk has its size."""
-        if not error.message.startswith(WORKSPACE):
+        if not error.message.startswith(models.WORKSPACE):
             return error
         limit = self._facts.limits_of(session).disk_bytes
         usual = limit == self._facts.limits.disk_bytes
@@ -195,7 +165,10 @@ class FileHandlers:
         return DiskFull(f"{error.message}; {setting}", limit_bytes=limit)
 
 
-async def _counted(session: LiveSession, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def _counted(
+    chunks: AsyncIterable[bytes], session: LiveSession, metrics: Metrics
+) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         session.bytes_out += len(chunk)
+        metrics.downloaded(len(chunk))
         yield chunk

@@ -100,15 +100,11 @@ class Gate:
         it has its own. Raises CommandRejected."""
         judge = self._policy_of(environment, policy).judge
         ruling = await self._in_time(judge, request, cwd)
-        rejection = ruling.rejection
         self._record(request, ruling, environment=environment, tenant=tenant)
-        if rejection is not None:
-            self._count_rejected(rejection)
-            log.info("command.rejected", rule=rejection.rule, policy=ruling.policy, tenant=tenant,
-                     thread=request.thread_id, session=request.session_id)  # fmt: skip
+        if ruling.rejection is not None:
             log.debug("command.rejected_text", command=request.command[:MAX_SHOWN])
-            raise _rejected(ruling.policy, rejection)
-        self._count_allowed()
+        self._enforce(ruling, "command.rejected", tenant=tenant, thread=request.thread_id,
+                      session=request.session_id)  # fmt: skip
         if ruling.mode is Mode.WHITELIST:
             return request.model_copy(update={"env": {**request.env, "PATH": FIXED_PATH}})
         return request
@@ -135,21 +131,19 @@ class Gate:
             command, ruling, environment=environment, tenant=tenant, code=request.code,
             language=language, context_id=request.context_id,
         )  # fmt: skip
-        if ruling.rejection is not None:
-            self._count_rejected(ruling.rejection)
-            log.info("code.rejected", rule=ruling.rejection.rule, policy=ruling.policy,
-                     tenant=tenant, thread=request.thread_id)  # fmt: skip
-            raise _rejected(ruling.policy, ruling.rejection)
-        self._count_allowed()
+        self._enforce(ruling, "code.rejected", tenant=tenant, thread=request.thread_id)
 
-    def _count_allowed(self) -> None:
-        self.allowed += 1
-        self._metrics.verdict(allowed=True)
-
-    def _count_rejected(self, rejection: Rejection) -> None:
+    def _enforce(self, ruling: Ruling, event: str, **logged: str | None) -> None:
+        """Count a verdict. Raises CommandRejected, and logs it as this event."""
+        rejection = ruling.rejection
+        self._metrics.verdict(allowed=rejection is None)
+        if rejection is None:
+            self.allowed += 1
+            return
         self.rejected[rejection.rule] += 1
-        self._metrics.verdict(allowed=False)
         self._metrics.command("rejected")
+        log.info(event, rule=rejection.rule, policy=ruling.policy, **logged)
+        raise _rejected(ruling.policy, rejection)
 
     async def check(
         self,

@@ -38,7 +38,7 @@ class Wall:
 
     says: str
     """A regular expression for the end of the output."""
-    hint: Callable[[Limits], str]
+    hint: str | Callable[[Limits], str]
     offline: bool = False
     """Whether it is only true without a network."""
     proxied: bool = False
@@ -48,10 +48,6 @@ class Wall:
 def _missing(*names: str) -> str:
     """As bash says it, and sh."""
     return rf": (?:{'|'.join(map(re.escape, names))}): (?:command )?not found"
-
-
-def _always(text: str) -> Callable[[Limits], str]:
-    return lambda _: text
 
 
 def _in_a_venv(limits: Limits) -> str:
@@ -100,36 +96,28 @@ WALLS = (
     Wall(says=r"No space left on device|ENOSPC", hint=_full_disk),
     Wall(
         says=r"Cannot connect to the Docker daemon|" + _missing("docker", "podman"),
-        hint=_always(
-            "there are no containers inside this sandbox. Run the program itself, a server in the"
-            " background: `command > log.txt 2>&1 &`"
-        ),
+        hint="there are no containers inside this sandbox. Run the program itself, a server in the"
+        " background: `command > log.txt 2>&1 &`",
     ),
     Wall(
         says=r"not been booted with systemd|unrecognized service|"
         + _missing("systemctl", "service", "journalctl"),
-        hint=_always(
-            "no service manager runs in this sandbox. Start the server itself in the background:"
-            " `command > log.txt 2>&1 &`"
-        ),
+        hint="no service manager runs in this sandbox. Start the server itself in the background:"
+        " `command > log.txt 2>&1 &`",
     ),
     Wall(
         says=r"/var/lib/(?:dpkg/lock|apt/lists)|dpkg: error: .* requires superuser privilege|"
         + _missing("apt", "apt-get", "dpkg", "yum", "dnf", "apk", "pacman", "zypper", "brew"),
-        hint=_always(
-            "system packages cannot be installed: nobody is root in this sandbox. Use what is"
-            f" there, install for yourself (a venv, npm, --prefix={WORKSPACE}/.local), or ask for a"
-            " sandbox whose image has the package"
-        ),
+        hint="system packages cannot be installed: nobody is root in this sandbox. Use what is"
+        f" there, install for yourself (a venv, npm, --prefix={WORKSPACE}/.local), or ask for a"
+        " sandbox whose image has the package",
     ),
     Wall(
         says=r"\bsu: (?:Authentication failure|Critical error)|must be (?:setuid root|superuser)"
         r"|superuser privilege|are you root\?|chown: changing ownership|effective uid is not 0|"
         + _missing("sudo", "su", "doas"),
-        hint=_always(
-            f"nobody is root in this sandbox. Run it without sudo or su; {WORKSPACE}, /tmp and the"
-            f" home are yours, and programs can be installed into {WORKSPACE}/.local"
-        ),
+        hint=f"nobody is root in this sandbox. Run it without sudo or su; {WORKSPACE}, /tmp and the"
+        f" home are yours, and programs can be installed into {WORKSPACE}/.local",
     ),
     Wall(says="externally-managed-environment", hint=_in_a_venv),
     Wall(
@@ -138,15 +126,13 @@ WALLS = (
     ),
     Wall(
         says=r"No matching distribution found for|pip\._vendor",
-        hint=_always(f"this sandbox has no network, so pip cannot download: {_WHEELS}"),
+        hint=f"this sandbox has no network, so pip cannot download: {_WHEELS}",
         offline=True,
     ),
     Wall(
         says=r"(?i)npm (?:err!|error) .*(?:EAI_AGAIN|ENOTFOUND|ENETUNREACH|network)",
-        hint=_always(
-            "this sandbox has no network, so npm cannot download: upload the package (`npm pack`"
-            " makes one) and run `npm install ./NAME.tgz`, or ask for a sandbox whose image has it"
-        ),
+        hint="this sandbox has no network, so npm cannot download: upload the package (`npm pack`"
+        " makes one) and run `npm install ./NAME.tgz`, or ask for a sandbox whose image has it",
         offline=True,
     ),
     Wall(
@@ -157,7 +143,7 @@ WALLS = (
         + _missing(
             "ping", "wget", "ssh", "scp", "rsync", "nc", "telnet", "dig", "nslookup", "host"
         ),
-        hint=_always(_NO_NETWORK),
+        hint=_NO_NETWORK,
         offline=True,
     ),
     Wall(
@@ -170,10 +156,8 @@ WALLS = (
     ),
     Wall(
         says=r"(?i)read-only file system",
-        hint=_always(
-            f"only {WORKSPACE}, /tmp and the home can be written to. Install programs into"
-            f" {WORKSPACE}/.local"
-        ),
+        hint=f"only {WORKSPACE}, /tmp and the home can be written to. Install programs into"
+        f" {WORKSPACE}/.local",
     ),
 )
 """The first that fits is told, so the more special ones come first."""
@@ -193,7 +177,7 @@ def hint_for(
     offline = limits.network == "none"
     for pattern, wall in _PATTERNS:
         if _applies(wall, limits) and pattern.search(tail):
-            return wall.hint(limits)
+            return wall.hint if isinstance(wall.hint, str) else wall.hint(limits)
     if offline and result.exit_code == _CURL_NO_HOST and "curl" in _programs(command or ""):
         return _NO_NETWORK
     return None

@@ -10,18 +10,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import Conflict, NotFound
-from sandbox_sdk.protocol.models import (
-    ChangedPaths,
-    ChangesRequest,
-    CommandChanges,
-    HistoryEntry,
-    HistoryRequest,
-    ThreadHistory,
-    Undone,
-    UndoRequest,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.checkpoints.point_changes import changed_paths, command_changes
 from sandbox_server.checkpoints.points import Point, ThreadPoints, as_unavailable
@@ -47,7 +38,7 @@ class HistoryHandlers:
             op.UNDO: self._undo,
         }
 
-    async def _history(self, tenant: str, request: HistoryRequest) -> ThreadHistory:
+    async def _history(self, tenant: str, request: models.HistoryRequest) -> models.ThreadHistory:
         live = self._table.live(tenant, request.thread_id)
         points = await self._points(tenant, request.thread_id, live)
         if live is not None:
@@ -55,7 +46,7 @@ class HistoryHandlers:
         newest = list(points.points.values())[::-1]
         way = points.way()
         entries = [
-            HistoryEntry(
+            models.HistoryEntry(
                 number=point.number,
                 what=point.what,
                 command=point.command,
@@ -69,9 +60,9 @@ class HistoryHandlers:
             )
             for point in newest[: request.limit]
         ]
-        return ThreadHistory(entries=entries, truncated=len(newest) > request.limit)
+        return models.ThreadHistory(entries=entries, truncated=len(newest) > request.limit)
 
-    async def _changes(self, tenant: str, request: ChangesRequest) -> CommandChanges:
+    async def _changes(self, tenant: str, request: models.ChangesRequest) -> models.CommandChanges:
         live = self._table.live(tenant, request.thread_id)
         points = await self._points(tenant, request.thread_id, live)
         point = points.get(request.number)
@@ -87,7 +78,7 @@ class HistoryHandlers:
                     command=point.command,
                 )
 
-    async def _undo(self, tenant: str, request: UndoRequest) -> Undone:
+    async def _undo(self, tenant: str, request: models.UndoRequest) -> models.Undone:
         live = self._table.live(tenant, request.thread_id)
         points = await self._points(tenant, request.thread_id, live)
         session_id = None
@@ -110,14 +101,14 @@ class HistoryHandlers:
             await self._table.keeper.keep(session)
         return self._answer(session, point)
 
-    def _again(self, done: Point, live: LiveSession | None, session_id: str) -> Undone:
+    def _again(self, done: Point, live: LiveSession | None, session_id: str) -> models.Undone:
         if live is None or live.record.session_id != session_id:
             raise Conflict("this undo was carried out, and the session that it made has ended")
         return self._answer(live, done)
 
-    def _answer(self, session: LiveSession, point: Point) -> Undone:
+    def _answer(self, session: LiveSession, point: Point) -> models.Undone:
         made = answers.session_answer(session, self._facts, status="created", now=time.monotonic())
-        return Undone(**dict(made), to=point.number, command=point.command)
+        return models.Undone(**dict(made), to=point.number, command=point.command)
 
     async def _points(self, tenant: str, thread_id: str, live: LiveSession | None) -> ThreadPoints:
         keeper = self._table.keeper
@@ -129,7 +120,7 @@ class HistoryHandlers:
 
     async def _files(
         self, points: ThreadPoints, point: Point, live: LiveSession | None
-    ) -> ChangedPaths | None:
+    ) -> models.ChangedPaths | None:
         if point.files is not None:
             return point.files
         async with self._after(points, point, live) as after:

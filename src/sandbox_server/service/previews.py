@@ -8,16 +8,9 @@ from dataclasses import replace
 
 import structlog
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import Capacity, NotFound
-from sandbox_sdk.protocol.models import (
-    ExposeRequest,
-    Preview,
-    PreviewList,
-    PreviewTarget,
-    Target,
-    Unexposed,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.service.answers import at
 from sandbox_server.sessions.live import LiveSession
@@ -43,7 +36,7 @@ class PreviewHandlers:
             op.UNEXPOSE: self._unexpose,
         }
 
-    async def _expose(self, tenant: str, request: ExposeRequest) -> Preview:
+    async def _expose(self, tenant: str, request: models.ExposeRequest) -> models.Preview:
         address = await self._address()
         session = await self._table.find(tenant, request)
         port, tokens = request.port, session.preview_tokens
@@ -64,14 +57,14 @@ class PreviewHandlers:
                  public=stored.public)  # fmt: skip
         return _answer(session, port, stored, address, None if stored.public else token)
 
-    async def _list(self, tenant: str, target: Target) -> PreviewList:
+    async def _list(self, tenant: str, target: models.Target) -> models.PreviewList:
         session = await self._table.find(tenant, target)
         ports = self._of(session).ports
         address = await self._address() if ports else None
         found = [_answer(session, port, ports[port], address, None) for port in sorted(ports)]
-        return PreviewList(previews=found)
+        return models.PreviewList(previews=found)
 
-    async def _unexpose(self, tenant: str, request: PreviewTarget) -> Unexposed:
+    async def _unexpose(self, tenant: str, request: models.PreviewTarget) -> models.Unexposed:
         session = await self._table.find(tenant, request)
         async with self._changing:
             before = self._of(session)
@@ -80,7 +73,7 @@ class PreviewHandlers:
             session.preview_tokens.pop(request.port, None)
             await self._table.keep_previews(session, before.with_port(request.port, None))
         log.info("preview.ended", thread=session.record.thread_id, port=request.port)
-        return Unexposed(port=request.port)
+        return models.Unexposed(port=request.port)
 
     async def _address(self) -> PreviewAddress | None:
         return None if self._site is None else await self._site()
@@ -106,9 +99,9 @@ def _answer(
     stored: StoredPreview,
     address: PreviewAddress | None,
     token: str | None,
-) -> Preview:
+) -> models.Preview:
     session_id = session.record.session_id
-    return Preview(
+    return models.Preview(
         port=port,
         session_id=session_id,
         url="" if address is None else address.url(Origin(session_id, port), token),

@@ -5,21 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.events import AnyEvent
-from sandbox_sdk.protocol.models import (
-    ArtifactTarget,
-    ConnectRequest,
-    DownloadRequest,
-    EmptyRequest,
-    ExecuteRequest,
-    FollowCodeRequest,
-    Health,
-    RunCodeRequest,
-    UploadRequest,
-    UploadResult,
-)
 from sandbox_sdk.protocol.operations import Ans, Handlers, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server.audit import AuditLog
@@ -35,7 +24,6 @@ from sandbox_server.service.commands import CommandHandlers
 from sandbox_server.service.connections import ConnectionHandlers
 from sandbox_server.service.files import FileHandlers
 from sandbox_server.service.gate import Gate
-from sandbox_server.service.happenings import HappeningHandlers
 from sandbox_server.service.history import HistoryHandlers
 from sandbox_server.service.previews import PreviewHandlers
 from sandbox_server.service.recording import Recorded
@@ -60,7 +48,7 @@ class SandboxService(Tenants):
         table: SessionTable,
         facts: ServiceFacts,
         *,
-        health: Callable[[], Health],
+        health: Callable[[], models.Health],
         gate: Gate | None = None,
         audit: AuditLog | None = None,
         name_of: Callable[[str], str] = str,
@@ -92,8 +80,8 @@ class SandboxService(Tenants):
         self.usage = UsageHandlers(table, prices or Prices())
         self.handlers: Handlers = {
             **self.usage.handlers,
-            **HappeningHandlers(table).handlers,
             op.HEALTH: self._healthy,
+            op.EVENTS: self._happenings,
             **SessionHandlers(
                 access, facts, self._registry, name_of, self.checkpoints.options
             ).handlers,
@@ -131,7 +119,7 @@ class SandboxService(Tenants):
         """The previews of a session, whoever it belongs to. Raises RuntimeUnavailable."""
         return self._table.previews_of(session_id)
 
-    async def health(self) -> Health:
+    async def health(self) -> models.Health:
         """With what is wrong with the registry's files, of which the last good ones are in use
         then, and with the audit log."""
         health = self._health()
@@ -148,8 +136,13 @@ class SandboxService(Tenants):
             status = "unhealthy"
         return health.model_copy(update={"checks": checks, "status": status})
 
-    async def _healthy(self, _tenant: str, _request: EmptyRequest) -> Health:
+    async def _healthy(self, _tenant: str, _request: models.EmptyRequest) -> models.Health:
         return await self.health()
+
+    async def _happenings(
+        self, tenant: str, request: models.HappeningsRequest
+    ) -> models.HappeningList:
+        return await self._table.notes.events.since(tenant, request)
 
 
 class _OfTenant(Sandboxes):
@@ -171,11 +164,11 @@ class _OfTenant(Sandboxes):
     def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         service, tenant = self._service, self._tenant
         match request:
-            case ExecuteRequest():
+            case models.ExecuteRequest():
                 return self._within_budget(request, service.commands.stream(tenant, request))
-            case RunCodeRequest():
+            case models.RunCodeRequest():
                 return self._within_budget(request, service.code.stream(tenant, request))
-            case FollowCodeRequest():
+            case models.FollowCodeRequest():
                 return service.code.follow(tenant, request)
             case _:
                 return service.commands.follow(tenant, request)
@@ -189,19 +182,21 @@ class _OfTenant(Sandboxes):
             async for event in events:
                 yield event
 
-    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+    async def upload(
+        self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
         await self._service.usage.admit(self._tenant, request)
         return await self._service.files.upload(self._tenant, request, chunks)
 
     def download(
-        self, request: DownloadRequest | ArtifactTarget
+        self, request: models.DownloadRequest | models.ArtifactTarget
     ) -> contextlib.AbstractAsyncContextManager[Download]:
-        if isinstance(request, ArtifactTarget):
+        if isinstance(request, models.ArtifactTarget):
             return self._service.stored.download(self._tenant, request)
         return self._service.files.download(self._tenant, request)
 
     @contextlib.asynccontextmanager
-    async def connect(self, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
+    async def connect(self, request: models.ConnectRequest) -> AsyncIterator[ByteChannel]:
         await self._service.usage.admit(self._tenant, request)
         async with self._service.connections.connect(self._tenant, request) as channel:
             yield channel

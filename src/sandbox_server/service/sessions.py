@@ -8,28 +8,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Literal
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.models import (
-    CleanupResult,
-    CreateSessionRequest,
-    EgressRequest,
-    LifetimeRequest,
-    Session,
-    SessionInfo,
-    SessionList,
-    SessionsRequest,
-    SessionSummary,
-    Target,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.service import answers
 from sandbox_server.service.access import SessionAccess
 from sandbox_server.service.agents import session_options
 from sandbox_server.service.answers import ServiceFacts
+from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionOptions
 
-FromCheckpoint = Callable[[str, CreateSessionRequest], Awaitable[SessionOptions]]
+FromCheckpoint = Callable[[str, models.CreateSessionRequest], Awaitable[SessionOptions]]
 """What a session of a tenant has that begins with a checkpoint."""
 
 
@@ -58,7 +48,9 @@ class SessionHandlers:
             op.CLEANUP: self._cleanup,
         }
 
-    async def _create_session(self, tenant: str, request: CreateSessionRequest) -> Session:
+    async def _create_session(
+        self, tenant: str, request: models.CreateSessionRequest
+    ) -> models.Session:
         own_id = None if request.thread_id else str(uuid.uuid4())
         if request.environment is not None:
             named = self._name_of(request.environment)
@@ -76,44 +68,51 @@ class SessionHandlers:
             return answer.model_copy(update={"not_applied": ignored})
         return answer
 
-    async def _session(self, tenant: str, target: Target) -> SessionInfo:
+    async def _session(self, tenant: str, target: models.Target) -> models.SessionInfo:
         session = await self._access.table.find(tenant, target)
         async with self._access.reporting_loss(session):
             state, usage = await session.agent.state(), await session.agent.usage()
         return answers.session_info(session, self._facts, state, usage, now=time.monotonic())
 
-    async def _sessions(self, tenant: str, request: SessionsRequest) -> SessionList:
+    async def _sessions(self, tenant: str, request: models.SessionsRequest) -> models.SessionList:
         own = (s for s in self._access.table.sessions() if s.record.tenant == tenant)
         now = time.monotonic()
         return request.page(answers.session_summary(s, self._facts, now=now) for s in own)
 
-    async def _pause(self, tenant: str, target: Target) -> SessionSummary:
+    async def _pause(self, tenant: str, target: models.Target) -> models.SessionSummary:
         session = await self._access.table.find(tenant, target)
         async with self._access.reporting_loss(session):
             await self._access.table.pause(session)
-        return answers.session_summary(session, self._facts, now=time.monotonic())
+        return self._summary(session)
 
-    async def _unpause(self, tenant: str, target: Target) -> SessionSummary:
+    async def _unpause(self, tenant: str, target: models.Target) -> models.SessionSummary:
         session = await self._access.table.find(tenant, target)
         async with self._access.reporting_loss(session):
             await self._access.table.unpause(session)
-        return answers.session_summary(session, self._facts, now=time.monotonic())
+        return self._summary(session)
 
-    async def _set_lifetime(self, tenant: str, request: LifetimeRequest) -> SessionSummary:
+    async def _set_lifetime(
+        self, tenant: str, request: models.LifetimeRequest
+    ) -> models.SessionSummary:
         session = await self._access.table.find(tenant, request)
         end_at = time.time() + request.lifetime_s if request.lifetime_s else None
         await self._access.table.set_end(session, end_at, only_later=request.only_longer)
-        return answers.session_summary(session, self._facts, now=time.monotonic())
+        return self._summary(session)
 
-    async def _set_egress(self, tenant: str, request: EgressRequest) -> SessionSummary:
+    async def _set_egress(
+        self, tenant: str, request: models.EgressRequest
+    ) -> models.SessionSummary:
         session = await self._access.table.find(tenant, request)
         await self._access.table.set_egress(session, request.rules())
+        return self._summary(session)
+
+    def _summary(self, session: LiveSession) -> models.SessionSummary:
         return answers.session_summary(session, self._facts, now=time.monotonic())
 
-    async def _cleanup(self, tenant: str, target: Target) -> CleanupResult:
+    async def _cleanup(self, tenant: str, target: models.Target) -> models.CleanupResult:
         session = await self._access.table.find(tenant, target)
         await self._access.table.cleanup(session)
-        return CleanupResult(
+        return models.CleanupResult(
             environment=session.environment,
             idle_timeout_s=session.idle_timeout_s,
             provider=session.provider or None,

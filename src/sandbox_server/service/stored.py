@@ -6,21 +6,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, SessionLost
-from sandbox_sdk.protocol.models import (
-    WORKSPACE,
-    Artifact,
-    ArtifactDeleted,
-    ArtifactList,
-    ArtifactProblem,
-    ArtifactsRequest,
-    ArtifactTarget,
-    StoredSessionDetail,
-    StoredSessionList,
-    StoredSessionsRequest,
-    StoredSessionTarget,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.runtime.agent import FileEntry
@@ -38,12 +26,12 @@ MOST_LISTED = 1000
 class Collected:
     """What was kept of a run, and what was not."""
 
-    artifacts: list[Artifact] = field(default_factory=list)
-    artifact_problems: list[ArtifactProblem] = field(default_factory=list)
+    artifacts: list[models.Artifact] = field(default_factory=list)
+    artifact_problems: list[models.ArtifactProblem] = field(default_factory=list)
 
     def failed(self, path: str, error: SandboxError) -> None:
         self.artifact_problems.append(
-            ArtifactProblem(path=path, code=error.code, message=error.message)
+            models.ArtifactProblem(path=path, code=error.code, message=error.message)
         )
 
 
@@ -58,30 +46,25 @@ class StoredHandlers:
         }
 
     async def collect(
-        self,
-        session: LiveSession,
-        command_id: str | None,
-        *,
-        marked_only: bool = False,
-        age_s: float | None = None,
+        self, session: LiveSession, command_id: str, *, marked_only: bool
     ) -> Collected:
         """Keep the files that a run has made; see BoxAgent.changes. What fails is told in the
         result, only the loss of the box raises."""
         collected = Collected()
         try:
             found = await session.agent.changes(
-                command_id, marked_only=marked_only, age_s=age_s, limit=MOST_FILES
+                command_id, marked_only=marked_only, limit=MOST_FILES
             )
         except SessionLost:
             raise
         except SandboxError as exc:
-            collected.failed(WORKSPACE, exc)
+            collected.failed(models.WORKSPACE, exc)
             return collected
         for entry in found.entries:
             await self._keep(session, entry, collected)
         if found.truncated:
             more = f"more files were changed than are kept of one run, which are {MOST_FILES}"
-            collected.failed(WORKSPACE, InvalidRequest(f"{more}; pack them with tar"))
+            collected.failed(models.WORKSPACE, InvalidRequest(f"{more}; pack them with tar"))
         return collected
 
     async def _keep(self, session: LiveSession, entry: FileEntry, into: Collected) -> None:
@@ -102,24 +85,30 @@ class StoredHandlers:
             into.failed(path, exc)
 
     @contextlib.asynccontextmanager
-    async def download(self, tenant: str, request: ArtifactTarget) -> AsyncIterator[Download]:
+    async def download(
+        self, tenant: str, request: models.ArtifactTarget
+    ) -> AsyncIterator[Download]:
         async with self._artifacts.download(tenant, request.artifact_id) as download:
             yield download
 
-    async def _list(self, tenant: str, request: ArtifactsRequest) -> ArtifactList:
+    async def _list(self, tenant: str, request: models.ArtifactsRequest) -> models.ArtifactList:
         return self._artifacts.find(tenant, request)
 
-    async def _delete(self, tenant: str, request: ArtifactTarget) -> ArtifactDeleted:
+    async def _delete(self, tenant: str, request: models.ArtifactTarget) -> models.ArtifactDeleted:
         await self._artifacts.delete(tenant, request.artifact_id)
-        return ArtifactDeleted(artifact_id=request.artifact_id)
+        return models.ArtifactDeleted(artifact_id=request.artifact_id)
 
-    async def _sessions(self, tenant: str, request: StoredSessionsRequest) -> StoredSessionList:
+    async def _sessions(
+        self, tenant: str, request: models.StoredSessionsRequest
+    ) -> models.StoredSessionList:
         await self._opened.journal.flush()
         return await self._opened.history.find(tenant, request)
 
-    async def _session(self, tenant: str, request: StoredSessionTarget) -> StoredSessionDetail:
+    async def _session(
+        self, tenant: str, request: models.StoredSessionTarget
+    ) -> models.StoredSessionDetail:
         await self._opened.journal.flush()
-        wanted = ArtifactsRequest(session_id=request.session_id, limit=MOST_LISTED)
+        wanted = models.ArtifactsRequest(session_id=request.session_id, limit=MOST_LISTED)
         found = self._artifacts.find(tenant, wanted)
         return await stored_detail(
             self._opened.history, tenant, request.session_id, found.artifacts

@@ -13,17 +13,9 @@ from sandbox_sdk.integrations.arguments import parsed
 from sandbox_sdk.integrations.operations import Operations, Reply
 from sandbox_sdk.integrations.presenting import Presenting, shorten
 from sandbox_sdk.integrations.tools import AsyncSandboxTools
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import FileMissing, InvalidPath, InvalidRequest
-from sandbox_sdk.protocol.models import (
-    CallToolRequest,
-    CodeResult,
-    EmptyRequest,
-    ExecuteResult,
-    RegistryList,
-    Target,
-    ToolAnswer,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.units import seconds
@@ -58,10 +50,10 @@ class ToolHandlers:
         self._sandboxes_of = sandboxes_of
         self.handlers: Handlers = {op.REGISTRY: self._list, op.CALL_TOOL: self._call}
 
-    async def _list(self, tenant: str, _request: EmptyRequest) -> RegistryList:
+    async def _list(self, tenant: str, _request: models.EmptyRequest) -> models.RegistryList:
         return registry_list(self._registry.current(), tenant)
 
-    async def _call(self, tenant: str, request: CallToolRequest) -> ToolAnswer:
+    async def _call(self, tenant: str, request: models.CallToolRequest) -> models.ToolAnswer:
         before = await self._access.expected(tenant, request)
         tool = find_tool(request.tool, before, self._registry.current(), tenant)
         sandboxes = self._sandboxes_of(tenant)
@@ -76,8 +68,8 @@ class ToolHandlers:
             return await _presented(tool, await run(operations), operations)
 
     async def _call_ours(
-        self, tenant: str, sandboxes: Sandboxes, request: CallToolRequest
-    ) -> ToolAnswer:
+        self, tenant: str, sandboxes: Sandboxes, request: models.CallToolRequest
+    ) -> models.ToolAnswer:
         try:
             call = parsed(request.tool, request.arguments)
         except ValueError as exc:
@@ -86,7 +78,7 @@ class ToolHandlers:
         async with AsyncSandboxTools(backend=sandboxes).operations(thread_id) as operations:
             return _answer(await operations.call(call, request.idempotency_key))
 
-    async def _thread_of(self, tenant: str, target: Target) -> str:
+    async def _thread_of(self, tenant: str, target: models.Target) -> str:
         """The thread of a target. Raises SessionNotFound, SessionLost for a session_id that has
         ended."""
         if target.thread_id is not None:
@@ -128,17 +120,17 @@ def _timeout_s(tool: Tool) -> float | None:
     return seconds(tool.timeout) if isinstance(tool.timeout, str) else tool.timeout
 
 
-def _answer(reply: Reply, **more: Any) -> ToolAnswer:
-    result = reply.artifact if isinstance(reply.artifact, ExecuteResult) else None
+def _answer(reply: Reply, **more: Any) -> models.ToolAnswer:
+    result = reply.artifact if isinstance(reply.artifact, models.ExecuteResult) else None
     told = {"text": reply.text, "failed": reply.failed, "result": result, "images": reply.images}
-    return ToolAnswer(**{**told, **more})
+    return models.ToolAnswer(**{**told, **more})
 
 
-async def _presented(tool: Tool, reply: Reply, operations: Operations) -> ToolAnswer:
+async def _presented(tool: Tool, reply: Reply, operations: Operations) -> models.ToolAnswer:
     """The reply in the form that the tool declares, if its command or code has done its work."""
     result = reply.artifact
-    assert isinstance(result, ExecuteResult | CodeResult)
-    failed = result.error if isinstance(result, CodeResult) else result.exit_code != 0
+    assert isinstance(result, models.ExecuteResult | models.CodeResult)
+    failed = result.error if isinstance(result, models.CodeResult) else result.exit_code != 0
     if failed or tool.output == "text":
         return _answer(reply)
     if tool.output == "json":
@@ -146,7 +138,9 @@ async def _presented(tool: Tool, reply: Reply, operations: Operations) -> ToolAn
     return await _file(reply, result, operations)
 
 
-def _json(tool: Tool, reply: Reply, result: ExecuteResult | CodeResult) -> ToolAnswer:
+def _json(
+    tool: Tool, reply: Reply, result: models.ExecuteResult | models.CodeResult
+) -> models.ToolAnswer:
     try:
         data = from_json(result.stdout)
     except ValueError as exc:
@@ -157,8 +151,8 @@ def _json(tool: Tool, reply: Reply, result: ExecuteResult | CodeResult) -> ToolA
 
 
 async def _file(
-    reply: Reply, result: ExecuteResult | CodeResult, operations: Operations
-) -> ToolAnswer:
+    reply: Reply, result: models.ExecuteResult | models.CodeResult, operations: Operations
+) -> models.ToolAnswer:
     path = (result.stdout.strip().splitlines() or [""])[-1]
     try:
         if not path:

@@ -1,18 +1,23 @@
-"""The handler of usage, and who may not use more."""
+"""The handler of usage, who may not use more, and how much is stored for a tenant."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from sandbox_sdk.protocol import calling_key
 from sandbox_sdk.protocol import operations as op
-from sandbox_sdk.protocol.errors import InvalidRequest
+from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
 from sandbox_sdk.protocol.models import Request, UsageReport, UsageRequest
 from sandbox_sdk.protocol.operations import Handlers, Operation
+from sandbox_server.checkpoints.checkpoints import Checkpoints
+from sandbox_server.sessions.counting import Stored
 from sandbox_server.sessions.table import SessionTable
+from sandbox_server.storage.storage import Storage
 from sandbox_server.usage.accounts import key_account
 from sandbox_server.usage.prices import Prices
 from sandbox_server.usage.report import LedgerRows, report
+from sandbox_server.volumes.volumes import Volumes
 
 SPENDING: frozenset[Operation[Any, Any]] = frozenset(
     {
@@ -62,3 +67,24 @@ class UsageHandlers:
             if (session.record.tenant, session.record.session_id) == (tenant, session_id):
                 return session.made_by
         return ""
+
+
+def storing(
+    storage: Storage, checkpoints: Checkpoints | None, volumes: Volumes, *, together: bool
+) -> Stored:
+    """The bytes of artifacts, volumes and checkpoints of a tenant. together: whether other servers
+    have the same checkpoints. What cannot be looked at counts as nothing: the most of the day
+    counts, and it is looked at again."""
+
+    async def stored(tenant: str) -> tuple[int, int]:
+        alone = kept = 0
+        with contextlib.suppress(SandboxError):
+            alone += storage.artifacts.stored(tenant)
+        with contextlib.suppress(SandboxError):
+            alone += sum(volume.used for volume in await volumes.of(tenant))
+        if checkpoints is not None:
+            with contextlib.suppress(SandboxError):
+                kept = await checkpoints.stored(tenant)
+        return (alone, kept) if together else (alone + kept, 0)
+
+    return stored

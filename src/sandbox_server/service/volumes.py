@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.models import (
-    WORKSPACE,
-    CreateVolumeRequest,
-    EmptyRequest,
-    Volume,
-    VolumeDeleted,
-    VolumeList,
-    VolumeMount,
-    VolumeTarget,
-)
 from sandbox_sdk.protocol.operations import Handlers
 from sandbox_server.service.answers import ServiceFacts, at
 from sandbox_server.sessions.table import SessionTable
@@ -39,23 +30,23 @@ class VolumeHandlers:
             raise InvalidRequest("this server has no volumes")
         return self._there
 
-    async def _list(self, tenant: str, _request: EmptyRequest) -> VolumeList:
+    async def _list(self, tenant: str, _request: models.EmptyRequest) -> models.VolumeList:
         found = await self._volumes.of(tenant)
-        return VolumeList(
+        return models.VolumeList(
             volumes=[self._answer(tenant, each) for each in found], quota=self._volumes.quota
         )
 
-    async def _create(self, tenant: str, request: CreateVolumeRequest) -> Volume:
+    async def _create(self, tenant: str, request: models.CreateVolumeRequest) -> models.Volume:
         return self._answer(tenant, await self._volumes.create(tenant, request.name, request.size))
 
-    async def _delete(self, tenant: str, request: VolumeTarget) -> VolumeDeleted:
-        all_of_it = VolumeMount(name=request.name, path=WORKSPACE)
+    async def _delete(self, tenant: str, request: models.VolumeTarget) -> models.VolumeDeleted:
+        all_of_it = models.VolumeMount(name=request.name, path=models.WORKSPACE)
         await require_free(self._table.sessions(), (tenant, ""), [all_of_it])
         await self._volumes.delete(tenant, request.name)
-        return VolumeDeleted(name=request.name)
+        return models.VolumeDeleted(name=request.name)
 
-    def _answer(self, tenant: str, volume: StoredVolume) -> Volume:
-        return Volume(
+    def _answer(self, tenant: str, volume: StoredVolume) -> models.Volume:
+        return models.Volume(
             name=volume.name,
             size=volume.size,
             used=volume.used,

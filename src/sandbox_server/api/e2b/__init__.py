@@ -14,12 +14,9 @@ from sandbox_server.api.e2b.filesystem import filesystem_routes
 from sandbox_server.api.e2b.interpreter import interpreter_routes
 from sandbox_server.api.e2b.processes import STREAM_INPUT, process_routes
 from sandbox_server.api.e2b.routes import PREFIX, BoxRoute, ControlRoute, Door, InBox
-from sandbox_server.api.e2b.signed import SignedUrls
-from sandbox_server.api.e2b.snapshots import Snapshots
 from sandbox_server.api.e2b.templates import template_routes
-from sandbox_server.api.e2b.tokens import AccessTokens
+from sandbox_server.api.e2b.tokens import AccessTokens, SignedUrls
 from sandbox_server.api.e2b.transfers import UPLOADS, file_routes
-from sandbox_server.api.e2b.watching import Watching
 from sandbox_server.api.route import Asked, PublicRoute, Served
 from sandbox_server.sessions.preview_address import PreviewSite
 
@@ -44,12 +41,10 @@ def e2b_routes(served: Served, opened: E2bDoor) -> list[PublicRoute]:
     door = Door(served, tokens, SignedUrls(served, tokens), opened.previews_at)
     return [
         *Control(door).routes(),
-        *Snapshots(door).routes(),
         *template_routes(door),
         BoxRoute(door, "GET", "/health", health),
         *process_routes(door),
         *filesystem_routes(door),
-        *Watching(door).routes(),
         *file_routes(door),
         *interpreter_routes(door),
         *(ControlRoute(door, each, "/{rest:path}", missing, scope="read") for each in _METHODS),

@@ -10,27 +10,18 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from pydantic import Field
 from starlette.responses import Response
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import Conflict, InvalidRequest
-from sandbox_sdk.protocol.models import (
-    MAX_IDLE_TIMEOUT_S,
-    CreateSessionRequest,
-    SessionsRequest,
-    Target,
-    VolumeMount,
-    checked,
-)
 from sandbox_server import log_fields
 from sandbox_server.api.e2b.answers import Answers
 from sandbox_server.api.e2b.errors import NotSupported
-from sandbox_server.api.e2b.framing import Message, parsed
+from sandbox_server.api.e2b.messages import Message, json_answer, parsed
 from sandbox_server.api.e2b.network import Egress, Network, egress_of, in_its_words, ports_of
-from sandbox_server.api.e2b.routes import ControlRoute, Door
-from sandbox_server.api.e2b.streams import json_answer
-from sandbox_server.api.e2b.templates import environment_of, from_template
+from sandbox_server.api.e2b.routes import ControlRoute, Door, target_of
+from sandbox_server.api.e2b.templates import DEFAULT_LIFETIME_S, environment_of, from_template
 from sandbox_server.api.route import Asked
 
-DEFAULT_LIFETIME_S = 300
 _PAGE = 100
 
 
@@ -156,12 +147,6 @@ class Control:
         return json_answer([self._answers.listed(each) for each in found], headers=headers)
 
 
-def target_of(asked: Asked) -> Target:
-    session_id = str(asked.http.path_params["sandbox_id"])
-    log_fields.bind(session=session_id[:128])
-    return checked(Target, session_id=session_id[:128])
-
-
 def _check_supported(request: NewSandbox) -> None:
     """Raises NotSupported."""
     if request.mcp:
@@ -170,22 +155,23 @@ def _check_supported(request: NewSandbox) -> None:
         raise NotSupported("this server has no workload identity; leave out iam")
 
 
-def _session_request(asked: Asked, request: NewSandbox) -> CreateSessionRequest:
+def _session_request(asked: Asked, request: NewSandbox) -> models.CreateSessionRequest:
     """Raises InvalidRequest, NotSupported."""
     network = request.network or Network()
     rules = egress_of(network, internet=request.allow_internet_access)
     mounts = [
-        checked(VolumeMount, name=each.name, path=each.path) for each in request.volume_mounts
+        models.checked(models.VolumeMount, name=each.name, path=each.path)
+        for each in request.volume_mounts
     ]
-    return checked(
-        CreateSessionRequest,
+    return models.checked(
+        models.CreateSessionRequest,
         thread_id=_thread_id(asked.http.headers.get("idempotency-key")),
         **from_template(request.template_id),
         env=request.env_vars,
         metadata=request.metadata,
         lifetime_s=_lifetime_s(request.timeout),
         pause_at_end=request.auto_pause,
-        idle_timeout_s=MAX_IDLE_TIMEOUT_S,
+        idle_timeout_s=models.MAX_IDLE_TIMEOUT_S,
         egress_rules=rules if any(rules.values()) else None,
         ports=ports_of(network, auto_resume=request.auto_resume),
         volumes=mounts,
@@ -204,12 +190,12 @@ def _lifetime_s(timeout: int) -> float:
     return float(max(timeout, 1))
 
 
-def _list_request(asked: Asked, template: str | None, states: set[str]) -> SessionsRequest:
+def _list_request(asked: Asked, template: str | None, states: set[str]) -> models.SessionsRequest:
     """Raises InvalidRequest."""
     query = asked.http.query_params
     limit = query.get("limit", "")
-    return checked(
-        SessionsRequest,
+    return models.checked(
+        models.SessionsRequest,
         metadata=_wanted_metadata(query.get("metadata", "")),
         environment=environment_of(template) if template else None,
         created_after=_at_or_after(query.get("startedAfter")),

@@ -10,29 +10,11 @@ from typing import Any
 
 from starlette.responses import Response
 
+from sandbox_sdk.protocol import events, models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import ContextNotFound, SandboxError
-from sandbox_sdk.protocol.events import (
-    AnyEvent,
-    CodeErrorEvent,
-    EndEvent,
-    OutputEvent,
-    ResultEvent,
-    StartEvent,
-)
-from sandbox_sdk.protocol.models import (
-    BASH,
-    MAX_TIMEOUT_S,
-    Context,
-    ContextTarget,
-    CreateContextRequest,
-    RunCodeRequest,
-    checked,
-)
-from sandbox_server.api.e2b.framing import Message, parsed
-from sandbox_server.api.e2b.paths import full_path
-from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox
-from sandbox_server.api.e2b.streams import json_answer
+from sandbox_server.api.e2b.messages import Message, json_answer, parsed
+from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox, full_path
 from sandbox_server.api.sse import HEADERS, Feed, HoldingResponse
 
 _LANGUAGES = {"js": "javascript", "ts": "typescript"}
@@ -86,21 +68,21 @@ async def execute(box: InBox) -> Response:
 class _Run:
     """One run of code, while its caller listens."""
 
-    def __init__(self, box: InBox, request: RunCodeRequest) -> None:
+    def __init__(self, box: InBox, request: models.RunCodeRequest) -> None:
         self.request = request
         self._box = box
         self._command_id = ""
         self._ended = False
 
     def began(self, first: Any) -> Any:
-        if isinstance(first, StartEvent):
+        if isinstance(first, events.StartEvent):
             self._command_id = first.command_id
         return first
 
     async def lines(self, feed: Feed, event: Any) -> AsyncIterator[bytes]:
         try:
             while event is not None:
-                self._ended = isinstance(event, EndEvent)
+                self._ended = isinstance(event, events.EndEvent)
                 for line in _told(event):
                     yield json.dumps(line, separators=(",", ":")).encode() + b"\n"
                 event = await feed.next()
@@ -122,17 +104,17 @@ class _Run:
                 await sandboxes.signal(self._box.target, self._command_id, signal="INT")
 
 
-async def _run_request(box: InBox, body: ExecuteBody) -> RunCodeRequest:
+async def _run_request(box: InBox, body: ExecuteBody) -> models.RunCodeRequest:
     language, context_id = _language(body.language) or "python", body.context_id
-    in_shell = context_id is None and language == BASH
-    return checked(
-        RunCodeRequest,
+    in_shell = context_id is None and language == models.BASH
+    return models.checked(
+        models.RunCodeRequest,
         session_id=box.session_id,
         code=body.code,
-        language=BASH if in_shell else None,
+        language=models.BASH if in_shell else None,
         context_id=None if in_shell else await _there(box, context_id, language),
         env=body.env_vars or {},
-        timeout=MAX_TIMEOUT_S,
+        timeout=models.MAX_TIMEOUT_S,
         artifacts=False,
     )
 
@@ -151,9 +133,9 @@ async def _there(box: InBox, context_id: str | None, language: str) -> str:
 
 async def _make_context(
     box: InBox, language: str, cwd: str | None, context_id: str | None = None
-) -> Context:
-    request = checked(
-        CreateContextRequest,
+) -> models.Context:
+    request = models.checked(
+        models.CreateContextRequest,
         session_id=box.session_id,
         language=language,
         cwd=full_path(cwd),
@@ -162,14 +144,14 @@ async def _make_context(
     return await box.sandboxes.call(op.CREATE_CONTEXT, request)
 
 
-def _told(event: AnyEvent) -> Iterator[dict[str, Any]]:
+def _told(event: events.AnyEvent) -> Iterator[dict[str, Any]]:
     match event:
-        case OutputEvent():
+        case events.OutputEvent():
             now = datetime.now(UTC).isoformat()
             yield {"type": event.event, "text": event.data, "timestamp": now}
-        case ResultEvent():
+        case events.ResultEvent():
             yield {"type": "result", "is_main_result": event.is_main_result, **_forms(event)}
-        case CodeErrorEvent():
+        case events.CodeErrorEvent():
             traceback = "\n".join(event.traceback)
             yield {
                 "type": "error",
@@ -177,12 +159,12 @@ def _told(event: AnyEvent) -> Iterator[dict[str, Any]]:
                 "value": event.value,
                 "traceback": traceback,
             }
-        case EndEvent():
+        case events.EndEvent():
             yield {"type": "number_of_executions", "execution_count": event.execution_count or 0}
             yield {"type": "end_of_execution"}
 
 
-def _forms(result: ResultEvent) -> dict[str, Any]:
+def _forms(result: events.ResultEvent) -> dict[str, Any]:
     """What it shows by the SDK's names; what that has no name for is `extra`."""
     known = {_FORMS[mime]: data for mime, data in result.data.items() if mime in _FORMS}
     extra = {mime: data for mime, data in result.data.items() if mime not in _FORMS}
@@ -210,19 +192,19 @@ async def restart_context(box: InBox) -> Response:
     return Response(status_code=204)
 
 
-def _named(box: InBox) -> ContextTarget:
+def _named(box: InBox) -> models.ContextTarget:
     return _context(box, str(box.http.path_params["context_id"]))
 
 
-def _context(box: InBox, context_id: str | None) -> ContextTarget:
+def _context(box: InBox, context_id: str | None) -> models.ContextTarget:
     if not context_id:
         raise ContextNotFound("name a context")
-    return checked(ContextTarget, session_id=box.session_id, context_id=context_id)
+    return models.checked(models.ContextTarget, session_id=box.session_id, context_id=context_id)
 
 
 def _language(name: str | None) -> str | None:
     return None if name is None else _LANGUAGES.get(name.lower(), name.lower())
 
 
-def _told_context(context: Context) -> dict[str, str]:
+def _told_context(context: models.Context) -> dict[str, str]:
     return {"id": context.context_id, "language": context.language, "cwd": context.cwd}

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_server.api.e2b.errors import NotSupported
-from sandbox_server.api.e2b.framing import Message
+from sandbox_server.api.e2b.messages import Message
 
 _EVERYTHING = "0.0.0.0/0"
 _NOT_HERE = {

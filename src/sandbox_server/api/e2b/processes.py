@@ -12,22 +12,21 @@ from contextlib import aclosing
 from pydantic import Field
 from starlette.responses import Response
 
-from sandbox_sdk.protocol import models
-from sandbox_sdk.protocol.errors import (
-    Capacity,
-    FileMissing,
-    InvalidPath,
-    InvalidRequest,
-    NotFound,
-)
+from sandbox_sdk.protocol import errors, models
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.models import CommandInfo, SignalName, Target
 from sandbox_sdk.protocol.sandboxes import STDIN_PIECE
-from sandbox_server.api.e2b.framing import Message, messages, one_message, parsed
-from sandbox_server.api.e2b.paths import full_path
+from sandbox_server.api.e2b.messages import (
+    Message,
+    json_answer,
+    message_stream,
+    messages,
+    one_message,
+    parsed,
+    timeout_s,
+)
 from sandbox_server.api.e2b.process_events import EventFrames, pid_of
-from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox, check_user
-from sandbox_server.api.e2b.streams import json_answer, message_stream, timeout_s
+from sandbox_server.api.e2b.routes import BoxRoute, Door, InBox, check_user, full_path
 
 SERVICE = "/process.Process"
 STREAM_INPUT = f"/e2b{SERVICE}/StreamInput"
@@ -92,7 +91,7 @@ class Input(Message):
         try:
             return b64decode(text or "", validate=True)
         except ValueError:
-            raise InvalidRequest("the input is not valid base64") from None
+            raise errors.InvalidRequest("the input is not valid base64") from None
 
 
 class InputRequest(OfProcess):
@@ -137,8 +136,8 @@ async def _started(box: InBox, request: StartRequest) -> AsyncIterator[AnyEvent]
         async with aclosing(box.sandboxes.events(to_execute(box, request))) as events:
             async for event in events:
                 yield event
-    except FileMissing as error:
-        raise InvalidPath(error.message) from None
+    except errors.FileMissing as error:
+        raise errors.InvalidPath(error.message) from None
 
 
 async def connect(box: InBox) -> Response:
@@ -245,7 +244,7 @@ async def stream_input(box: InBox) -> Response:
                 command_id = (await _find(box, message.start.process)).command_id
             elif message.data is not None:
                 if command_id is None:
-                    raise InvalidRequest("the stream must begin with the process it is for")
+                    raise errors.InvalidRequest("the stream must begin with the process it is for")
                 await _send(box, command_id, message.data.input.raw())
         yield {}
 
@@ -256,7 +255,9 @@ async def send_signal(box: InBox) -> Response:
     request = parsed(SignalRequest, await box.asked.body())
     signal = _SIGNALS.get(request.signal)
     if signal is None:
-        raise InvalidRequest(f"signal {str(request.signal)[:40]!r} is neither SIGTERM nor SIGKILL")
+        raise errors.InvalidRequest(
+            f"signal {str(request.signal)[:40]!r} is neither SIGTERM nor SIGKILL"
+        )
     found = await _find(box, request.process)
     await box.sandboxes.signal(box.target, found.command_id, signal=signal)
     return json_answer({})
@@ -274,12 +275,12 @@ async def update(box: InBox) -> Response:
 async def _find(box: InBox, selector: Selector) -> CommandInfo:
     """The running process. Raises NotFound, InvalidRequest."""
     if selector.pid is None:
-        raise InvalidRequest("name the process by its pid; tags are not known here")
+        raise errors.InvalidRequest("name the process by its pid; tags are not known here")
     listed = await box.sandboxes.commands(box.target)
     for info in _newest_first(listed.commands):
         if info.running and pid_of(info.pid, info.command_id) == selector.pid:
             return info
-    raise NotFound(f"no process with pid {selector.pid} runs in this sandbox")
+    raise errors.NotFound(f"no process with pid {selector.pid} runs in this sandbox")
 
 
 def _newest_first(commands: list[CommandInfo]) -> Iterator[CommandInfo]:
@@ -296,7 +297,7 @@ async def _send(box: InBox, command_id: str, data: bytes) -> None:
             try:
                 await box.sandboxes.send_stdin(target, command_id, piece)
                 break
-            except Capacity:
+            except errors.Capacity:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(_FULL_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import posixpath
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,17 +12,16 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_sdk.protocol.errors import SandboxError, Unauthorized
-from sandbox_sdk.protocol.models import USER, Target
+from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, Unauthorized
+from sandbox_sdk.protocol.models import USER, Target, checked
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server import log_fields
 from sandbox_server.access.caller import Caller
 from sandbox_server.access.keys import Scope
-from sandbox_server.access.limited import LimitedSandboxes
 from sandbox_server.api.e2b.errors import box_error, control_error
-from sandbox_server.api.e2b.signed import SignedUrls
-from sandbox_server.api.e2b.tokens import AccessTokens, Holder, Purpose
+from sandbox_server.api.e2b.tokens import AccessTokens, Holder, Purpose, SignedUrls
 from sandbox_server.api.route import Asked, Handler, PublicRoute, Served
+from sandbox_server.runtime.base import HOME
 from sandbox_server.sessions.preview_address import PreviewSite
 
 PREFIX = "/e2b"
@@ -72,13 +72,6 @@ class _DoorRoute(PublicRoute):
         )
         self._door = door
 
-    def _asked(self, http: Request, caller: Caller) -> Asked:
-        log_fields.bind(tenant=caller.tenant)
-        if caller.key_id:
-            log_fields.bind(key=caller.key_id)
-        served = self._door.served
-        return Asked(http, caller, served.of(caller), served.limits)
-
 
 class ControlRoute(_DoorRoute):
     """A call with an API key: about sandboxes, not to one."""
@@ -93,8 +86,8 @@ class ControlRoute(_DoorRoute):
         return control_error(error, request_id)
 
     async def _answer(self, http: Request) -> Response:
-        asked = self._asked(http, self._caller(http.headers))
-        return _with_limits(asked, await self._handler(asked))
+        asked = self._door.served.asked(http, self._caller(http.headers))
+        return asked.with_limits(await self._handler(asked))
 
     def _caller(self, headers: Headers) -> Caller:
         keys = self._door.served.keys
@@ -129,7 +122,7 @@ class BoxRoute(_DoorRoute):
     async def _answer(self, http: Request) -> Response:
         session_id = http.headers.get("e2b-sandbox-id", "")[:128]
         box = self._in_box(http, session_id, self._holder(http, session_id))
-        return _with_limits(box.asked, await self._handler(box))
+        return box.asked.with_limits(await self._handler(box))
 
     def _holder(self, http: Request, session_id: str) -> Holder:
         token = http.headers.get("x-access-token", "")
@@ -141,14 +134,7 @@ class BoxRoute(_DoorRoute):
         """Raises Unauthorized for the token of a key that is not valid any more."""
         caller = self._door.served.keys.holder(holder.tenant, holder.key_id)
         log_fields.bind(session=session_id)
-        return InBox(self._asked(http, caller), session_id)
-
-
-def _with_limits(asked: Asked, answer: Response) -> Response:
-    """With the headers that say how much its caller may still ask for."""
-    if isinstance(asked.sandboxes, LimitedSandboxes):
-        answer.headers.update(asked.sandboxes.headers)
-    return answer
+        return InBox(self._door.served.asked(http, caller), session_id)
 
 
 def decoded_key(headers: Headers) -> Headers | None:
@@ -183,6 +169,22 @@ def _basic_user(headers: Headers) -> str:
         return b64decode(value, validate=True).decode().partition(":")[0]
     except (binascii.Error, UnicodeDecodeError):
         raise Unauthorized("the Authorization header is not a user name in base64") from None
+
+
+def target_of(asked: Asked) -> Target:
+    session_id = str(asked.http.path_params["sandbox_id"])
+    log_fields.bind(session=session_id[:128])
+    return checked(Target, session_id=session_id[:128])
+
+
+def full_path(path: str | None) -> str:
+    """A path as the SDK writes it: a relative one begins in the user's home. Raises
+    InvalidRequest."""
+    if path is None or path in ("", "~"):
+        return HOME
+    if "\0" in path:
+        raise InvalidRequest("a path must not have a NUL character")
+    return posixpath.join(HOME, path.removeprefix("~/"))
 
 
 async def _described() -> None:

@@ -13,10 +13,17 @@ from starlette.responses import Response
 from sandbox_sdk.protocol.errors import FileTooLarge, InvalidPath, InvalidRequest, SandboxError
 from sandbox_sdk.protocol.models import DownloadRequest, checked
 from sandbox_server.api.e2b.errors import file_error
-from sandbox_server.api.e2b.paths import full_path
-from sandbox_server.api.e2b.routes import PREFIX, BoxHandler, BoxRoute, Door, InBox, check_user
-from sandbox_server.api.e2b.signed import Signed
-from sandbox_server.api.e2b.streams import json_answer
+from sandbox_server.api.e2b.messages import json_answer
+from sandbox_server.api.e2b.routes import (
+    PREFIX,
+    BoxHandler,
+    BoxRoute,
+    Door,
+    InBox,
+    check_user,
+    full_path,
+)
+from sandbox_server.api.e2b.tokens import Signed
 from sandbox_server.api.files import downloaded
 from sandbox_server.api.headers import is_form
 from sandbox_server.api.multipart import FILE, FormReader

@@ -1,27 +1,106 @@
-"""Answers: a JSON object, or a stream of messages in envelopes."""
+"""The Connect protocol as e2b's SDK uses it: JSON messages, and streams of them in envelopes."""
 
 from __future__ import annotations
 
 import json
 import re
+import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
-from sandbox_sdk.protocol.errors import Internal, InvalidRequest, SandboxError
+from sandbox_sdk.protocol.errors import FileTooLarge, Internal, InvalidRequest, SandboxError
+from sandbox_sdk.protocol.models import invalid_fields
 from sandbox_server.api.e2b.errors import DeadlineExceeded, is_for_http, stream_error
-from sandbox_server.api.e2b.framing import STREAM, end_of_stream, envelope
 from sandbox_server.api.e2b.routes import InBox
 from sandbox_server.api.errors import log_failure
 from sandbox_server.api.sse import HEADERS, Feed, HoldingResponse, Silence
 
+STREAM = "application/connect+json"
 _KEEP_ALIVE_S = 90.0
 """Where the SDK does not say how often it wants to hear something."""
-
 _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
+_HEAD = struct.Struct(">BI")
+_END = 2
+_COMPRESSED = 1
+
+
+class Message(BaseModel):
+    """A message of the SDK's. Fields that a later version of it sends are passed over."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True
+    )
+
+
+Parsed = TypeVar("Parsed", bound=Message)
+
+
+def parsed(model: type[Parsed], data: bytes) -> Parsed:
+    """Raises InvalidRequest."""
+    try:
+        return model.model_validate_json(data or b"{}")
+    except ValidationError as error:
+        raise invalid_fields(error.errors(include_url=False)) from None
+
+
+def envelope(message: dict[str, Any]) -> bytes:
+    return _enveloped(0, message)
+
+
+def end_of_stream(error: dict[str, str] | None = None) -> bytes:
+    """The last envelope."""
+    return _enveloped(_END, {} if error is None else {"error": error})
+
+
+def _enveloped(flags: int, message: dict[str, Any]) -> bytes:
+    data = json.dumps(message, separators=(",", ":")).encode()
+    return _HEAD.pack(flags, len(data)) + data
+
+
+def one_message(body: bytes) -> bytes:
+    """The message of a stream that has one. Raises InvalidRequest."""
+    if len(body) < _HEAD.size:
+        raise InvalidRequest("the body is no envelope: it has less than 5 bytes")
+    flags, size = _HEAD.unpack_from(body)
+    _check_flags(flags)
+    if len(body) != _HEAD.size + size:
+        raise InvalidRequest("the body is not one envelope: its length is not the one it says")
+    return body[_HEAD.size :]
+
+
+async def messages(body: AsyncIterator[bytes], *, most_bytes: int) -> AsyncIterator[bytes]:
+    """The messages of a stream as they come. Raises InvalidRequest, FileTooLarge."""
+    held = bytearray()
+    async for piece in body:
+        held += piece
+        while len(held) >= _HEAD.size:
+            flags, size = _HEAD.unpack_from(held)
+            if flags & _END:
+                return
+            _check_flags(flags)
+            if size > most_bytes:
+                raise FileTooLarge(f"a message of the stream has more than {most_bytes} bytes")
+            if len(held) < _HEAD.size + size:
+                break
+            message = bytes(held[_HEAD.size : _HEAD.size + size])
+            del held[: _HEAD.size + size]
+            yield message
+    if held:
+        raise InvalidRequest("the stream ends within an envelope")
+
+
+def _check_flags(flags: int) -> None:
+    if flags & _COMPRESSED:
+        raise InvalidRequest("the envelope is compressed; send it as it is")
+    if flags:
+        raise InvalidRequest(f"the envelope has unknown flags: {flags}")
+
 
 ToMessages = Callable[[Any], Iterable[dict[str, Any]]]
 
