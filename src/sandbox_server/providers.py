@@ -8,7 +8,7 @@ from functools import partial
 from sandbox_sdk.protocol import models
 from sandbox_server.audit import AuditLog
 from sandbox_server.environments.builds import Builds
-from sandbox_server.environments.opening import pooled
+from sandbox_server.environments.catalogue import pooled
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.network.egress import Subject, log_note
 from sandbox_server.network.egress import facts_of as facts_of_note

@@ -14,11 +14,11 @@ from typing import Self
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.access.limited import COMMAND_S, commands_rule, rate_limited
 from sandbox_server.access.limiter import HELD_S, Limiter
+from sandbox_server.sessions.background import SessionQuota
 from sandbox_server.sessions.live import Key
-from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.settings.limit_rules import Limited, LimitRules
 from sandbox_server.tasks import TaskSet, stop
-from sandbox_server.usage.accounts import key_account
+from sandbox_server.usage.figures import key_account
 
 _HOUR_S = 3600.0
 _AGAIN_S = 5.0

@@ -15,8 +15,7 @@ from typing import Any, Protocol, Self
 import structlog
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_server.access.caller import Caller
-from sandbox_server.access.keys import SCOPES, TENANT, Scope
+from sandbox_server.access.keys import SCOPES, TENANT, Caller, Scope
 from sandbox_server.tasks import stop
 
 log = structlog.get_logger()

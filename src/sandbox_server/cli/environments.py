@@ -120,7 +120,7 @@ async def _prune(caller: Caller, settings_file: Path | None) -> None:
 async def _open(settings_file: Path | None) -> AsyncIterator[_Opened]:
     try:
         from sandbox_server.checks import open_runtimes
-        from sandbox_server.environments.opening import LiveEnvironments, open_builds
+        from sandbox_server.environments.catalogue import LiveEnvironments, open_builds
         from sandbox_server.registry.live import LiveRegistry
         from sandbox_server.settings import load
         from sandbox_server.settings.file import read_into_environment

@@ -12,11 +12,9 @@ from dataclasses import asdict
 from datetime import date
 
 from sandbox_server.fleet.store import Store
-from sandbox_server.usage.accounts import key_in
-from sandbox_server.usage.figures import Figures, Row, days_between
-from sandbox_server.usage.ledger import Retention
+from sandbox_server.usage.figures import Figures, Row, days_between, key_in
+from sandbox_server.usage.ledger import Retention, SharedUsage
 from sandbox_server.usage.report import UsageRows
-from sandbox_server.usage.shared import SharedUsage
 
 _PIECE = 50
 """Days that are asked for at a time."""

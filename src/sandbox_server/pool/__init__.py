@@ -2,8 +2,13 @@
 
 from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.pool.pool import Pool
-from sandbox_server.pool.providers import Provider, ProviderBoxes
-from sandbox_server.pool.source import Environments, PooledBoxes, PooledEnvironment
+from sandbox_server.pool.source import (
+    Environments,
+    PooledBoxes,
+    PooledEnvironment,
+    Provider,
+    ProviderBoxes,
+)
 from sandbox_server.pool.warm import WarmBox
 
 __all__ = [

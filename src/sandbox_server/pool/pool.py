@@ -22,8 +22,7 @@ import structlog
 
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError
 from sandbox_server.metrics.recorder import NO_METRICS, Claim, Metrics
-from sandbox_server.pool.backoff import Health
-from sandbox_server.pool.plan import PoolSettings, plan
+from sandbox_server.pool.plan import Health, PoolSettings, plan
 from sandbox_server.pool.warm import Ready, WarmBox, let_go, make
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime

@@ -1,4 +1,4 @@
-"""Where the boxes of new sessions come from: a pool for each environment."""
+"""Where the boxes of new sessions come from: a pool for each environment of each provider."""
 
 from __future__ import annotations
 
@@ -223,3 +223,67 @@ def _box_limits(base: Limits, values: LimitValues) -> Limits:
         pids=values["pids"],
         disk_bytes=values["disk"],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A runtime under the name by which sessions ask for it, and what its boxes are made from."""
+
+    name: str
+    runtime: Runtime
+    spec: BoxSpec
+    environments: Environments = dict
+
+
+class ProviderBoxes:
+    """The boxes of several runtimes in one worker. Implements BoxSource. Use as an async context
+    manager."""
+
+    def __init__(self, sources: Mapping[str, PooledBoxes]) -> None:
+        """By provider; the first is the default."""
+        self.sources = sources
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        for source in self.sources.values():
+            await self._stack.enter_async_context(source)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    @property
+    def default(self) -> PooledBoxes:
+        return next(iter(self.sources.values()))
+
+    @property
+    def warm(self) -> int:
+        return sum(source.warm for source in self.sources.values())
+
+    async def claim(
+        self,
+        provider: str,
+        environment: str | None,
+        limits: LimitValues,
+        state: Mapping[str, Any],
+        disk: DiskImage | None = None,
+        volumes: Sequence[BoxVolume] = (),
+        network: BoxNetwork | None = None,
+    ) -> tuple[Box, BoxAgent]:
+        source = self.sources[provider]
+        return await source.claim(environment, limits, state, disk, volumes, network)
+
+    async def no_volumes(self, provider: str) -> str:
+        return await self.sources[provider].no_volumes()
+
+    def checks(self) -> dict[str, str]:
+        """By what is looked at, `ok` or why boxes cannot be started now: the default provider as
+        `runtime`, the others by name, and environments that fail."""
+        found = {"runtime": "ok"}
+        for index, (name, source) in enumerate(self.sources.items()):
+            failures = source.failures()
+            own = f"provider {name}" if index else "runtime"
+            found[own] = failures.pop("", "ok")
+            where = f" on {name}" if index else ""
+            found |= {f"environment {each}{where}": why for each, why in failures.items()}
+        return found

@@ -11,13 +11,14 @@ from typing import Any
 import structlog
 
 from sandbox_sdk.protocol.errors import (
+    EnvironmentFailed,
     InvalidRequest,
     RuntimeUnavailable,
     SandboxError,
     Unavailable,
 )
-from sandbox_server.pool.preparing import prepare
-from sandbox_server.runtime.agent import BoxAgent, Fenced
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.agent import BoxAgent, Fenced, put_files
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.ending import end_patiently
 
@@ -156,3 +157,26 @@ async def let_go(agent: BoxAgent) -> None:
     """Close a link that may be broken already."""
     with contextlib.suppress(OSError, SandboxError):
         await agent.close()
+
+
+SETUP_S = 300.0
+"""How long one command of a setup may take."""
+_SHOWN = 2000
+
+
+async def prepare(agent: BoxAgent, spec: BoxSpec) -> None:
+    """Write the files and run the setup. What it exports, later commands have too.
+
+    Raises EnvironmentFailed with the output of a command that failed, and what the agent raises.
+    """
+    await put_files(agent, {**spec.network_files, **spec.files})
+    for command in spec.setup:
+        done = await agent.run(command, timeout_s=SETUP_S, own=True)
+        if done.exit_code != 0:
+            ended = "timed out" if done.timed_out else f"ended with exit code {done.exit_code}"
+            output = done.tail(_SHOWN).strip()
+            raise EnvironmentFailed(
+                f"the setup command `{command}` {ended}: {output}", log=output.splitlines()
+            )
+    if spec.setup:
+        await agent.run(f"cd {WORKSPACE}", own=True)

@@ -10,7 +10,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import Request, UsageReport, UsageRequest
 from sandbox_sdk.protocol.operations import Handlers, Operation
 from sandbox_server.sessions.table import SessionTable
-from sandbox_server.usage.accounts import key_account
+from sandbox_server.usage.figures import key_account
 from sandbox_server.usage.prices import Prices
 from sandbox_server.usage.report import LedgerRows, report
 

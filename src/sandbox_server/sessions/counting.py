@@ -17,11 +17,9 @@ from sandbox_sdk.protocol.errors import RateLimited, RuntimeUnavailable, Sandbox
 from sandbox_server.runtime.agent import Usage as BoxUsage
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.tasks import stop
-from sandbox_server.usage.accounts import key_account, key_in, tenant_in
 from sandbox_server.usage.budgets import EGRESS, NEAR, STORAGE, Budgets, used_up
-from sandbox_server.usage.figures import Figures, day_ends, day_of
-from sandbox_server.usage.ledger import Reading, UsageLedger
-from sandbox_server.usage.shared import SharedUsage
+from sandbox_server.usage.figures import Figures, day_ends, day_of, key_account, key_in, tenant_in
+from sandbox_server.usage.ledger import Reading, SharedUsage, UsageLedger
 
 log = structlog.get_logger()
 

@@ -26,11 +26,10 @@ from sandbox_server.runtime.box_network import BoxNetwork, Network
 from sandbox_server.runtime.ending import Endings
 from sandbox_server.sessions.keeping import Origin, rules_from
 from sandbox_server.sessions.lease import Lease
-from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.sessions.ledger import Ledger, Sharing
 from sandbox_server.sessions.live import Key, LiveSession, digest, kept_of, state_of
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.rules import SessionRules, SessionTerms
-from sandbox_server.sessions.sharing import Sharing
 from sandbox_server.sessions.volumes import volumes_of
 from sandbox_server.volumes.volumes import Volumes
 

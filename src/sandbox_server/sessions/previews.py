@@ -6,23 +6,22 @@ import hmac
 import json
 import re
 import secrets
-import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-from sandbox_server.sessions.ledger import translated
+from sandbox_server.storage.database import Database
 
 TOKEN_FORM = re.compile(r"preview_[A-Za-z0-9_-]{43}", re.ASCII)
 """What our tokens look like, so that none of them is passed on to a box, not even an old one."""
 _TOKENS = 8
 """Of one preview: after a restart of the server a new one is made, and earlier ones stay valid."""
-_SCHEMA = """
+SCHEMA = """
 create table if not exists previews (
     session_id text primary key, tenant text not null, previews text not null
-)
+);
 """
 
 
@@ -153,31 +152,25 @@ class PreviewTable:
     Raises RuntimeUnavailable if it cannot be used.
     """
 
-    def __init__(self, db: sqlite3.Connection | None = None) -> None:
-        self._db = db or sqlite3.connect(":memory:", isolation_level=None)
-        with translated():
-            self._db.execute(_SCHEMA)
+    def __init__(self, db: Database | None = None) -> None:
+        """db: with SCHEMA; without, one in memory."""
+        self._db = db or Database(None, SCHEMA)
 
     def of(self, session_id: str) -> SessionPreviews | None:
-        with translated():
-            row = self._db.execute(
-                "select previews from previews where session_id = ?", (session_id,)
-            ).fetchone()
-        return None if row is None else decode(session_id, row[0])
+        rows = self._db.execute("select previews from previews where session_id = ?", session_id)
+        return decode(session_id, rows[0][0]) if rows else None
 
     def keep(self, previews: SessionPreviews) -> None:
         if previews.is_empty:
             self.drop(previews.session_id)
             return
-        with translated():
-            self._db.execute(
-                "insert or replace into previews (session_id, tenant, previews) values (?, ?, ?)",
-                (previews.session_id, previews.tenant, encode(previews)),
-            )
+        self._db.execute(
+            "insert or replace into previews (session_id, tenant, previews) values (?, ?, ?)",
+            previews.session_id, previews.tenant, encode(previews),
+        )  # fmt: skip
 
     def drop(self, session_id: str) -> None:
-        with translated():
-            self._db.execute("delete from previews where session_id = ?", (session_id,))
+        self._db.execute("delete from previews where session_id = ?", session_id)
 
     def end(self, session_id: str) -> None:
         """Keep what is told of a session that has ended."""
@@ -189,7 +182,6 @@ class PreviewTable:
 
     def forget(self, before: float) -> None:
         """Those of sessions that ended before then."""
-        with translated():
-            self._db.execute(
-                "delete from previews where json_extract(previews, '$.ended_at') < ?", (before,)
-            )
+        self._db.execute(
+            "delete from previews where json_extract(previews, '$.ended_at') < ?", before
+        )

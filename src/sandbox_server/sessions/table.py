@@ -27,7 +27,7 @@ from sandbox_server.network.egress import Subject
 from sandbox_server.network.modes import narrowed
 from sandbox_server.network.networks import Networks
 from sandbox_server.runtime.agent import BoxState
-from sandbox_server.sessions.background import Background
+from sandbox_server.sessions.background import Background, SessionQuota
 from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.keeping import Keeper, source_of
 from sandbox_server.sessions.lease import Lease
@@ -36,7 +36,6 @@ from sandbox_server.sessions.making import SessionMaker, SessionOptions
 from sandbox_server.sessions.notes import SessionNotes
 from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.previews import AllPorts, SessionPreviews
-from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.reporter import BATCH, Reporter
 from sandbox_server.sessions.rules import SessionTerms

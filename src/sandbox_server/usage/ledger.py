@@ -8,14 +8,23 @@ counted twice, and the next reading has what is missing.
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
 from sandbox_server.storage.database import Database, Statement
-from sandbox_server.usage.accounts import OF_KEYS, key_in
-from sandbox_server.usage.figures import NAMES, OF_SESSION, Figures, Row, day_of, spans
+from sandbox_server.usage.figures import (
+    NAMES,
+    OF_KEYS,
+    OF_SESSION,
+    Figures,
+    Row,
+    day_of,
+    key_in,
+    spans,
+)
 
 _FIGURES = ", ".join(
     f"{name} {'real' if name == 'memory_byte_s' else 'integer'} not null default 0"
@@ -273,3 +282,17 @@ def _upsert(execute: Statement, table: str, key: dict[str, str], figures: Figure
 
 def _figures(values: Sequence[float]) -> Figures:
     return Figures.of(dict(zip(NAMES, values, strict=True)))
+
+
+class SharedUsage(ABC):
+    """Where the ledgers of a fleet come together. Every method may raise RuntimeUnavailable."""
+
+    @abstractmethod
+    async def publish(self, ledger_id: str, rows: Sequence[tuple[str, Row]]) -> None:
+        """Rows as they are now; the same again changes nothing."""
+
+    @abstractmethod
+    async def others(
+        self, ledger_id: str, accounts: Sequence[str], day: date
+    ) -> dict[str, Figures]:
+        """What all other ledgers have of tenants and keys."""
