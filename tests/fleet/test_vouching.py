@@ -52,7 +52,7 @@ async def vouching(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[V
         card = Worker(id="w1", url="http://w1", capacity=1 << 20, phase=Phase.STARTING)
         lease = RedisLease(store, card, lease_s=LEASE_S, state_dir=tmp_path, stop=lambda: None)
         await stack.enter_async_context(lease)
-        lease._was_away = False  # The sessions are of this epoch, as if it had made them.
+        lease.was_away = False  # The sessions are of this epoch, as if it had made them.
         table = table_of(SessionIndex(store, lease_s=LEASE_S, grace_s=60), lease)
         for number in range(SESSIONS):
             session = session_of("w1", number)

@@ -40,16 +40,12 @@ class KnownKeys:
         self._clock = clock
         self._by_id: dict[str, Key] = {}
         self._version: object = None
-        self._required = False
+        self.required = False
+        """Whether there are keys, or were: a store that was emptied opens no door."""
         self._watching: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<KnownKeys {len(self._by_id)}>"
-
-    @property
-    def required(self) -> bool:
-        """Whether there are keys, or were: a store that was emptied opens no door."""
-        return self._required
 
     async def __aenter__(self) -> Self:
         """Raises RuntimeUnavailable."""
@@ -86,7 +82,7 @@ class KnownKeys:
         if version != self._version:
             self._by_id = {key.key_id: key for key in await self._store.all()}
             self._version = version
-            self._required = self._required or bool(self._by_id)
+            self.required = self.required or bool(self._by_id)
 
     async def _watch(self) -> None:
         while True:

@@ -199,15 +199,15 @@ class RoutedSandboxes(Sandboxes):
     def _attempt(
         self, request: Request, *, creates: bool = False, repeatable: bool = True
     ) -> Attempt:
-        attempt = self._router.attempt(
-            self._tenant,
-            _target(request),
+        return Attempt(
+            tenant=self._tenant,
+            target=_target(request),
             creates=creates,
             repeatable=repeatable,
+            backoff=self._router.backoff(),
             provider=request.provider if isinstance(request, CreateSessionRequest) else None,
+            as_before=not isinstance(request, CreateSessionRequest),
         )
-        attempt.as_before = not isinstance(request, CreateSessionRequest)
-        return attempt
 
     async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         """The events of one command, resumed over reconnects and restarts of the worker."""

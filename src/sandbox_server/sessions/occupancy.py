@@ -15,6 +15,19 @@ def shared_counts(processes: int) -> memoryview[int]:
     return memoryview(mmap.mmap(-1, 8 * _EACH * processes)).cast("q")
 
 
+class _Number:
+    """One of the numbers of our own process."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def __get__(self, of: Occupancy, _: type[Occupancy]) -> int:
+        return of.counts[of.at + self._offset]
+
+    def __set__(self, of: Occupancy, number: int) -> None:
+        of.counts[of.at + self._offset] = number
+
+
 class Occupancy:
     """How many sessions the machine has and may have, and how much memory they are promised.
     Written by the table, read by the pool.
@@ -22,6 +35,10 @@ class Occupancy:
     counts: of all processes of the server; ours are those of `index`. memory: what all sessions
     may be promised together, None for no limit.
     """
+
+    live = _Number(0)
+    making = _Number(1)
+    promised = _Number(2)
 
     def __init__(
         self,
@@ -33,43 +50,19 @@ class Occupancy:
     ) -> None:
         self.capacity = capacity
         self.memory = memory
-        self._counts: Numbers = [0] * _EACH if counts is None else counts
-        self._at = _EACH * index
+        self.counts: Numbers = [0] * _EACH if counts is None else counts
+        self.at = _EACH * index
         self.making = 0
-
-    @property
-    def live(self) -> int:
-        return self._counts[self._at]
-
-    @live.setter
-    def live(self, number: int) -> None:
-        self._counts[self._at] = number
-
-    @property
-    def making(self) -> int:
-        return self._counts[self._at + 1]
-
-    @making.setter
-    def making(self, number: int) -> None:
-        self._counts[self._at + 1] = number
-
-    @property
-    def promised(self) -> int:
-        return self._counts[self._at + 2]
-
-    @promised.setter
-    def promised(self, number: int) -> None:
-        self._counts[self._at + 2] = number
 
     @property
     def room(self) -> int:
         """Beside the live sessions of all processes."""
-        return max(self.capacity - sum(self._counts[::_EACH]), 0)
+        return max(self.capacity - sum(self.counts[::_EACH]), 0)
 
     @property
     def free(self) -> int:
         """Beside those that are being made, too."""
-        begun = sum(self._counts[::_EACH]) + sum(self._counts[1::_EACH])
+        begun = sum(self.counts[::_EACH]) + sum(self.counts[1::_EACH])
         return max(self.capacity - begun, 0)
 
     @property
@@ -77,4 +70,4 @@ class Occupancy:
         """None for no limit."""
         if self.memory is None:
             return None
-        return max(self.memory - sum(self._counts[2::_EACH]), 0)
+        return max(self.memory - sum(self.counts[2::_EACH]), 0)

@@ -278,7 +278,7 @@ class SessionTable:
             session.paused_at = None
             self._maker.keep(session)
             raise
-        self.notes.paused(session)
+        self.notes.paused(session, is_paused=True)
         await session.box.reclaim()
 
     async def unpause(self, session: LiveSession) -> None:
@@ -294,7 +294,7 @@ class SessionTable:
                 session.end_at = time.time() + lasts_s
                 self.notes.due.set()
             self._maker.keep(session)
-            self.notes.unpaused(session)
+            self.notes.paused(session, is_paused=False)
 
     async def _count(self, session: LiveSession) -> None:
         if self.usage is not None:

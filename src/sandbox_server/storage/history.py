@@ -111,16 +111,12 @@ class Journal:
 
     def __init__(self, history: History | None = None, *, commands: bool = True) -> None:
         self._history = history
-        self._commands = commands and history is not None
+        self.wants_commands = commands and history is not None
         self._held: deque[Note] = deque()
         self._dropped = 0
         self._some = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
-
-    @property
-    def wants_commands(self) -> bool:
-        return self._commands
 
     def note(self, note: Note) -> None:
         if self._task is None:

@@ -198,15 +198,7 @@ class UsageLedger:
             " where tenant = ? and day between ? and ? order by day",
             tenant, str(since), str(until),
         )  # fmt: skip
-        return [
-            Row(
-                day=date.fromisoformat(day),
-                thread_id=thread_id,
-                session_id=session_id,
-                figures=_figures(figures),
-            )
-            for day, thread_id, session_id, *figures in found
-        ]
+        return [_row(*row) for row in found]
 
     def untold(self, limit: int) -> list[tuple[str, Row, int]]:
         """Rows that have changed since they were told of: tenant, row and version."""
@@ -216,38 +208,23 @@ class UsageLedger:
                 f"select tenant, day, {names}, version, {_COLUMNS} from {table}"
                 f" where version != told limit {limit}"
             ):
-                row = Row(
-                    day=date.fromisoformat(day), thread_id=thread_id, session_id=session_id,
-                    figures=_figures(figures),
-                )  # fmt: skip
-                found.append((tenant, row, version))
+                found.append((tenant, _row(day, thread_id, session_id, *figures), version))
         return found
 
     def told(self, rows: Iterable[tuple[str, Row, int]]) -> None:
         with self._db.transaction() as execute:
             for tenant, row, version in rows:
-                if row.session_id is None:
-                    execute(
-                        "update days set told = ? where tenant = ? and day = ?",
-                        version, tenant, str(row.day),
-                    )  # fmt: skip
-                else:
-                    execute(
-                        "update session_days set told = ?"
-                        " where tenant = ? and day = ? and session_id = ?",
-                        version, tenant, str(row.day), row.session_id,
-                    )  # fmt: skip
+                table, which = "days", "tenant = ? and day = ?"
+                values: list[object] = [version, tenant, str(row.day)]
+                if row.session_id is not None:
+                    table, which = "session_days", f"{which} and session_id = ?"
+                    values.append(row.session_id)
+                execute(f"update {table} set told = ? where {which}", *values)
 
     def warn_once(self, tenant: str, day: date, budget: str) -> bool:
         """Whether nobody was warned of this yet."""
-        return bool(
-            self._db.execute(
-                "insert or ignore into warned values (?, ?, ?) returning 1",
-                tenant,
-                str(day),
-                budget,
-            )
-        )
+        sql = "insert or ignore into warned values (?, ?, ?) returning 1"
+        return bool(self._db.execute(sql, tenant, str(day), budget))
 
     def tidy(self, today: date) -> None:
         """Forget what is past its retention."""
@@ -277,6 +254,15 @@ def _upsert(execute: Statement, table: str, key: dict[str, str], figures: Figure
         f" on conflict do update set {', '.join([*sets, 'version = version + 1'])}",
         *key.values(),
         *(getattr(figures, name) for name in names),
+    )
+
+
+def _row(day: str, thread_id: str | None, session_id: str | None, *figures: float) -> Row:
+    return Row(
+        day=date.fromisoformat(day),
+        thread_id=thread_id,
+        session_id=session_id,
+        figures=_figures(figures),
     )
 
 
