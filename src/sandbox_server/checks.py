@@ -43,7 +43,7 @@ async def check_settings(settings: Settings) -> None:
     await _refuse_open_door(settings)
     resolved(settings.host, settings.listening_port())
     if settings.role != "standalone":
-        from sandbox_server.fleet import Store  # Slow to import, and only for a fleet.
+        from sandbox_server.fleet.store import Store  # Slow to import, and only for a fleet.
 
         await Store.open(settings.redis()).close()
     if settings.role != "coordinator":

@@ -16,7 +16,8 @@ from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks
 from sandbox_server.network.outbound import Note
 from sandbox_server.network.presets import read_presets
-from sandbox_server.pool import PoolSettings, Provider
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import Provider
 from sandbox_server.registry.environments import Environment
 from sandbox_server.runtime.base import Runtime
 from sandbox_server.runtime.registry import ChosenRuntime

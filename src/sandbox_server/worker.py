@@ -21,13 +21,8 @@ from sandbox_server.checkpoints.points import Points
 from sandbox_server.events.log import EventLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics, Readings
 from sandbox_server.network.networks import Networks
-from sandbox_server.pool import (
-    Environments,
-    PooledBoxes,
-    PoolSettings,
-    Provider,
-    ProviderBoxes,
-)
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import Environments, PooledBoxes, Provider, ProviderBoxes
 from sandbox_server.runtime.agent import Fenced
 from sandbox_server.runtime.base import BoxSpec, Enforcement, Runtime
 from sandbox_server.sessions.adoption import AT_ONCE, Adoption

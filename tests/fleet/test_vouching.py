@@ -10,7 +10,11 @@ import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import Target
-from sandbox_server.fleet import Phase, RedisLease, RedisRegistry, SessionIndex, Store, Worker
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.lease import RedisLease
+from sandbox_server.fleet.registry import RedisRegistry
+from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.workers import Phase, Worker
 from sandbox_server.sessions.lease import Load, LoneLease
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.reporter import BATCH

@@ -15,7 +15,8 @@ from sandbox_sdk.protocol.models import EgressRules, Target
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks
-from sandbox_server.pool import PooledBoxes, PooledEnvironment, PoolSettings
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import PooledBoxes, PooledEnvironment
 from sandbox_server.registry.agents import KeptTool, SessionAgent
 from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
 from sandbox_server.sessions import adoption

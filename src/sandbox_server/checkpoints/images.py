@@ -49,10 +49,9 @@ class Images:
             owner=owner,
         )
 
-    def image(self, manifest: Manifest) -> DiskImage | None:
+    def image(self, manifest: Manifest) -> DiskImage:
         """What a box can begin with. Raises CheckpointDamaged if it is gone."""
-        if manifest.disk is None:
-            return None
+        assert manifest.disk is not None
         path = self._path(manifest.tenant, manifest.disk.file)
         if not path.exists():
             raise damaged(manifest.checkpoint_id, "the copy of its disk is gone")

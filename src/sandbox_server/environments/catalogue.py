@@ -11,7 +11,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest
 from sandbox_sdk.protocol.models import LimitValues
 from sandbox_server.environments.builds import Builds
 from sandbox_server.environments.layers import LayerStore
-from sandbox_server.pool import PooledEnvironment
+from sandbox_server.pool.source import PooledEnvironment
 from sandbox_server.registry.environments import Environment, Kernels
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.base import Runtime

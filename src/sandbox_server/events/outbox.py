@@ -101,7 +101,7 @@ class Outbox:
         return [Delivery(*row) for row in self._database.execute(sql, webhook, limit)]
 
     def done(self, delivery_id: int) -> None:
-        self._database.write([("delete from deliveries where id = ?", (delivery_id,))])
+        self._database.execute("delete from deliveries where id = ?", delivery_id)
 
     def failed(self, delivery_id: int, *, again_at: float | None, why: str) -> None:
         """again_at: None if it is given up."""
@@ -119,7 +119,7 @@ class Outbox:
 
     def promise(self, command_id: str, session_id: str, webhook: str) -> None:
         sql = "insert or replace into promises (command_id, session_id, webhook) values (?, ?, ?)"
-        self._database.write([(sql, (command_id, session_id, webhook))])
+        self._database.execute(sql, command_id, session_id, webhook)
 
     def promised(self, session_id: str) -> list[tuple[str, str]]:
         """Commands and their webhooks."""
@@ -133,7 +133,7 @@ class Outbox:
         return str(found[0][0]) if found else None
 
     def forget(self, command_id: str) -> None:
-        self._database.write([(_FORGET, (command_id,))])
+        self._database.execute(_FORGET, command_id)
 
     # Those that were given up
 
@@ -154,5 +154,5 @@ class Outbox:
         """Send those that were given up once more; how many there were."""
         ((count,),) = self._database.execute("select count(*) from deliveries where dead = 1")
         sql = "update deliveries set dead = 0, attempts = 0, due = ? where dead = 1"
-        self._database.write([(sql, (time.time(),))])
+        self._database.execute(sql, time.time())
         return int(count)

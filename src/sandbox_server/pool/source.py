@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from sandbox_sdk.protocol.errors import InvalidRequest
@@ -64,38 +65,21 @@ class PooledBoxes:
     ) -> None:
         """owners: all labels that boxes of earlier processes may have, instead of the spec's.
         provider, warmed: see Pool."""
-        self._warmed = warmed
-        self._metrics = metrics
-        self._provider = provider
         self._runtime = runtime
         self._spec = spec
         self._owners = owners or (spec.owner,)
         self._epoch = epoch
         self._stack = contextlib.AsyncExitStack()
         self._settings = settings
-        self._room = room
-        self._notes = notes
-        self._starts = asyncio.Semaphore(settings.concurrency)
         self._environments = environments
+        self._pool_of = partial(
+            Pool, runtime, connect=self.connect, room=room, notes=notes, metrics=metrics,
+            slots=asyncio.Semaphore(settings.concurrency), provider=provider, warmed=warmed,
+        )  # fmt: skip
         self._pool = self._pool_of(spec, settings)
         self._pools: dict[str, tuple[PooledEnvironment, Pool]] = {}
         self._retired: list[Pool] = []
         """Of environments that have changed or gone, until their last claim is over."""
-
-    def _pool_of(self, spec: BoxSpec, settings: PoolSettings, ready: Ready | None = None) -> Pool:
-        return Pool(
-            self._runtime,
-            spec,
-            settings,
-            connect=self.connect,
-            room=self._room,
-            notes=self._notes,
-            slots=self._starts,
-            ready=ready,
-            metrics=self._metrics,
-            provider=self._provider,
-            warmed=self._warmed,
-        )
 
     def _pool_for(self, given: PooledEnvironment) -> Pool:
         spec = self._spec
@@ -104,7 +88,7 @@ class PooledBoxes:
         if given.network is not None:
             spec = given.network.of(spec)
         sizes = {"size": given.warm, "min_size": given.warm, "max_size": given.warm}
-        return self._pool_of(spec, replace(self._settings, **sizes), given.ready)
+        return self._pool_of(spec, replace(self._settings, **sizes), ready=given.ready)
 
     async def __aenter__(self) -> Self:
         self._stack.push_async_callback(self._close_all)

@@ -56,15 +56,6 @@ class WarmBox:
             return False
         return True
 
-    async def until_dead(self, *, first_in_s: float, every_s: float, within_s: float) -> None:
-        """Ping the box; returns when it does not answer."""
-        pause_s = first_in_s
-        while True:
-            await asyncio.sleep(pause_s)
-            if not await self.answers(within_s=within_s):
-                return
-            pause_s = every_s
-
     async def destroy(self) -> None:
         """Destroy the box, unless fenced."""
         await let_go(self.agent)
@@ -92,9 +83,7 @@ async def make(
     """
     if ready is not None:
         spec = await ready(spec)
-    warm = await _started(
-        runtime, spec, slots=slots, connect=connect, discard=discard, within_s=within_s
-    )
+    warm = await _started(runtime, spec, slots, connect, discard, within_s)
     try:
         if spec.disk is None:  # Else its files are those of a box that was prepared once.
             await prepare(warm.agent, spec)
@@ -108,7 +97,6 @@ async def make(
 async def _started(
     runtime: Runtime,
     spec: BoxSpec,
-    *,
     slots: asyncio.Semaphore,
     connect: Callable[[Box], BoxAgent],
     discard: Callable[[WarmBox], None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -178,8 +178,7 @@ class Keeper:
         whole = before.status == Status.EXPIRED and found.session_id == before.session_id
         age_s = round(max(time.time() - found.created_at, 0.0), 3)
         resumed = Resumed(checkpoint_id=found.checkpoint_id, age_s=age_s, complete=whole)
-        origin = self.origin(found, "resumed")
-        return Origin(**{**vars(origin), "resumed": resumed})
+        return replace(self.origin(found, "resumed"), resumed=resumed)
 
     async def _last(self, checkpoints: Checkpoints, before: Record) -> Manifest | None:
         """The last one of a session, or else the one that it began with: others of its thread may

@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any
 
@@ -104,14 +104,7 @@ class SessionPreviews:
 
 
 def encode(previews: SessionPreviews) -> str:
-    ports = {
-        str(port): {
-            "public": each.public,
-            "created_at": each.created_at,
-            "digests": list(each.digests),
-        }
-        for port, each in previews.ports.items()
-    }
+    ports = {str(port): asdict(each) for port, each in previews.ports.items()}
     kept: dict[str, Any] = {"tenant": previews.tenant, "ports": ports}
     if previews.all_ports is not None:
         kept["all"] = asdict(previews.all_ports)
@@ -130,20 +123,15 @@ def decode(session_id: str, text: str) -> SessionPreviews:
         )
         for port, each in found["ports"].items()
     }
+    shown = found.get("all")
     return SessionPreviews(
         tenant=found["tenant"],
         session_id=session_id,
         ports=ports,
-        all_ports=_all_ports(found.get("all")),
+        # Without fields of a later version.
+        all_ports=shown and AllPorts(**{each.name: shown[each.name] for each in fields(AllPorts)}),
         ended_at=found.get("ended_at"),
     )
-
-
-def _all_ports(found: Mapping[str, Any] | None) -> AllPorts | None:
-    """Without fields of a later version."""
-    if found is None:
-        return None
-    return AllPorts(public=found["public"], unpause=found["unpause"], host=found["host"])
 
 
 class PreviewTable:

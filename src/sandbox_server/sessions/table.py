@@ -145,9 +145,9 @@ class SessionTable:
         """
         self._lease.check()
         record = await self._record(tenant, target)
-        session = None if record is None else self._live.get((tenant, record.thread_id))
-        if record is None or session is None or session.record.session_id != record.session_id:
-            session = None if record is None else await self._taken_over(record)
+        session = None
+        if record is not None:
+            session = self._of(record) or await self._taken_over(record)
         if session is None:
             raise await self._registry.explain(record, target)
         if session.is_over:

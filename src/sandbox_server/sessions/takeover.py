@@ -124,8 +124,11 @@ class Takeover:
         if box is None:
             return
         owner = box.holding.owner
-        if owner not in (record.worker, self._lease.worker):
-            await self._require_gone(owner, record)
+        ours_by_now = owner in (record.worker, self._lease.worker)
+        if not ours_by_now and not await self._registry.is_gone(owner):
+            raise Misdirected(
+                f"worker {owner} is taking over thread {record.thread_id!r}", worker=owner
+            )
         if self._lease.draining or self._table.room <= 0:
             raise Capacity(
                 f"worker {self._lease.worker} has no room for thread {record.thread_id!r}, whose"
@@ -136,9 +139,3 @@ class Takeover:
         self._log(box, owner, entry_from(box.holding.note), taken=taken)
         if not taken and await source.one_of_others(record.box_id) is not None:
             raise Misdirected(f"another worker is taking over thread {record.thread_id!r}")
-
-    async def _require_gone(self, owner: str, record: Record) -> None:
-        if not await self._registry.is_gone(owner):
-            raise Misdirected(
-                f"worker {owner} is taking over thread {record.thread_id!r}", worker=owner
-            )

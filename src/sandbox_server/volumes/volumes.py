@@ -68,16 +68,11 @@ class Volumes:
     ) -> Volumes:
         """In the way that this machine can offer. Blocks for some milliseconds."""
         private_folder(folder.parent)
-        if os.geteuid() != 0:
-            return cls(folder, size=size, quota=quota, store=VolumeFolders(), binds=binds)
-        return cls(
-            folder,
-            size=size,
-            quota=quota,
-            store=VolumeDisks(),
-            obstacle=loop_disk.obstacle(folder.parent),
-            binds=binds,
-        )
+        store: VolumeStore = VolumeFolders()
+        obstacle = ""
+        if os.geteuid() == 0:
+            store, obstacle = VolumeDisks(), loop_disk.obstacle(folder.parent)
+        return cls(folder, size=size, quota=quota, store=store, obstacle=obstacle, binds=binds)
 
     def __repr__(self) -> str:
         return f"<Volumes in {self._folder}>"
