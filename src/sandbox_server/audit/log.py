@@ -177,10 +177,7 @@ class AuditLog:
         if self._settings.commands == "off":
             return {}
         whole = command.encode("utf-8", "surrogatepass")
-        digest = {
-            "command_bytes": len(whole),
-            "command_sha256": hashlib.sha256(whole).hexdigest(),
-        }
+        digest = {"command_bytes": len(whole), "command_sha256": hashlib.sha256(whole).hexdigest()}
         if self._settings.commands == "hash":
             return digest
         return {"command": command[:MAX_TEXT], **digest}

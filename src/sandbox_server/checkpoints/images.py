@@ -41,12 +41,7 @@ class Images:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         use = await box.copy_disk(path)
         return DiskCopy(
-            file=file,
-            provider=provider,
-            size=size,
-            used=use.bytes,
-            inodes=use.inodes,
-            owner=owner,
+            file=file, provider=provider, size=size, used=use.bytes, inodes=use.inodes, owner=owner
         )
 
     def image(self, manifest: Manifest) -> DiskImage:

@@ -17,12 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.models import (
-    Happening,
-    HappeningKind,
-    HappeningList,
-    HappeningsRequest,
-)
+from sandbox_sdk.protocol.models import Happening, HappeningKind, HappeningList, HappeningsRequest
 
 MOST = 10_000
 _LOOKED_AT = 2_000

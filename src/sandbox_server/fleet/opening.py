@@ -90,10 +90,7 @@ async def worker_standing(
 
 @contextlib.asynccontextmanager
 async def open_routing(
-    settings: Settings,
-    *,
-    previews_at: PreviewSite | None = None,
-    metrics: Metrics = NO_METRICS,
+    settings: Settings, *, previews_at: PreviewSite | None = None, metrics: Metrics = NO_METRICS
 ) -> AsyncIterator[RoutedTenants]:
     """The sandboxes of all workers, for a coordinator to serve."""
     events = EventLog(settings.name())

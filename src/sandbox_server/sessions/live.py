@@ -312,10 +312,7 @@ def state_of(
 
 
 def kept_of(
-    agent: SessionAgent | None,
-    policy: str | None,
-    checkpoint_id: str | None = None,
-    **more: Any,
+    agent: SessionAgent | None, policy: str | None, checkpoint_id: str | None = None, **more: Any
 ) -> dict[str, Any]:
     """See LiveSession.kept(). Without what is None."""
     named = {"policy": policy, "checkpoint_id": checkpoint_id, **more}

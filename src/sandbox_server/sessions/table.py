@@ -473,11 +473,7 @@ class SessionTable:
         return await self._registry.newest(tenant, thread_id)
 
     async def _begin(
-        self,
-        key: Key,
-        wanted: SessionOptions | AsBefore,
-        *,
-        replacing: LiveSession | None = None,
+        self, key: Key, wanted: SessionOptions | AsBefore, *, replacing: LiveSession | None = None
     ) -> tuple[LiveSession, SessionState]:
         if self.room <= 0 and replacing is None:
             capacity = self._occupancy.capacity

@@ -30,10 +30,7 @@ class VolumeDisks:
         path = _path(folder, name)
         found = path.stat()
         return StoredVolume(
-            name=name,
-            size=found.st_size,
-            used=found.st_blocks * 512,
-            made_at=ext4.made_at(path),
+            name=name, size=found.st_size, used=found.st_blocks * 512, made_at=ext4.made_at(path)
         )
 
     def make(self, folder: Path, name: str, size: int) -> None:
