@@ -42,7 +42,6 @@ class KnownKeys:
         self._version: object = None
         self.required = False
         """Whether there are keys, or were: a store that was emptied opens no door."""
-        self._watching: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<KnownKeys {len(self._by_id)}>"
@@ -54,8 +53,7 @@ class KnownKeys:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._watching is not None:
-            await stop(self._watching)
+        await stop(self._watching)
         await self._store.close()
 
     def find(self, text: str) -> Key | None:

@@ -53,8 +53,7 @@ class SharedNumbers:
         self._numbers[self._row(name) * self._columns + column] = number
 
     def total(self, name: str) -> float:
-        start = self._row(name) * self._columns
-        return sum(self._numbers[start : start + self._columns])
+        return self._sum(self._row(name))
 
     def clear(self, column: int) -> None:
         """Of a process that begins."""

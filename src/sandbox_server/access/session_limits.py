@@ -42,7 +42,6 @@ class SessionLimits(SessionQuota):
         self._ending: TaskSet[None] = TaskSet()
         self._one_by_one: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._wake = asyncio.Event()
-        self._telling: asyncio.Task[None] | None = None
         self.live: Callable[[], Mapping[Key, str]] = dict
         """The id of the API key that made it, by the live session; set by whoever has the table."""
 
@@ -51,8 +50,7 @@ class SessionLimits(SessionQuota):
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._telling is not None:
-            await stop(self._telling)
+        await stop(self._telling)
         await self._ending.stop(after_s=_ENDING_S)
 
     @contextlib.asynccontextmanager

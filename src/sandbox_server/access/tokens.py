@@ -103,7 +103,6 @@ class Tokens:
         self._keys: dict[str | None, Any] = {}
         self._known: dict[bytes, tuple[float, Caller]] = {}
         self._wanted = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Tokens by {len(self._keys)} keys>"
@@ -118,8 +117,7 @@ class Tokens:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._watching is not None:
-            await stop(self._watching)
+        await stop(self._watching)
 
     def caller(self, token: bytes) -> Caller | None:
         """None for what is no valid token. Its cause is logged, without the token."""

@@ -63,7 +63,6 @@ class Sender:
         self._ended: set[int] = set()
         """Of these, what is read meanwhile may say that they are due."""
         self._lost = 0
-        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         tls = await asyncio.to_thread(ssl.create_default_context)
@@ -78,9 +77,8 @@ class Sender:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._events.listeners.remove(self.note)
-        if self._task is not None:
-            under_way = [task for each in self._under_way.values() for task in each.values()]
-            await stop(self._task, *under_way)
+        under_way = [task for each in self._under_way.values() for task in each.values()]
+        await stop(self._task, *under_way)
         for client in self._clients.values():
             await client.aclose()
         self._resolver.close()

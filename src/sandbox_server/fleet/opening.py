@@ -125,11 +125,5 @@ async def open_routing(
             )
 
 
-@contextlib.asynccontextmanager
-async def _opened(settings: Settings, metrics: Metrics) -> AsyncIterator[Store]:
-    namespace = settings.redis_namespace
-    store = Store.open(settings.redis(), namespace=namespace, metrics=metrics)
-    try:
-        yield store
-    finally:
-        await store.close()
+def _opened(settings: Settings, metrics: Metrics) -> Store:
+    return Store.open(settings.redis(), namespace=settings.redis_namespace, metrics=metrics)

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -71,6 +71,12 @@ class Store:
                 " characters of a password are written as %23"
             ) from None
         return cls(client, sentinels=sentinels, namespace=namespace, metrics=metrics)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         for client in (self._client, *self._sentinels):

@@ -81,7 +81,6 @@ class Usage:
         self._totals: dict[str, Figures] = {}
         self._others: dict[str, Figures] = {}
         self._writing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
         self._look_at_stored = 0.0
         self._stored_now: dict[str, dict[str, int]] = {}
         """By tenant: how much is stored, as it was last looked at."""
@@ -96,9 +95,7 @@ class Usage:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._task is not None:
-            await stop(self._task)
-            self._task = None
+        await stop(self._task)
 
     # What others ask
 

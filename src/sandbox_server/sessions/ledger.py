@@ -64,21 +64,16 @@ class Ledger:
         """Record a warm box. No-op for a box that is already recorded."""
         self._db.execute(
             "insert or ignore into boxes (box_id, build, owner) values (?, ?, ?)",
-            box_id,
-            build,
-            self._share.owner,
-        )
+            box_id, build, self._share.owner,
+        )  # fmt: skip
 
     def give(self, box_id: str, state: Mapping[str, Any], *, build: str) -> None:
         """Record that a box is given to a session. Call before the box gets the state."""
         self._db.execute(
             "insert into boxes (box_id, build, state, owner) values (?, ?, ?, ?)"
             " on conflict do update set state = excluded.state, begun = 0, kept = null",
-            box_id,
-            build,
-            json.dumps(dict(state)),
-            self._share.owner,
-        )
+            box_id, build, json.dumps(dict(state)), self._share.owner,
+        )  # fmt: skip
 
     def keep(self, box_id: str, kept: Mapping[str, Any]) -> None:
         """Remember something for the session of a box. Call before the session begins."""
@@ -98,13 +93,9 @@ class Ledger:
         self._db.execute(
             "insert or replace into boxes (box_id, build, state, begun, owner, kept)"
             " values (?, ?, ?, ?, ?, ?)",
-            box_id,
-            entry.build,
-            None if entry.state is None else json.dumps(dict(entry.state)),
-            int(entry.begun),
-            self._share.owner,
-            json.dumps(dict(entry.kept)),
-        )
+            box_id, entry.build, None if entry.state is None else json.dumps(dict(entry.state)),
+            int(entry.begun), self._share.owner, json.dumps(dict(entry.kept)),
+        )  # fmt: skip
 
     def entry(self, box_id: str) -> Entry | None:
         return self._entries("where box_id = ?", box_id).get(box_id)

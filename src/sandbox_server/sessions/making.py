@@ -7,7 +7,7 @@ import contextlib
 import shlex
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -24,7 +24,7 @@ from sandbox_server.runtime.agent import BoxAgent, put_files
 from sandbox_server.runtime.base import Box, BoxVolume, DiskImage
 from sandbox_server.runtime.box_network import BoxNetwork, Network
 from sandbox_server.runtime.ending import Endings
-from sandbox_server.sessions.keeping import Origin, rules_from
+from sandbox_server.sessions.keeping import Origin, rules_from, timed
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Ledger, Sharing
 from sandbox_server.sessions.live import Key, LiveSession, digest, kept_of, state_of
@@ -193,7 +193,7 @@ class SessionMaker:
             box, agent = await self._claim(claim, kept)
         try:
             if origin is not None:
-                with self._restoring():
+                with timed(self._metrics, "restore"):
                     await self._restore(origin, agent, terms, copy=image is None)
                     await put_files(agent, network.files)  # Its tree may be of another network.
             if options.env:
@@ -256,15 +256,6 @@ class SessionMaker:
         RuntimeUnavailable."""
         self._ledger.keep(session.box.id, session.kept())
         self.sharing.keep(session.box)
-
-    @contextlib.contextmanager
-    def _restoring(self) -> Iterator[None]:
-        began, ok = time.perf_counter(), False
-        try:
-            yield
-            ok = True
-        finally:
-            self._metrics.checkpoint("restore", time.perf_counter() - began, ok=ok)
 
     async def _restore(
         self, origin: Origin, agent: BoxAgent, terms: SessionTerms, *, copy: bool

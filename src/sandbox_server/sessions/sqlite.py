@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from sandbox_sdk.protocol.errors import Misdirected, SandboxError
 from sandbox_sdk.protocol.models import Target
@@ -155,9 +156,8 @@ class SqliteRegistry(Registry):
         self._db.execute(
             "delete from sessions where status != 'live' and changed_at <"
             " case when coalesce(json_extract(asked, '$.persist'), 0) then ? else ? end",
-            time.time() - REMEMBER_KEPT_S,
-            time.time() - REMEMBER_S,
-        )
+            time.time() - REMEMBER_KEPT_S, time.time() - REMEMBER_S,
+        )  # fmt: skip
         self.previews.forget(time.time() - REMEMBER_S)
 
     def _one(self, where: str, *values: str) -> Record | None:
@@ -166,14 +166,9 @@ class SqliteRegistry(Registry):
     def _all(self, where: str, *values: str) -> list[Record]:
         rows = self._db.execute(f"select {_COLUMNS}, asked from sessions {where}", *values)
         found = (dict(zip((*_FIELDS, "asked"), row, strict=True)) for row in rows)
-        return [
-            Record(
-                **{
-                    **fields,
-                    "status": Status(fields["status"]),
-                    "worker": fields["worker"] or self._share.name,
-                    "asked": json.loads(fields["asked"] or "{}"),
-                }
-            )
-            for fields in found
-        ]
+        return [self._record(fields) for fields in found]
+
+    def _record(self, fields: dict[str, Any]) -> Record:
+        status, worker = Status(fields["status"]), fields["worker"] or self._share.name
+        asked = json.loads(fields["asked"] or "{}")
+        return Record(**{**fields, "status": status, "worker": worker, "asked": asked})

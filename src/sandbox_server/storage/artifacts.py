@@ -139,9 +139,8 @@ class Artifacts:
             "select artifact_id, size from (select artifact_id, number, size,"
             " sum(size) over (order by number desc) as so_far from artifacts where tenant = ?)"
             " where so_far > ?",
-            tenant,
-            self._quota,
-        )
+            tenant, self._quota,
+        )  # fmt: skip
         if rows:
             freed = sum(size for _, size in rows)
             log.info("artifacts.over_quota", tenant=tenant, deleted=len(rows), bytes=freed,

@@ -123,9 +123,8 @@ class SqliteHistory(History):
         rows = self._db.execute(
             f"select {', '.join(_SESSION)}, {_COUNT} from sessions"
             " where tenant = ? and session_id = ?",
-            tenant,
-            session_id,
-        )
+            tenant, session_id,
+        )  # fmt: skip
         if not rows:
             return None
         commands = self._db.execute(

@@ -146,10 +146,8 @@ class UsageLedger:
             f"insert into seen (session_id, at, {', '.join(_SEEN)}) values (?, ?, ?, ?, ?, ?, ?)"
             f" on conflict do update set at = max(at, excluded.at),"
             f" {', '.join(f'{name} = excluded.{name}' for name in _SEEN)}",
-            reading.session_id,
-            reading.at,
-            *now.values(),
-        )
+            reading.session_id, reading.at, *now.values(),
+        )  # fmt: skip
 
     def _add_day(self, execute: Statement, reading: Reading, day: date, figures: Figures) -> None:
         for account in filter(None, (reading.tenant, reading.account)):
