@@ -47,7 +47,8 @@ from sandbox_server.checkpoints.opening import open_checkpoints, open_points
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console
 from sandbox_server.environments.catalogue import LiveEnvironments, open_builds
-from sandbox_server.events.opening import budget_teller, limit_teller, open_webhooks
+from sandbox_server.events.log import budget_teller, limit_teller
+from sandbox_server.events.sender import open_webhooks
 from sandbox_server.metrics.opening import UNMEASURED, Measured, measuring
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.network.preset_watch import PresetWatch

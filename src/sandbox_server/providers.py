@@ -94,7 +94,7 @@ def networks_of(
         log_note(subject, note)
         metrics.connection(note.verdict.value, bytes_in=note.bytes_in, bytes_out=note.bytes_out)
         if audit is not None:
-            audit.write_connection(**facts_of_note(subject, note))
+            audit.record("connection", **facts_of_note(subject, note))
 
     return Networks(
         NetworkModes(

@@ -54,9 +54,6 @@ class Key:
     def is_valid(self, now: float) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
-    def allows(self, wanted: Scope) -> bool:
-        return wanted in allowed(self.scopes)
-
 
 def allowed(scopes: Iterable[Scope]) -> frozenset[Scope]:
     """These scopes, and those that they include."""

@@ -168,10 +168,6 @@ class AuditLog:
         of_caller = {name: bound.get(name) for name in ("request_id", "key")}
         self.record("verdict", **of_caller, **facts, **self.of_command(command))
 
-    def write_connection(self, **facts: Any) -> None:
-        """Record a connection of a box."""
-        self.record("connection", **facts)
-
     def of_command(self, command: str) -> dict[str, Any]:
         """What lines say of a command: its text and digest, its digest, or nothing."""
         if self._settings.commands == "off":

@@ -60,7 +60,7 @@ def retry(settings_file: SettingsFile = None, as_json: Json = False) -> None:
 
 def _outbox(settings_file: Any) -> Outbox:
     from_server()
-    from sandbox_server.events.opening import open_outbox
+    from sandbox_server.events.outbox import open_outbox
     from sandbox_server.settings import load
     from sandbox_server.settings.file import read_into_environment
 

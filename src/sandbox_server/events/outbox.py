@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_server.private import lock_file, unlock_file
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.private import lock_file, private_folder, unlock_file
 from sandbox_server.storage.database import Database
 
 MOST_PENDING = 20_000
@@ -156,3 +158,12 @@ class Outbox:
         sql = "update deliveries set dead = 0, attempts = 0, due = ? where dead = 1"
         self._database.execute(sql, time.time())
         return int(count)
+
+
+def open_outbox(state: Path, name: str) -> Outbox:
+    """Close it. Raises RuntimeUnavailable."""
+    try:
+        private_folder(state)
+        return Outbox(state / f"{name}.outbox")
+    except (OSError, sqlite3.Error) as exc:
+        raise RuntimeUnavailable(f"webhooks need the state folder {state}: {exc}") from None

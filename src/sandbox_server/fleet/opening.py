@@ -15,7 +15,7 @@ import structlog
 from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_server import __version__
 from sandbox_server.events.log import EventLog
-from sandbox_server.events.opening import open_webhooks
+from sandbox_server.events.sender import open_webhooks
 from sandbox_server.fleet.all_workers import FleetUsage
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.history import RedisHistory

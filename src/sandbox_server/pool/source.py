@@ -237,10 +237,6 @@ class ProviderBoxes:
         await self._stack.aclose()
 
     @property
-    def default(self) -> PooledBoxes:
-        return next(iter(self.sources.values()))
-
-    @property
     def warm(self) -> int:
         return sum(source.warm for source in self.sources.values())
 

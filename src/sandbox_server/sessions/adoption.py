@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -42,19 +42,25 @@ AT_ONCE = 16
 """How many boxes are asked at a time: more slow the engine down."""
 
 
-class FoundBoxes(Protocol):
-    """The boxes of this worker, including those of earlier processes."""
-
-    @property
-    def build(self) -> str:
-        """Of what a warm box must be made."""
+class OthersBoxes(Protocol):
+    """The boxes of one provider, whoever has them."""
 
     @property
     def shared(self) -> bool:
         """Whether other workers can take its boxes over."""
 
+    async def of_others(self, workers: Sequence[str]) -> Sequence[SharedBox]: ...
+
     async def one_of_others(self, box_id: str) -> SharedBox | None:
         """A running box of any worker."""
+
+
+class FoundBoxes(OthersBoxes, Protocol):
+    """The boxes of this worker, including those of earlier processes."""
+
+    @property
+    def build(self) -> str:
+        """Of what a warm box must be made."""
 
     async def found(self) -> list[Box]: ...
 

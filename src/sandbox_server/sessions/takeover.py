@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 import structlog
 
 from sandbox_sdk.protocol.errors import Capacity, Misdirected, RuntimeUnavailable
 from sandbox_server.runtime.shared import SharedBox
-from sandbox_server.sessions.adoption import AT_ONCE, Adoption
+from sandbox_server.sessions.adoption import AT_ONCE, Adoption, OthersBoxes
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry, entry_from
 from sandbox_server.sessions.registry import Record, Registry
@@ -27,17 +26,6 @@ log = structlog.get_logger()
 AGAIN_S = 300.0
 """How long a worker that is gone and has left nothing is not looked for: a box that it was making
 may come late, and it is remembered for a day."""
-
-
-class OthersBoxes(Protocol):
-    """The boxes of one provider, whoever has them."""
-
-    @property
-    def shared(self) -> bool: ...
-
-    async def of_others(self, workers: Sequence[str]) -> Sequence[SharedBox]: ...
-
-    async def one_of_others(self, box_id: str) -> SharedBox | None: ...
 
 
 class Takeover:

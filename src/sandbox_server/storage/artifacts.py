@@ -207,11 +207,8 @@ def download_info(artifact: Artifact) -> DownloadInfo:
     )
 
 
-def mime_of(path: str) -> str:
-    return mimetypes.guess_type(path)[0] or _OCTETS
-
-
 def _artifact(row: tuple[Any, ...]) -> Artifact:
     found = dict(zip(_COLUMNS.split(", "), row, strict=True))
     created_at = datetime.fromtimestamp(found.pop("created_at"), UTC)
-    return Artifact(**found, mime=mime_of(found["path"]), created_at=created_at)
+    mime = mimetypes.guess_type(found["path"])[0] or _OCTETS
+    return Artifact(**found, mime=mime, created_at=created_at)
