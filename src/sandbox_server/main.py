@@ -62,10 +62,9 @@ from sandbox_server.service.gate import Gate
 from sandbox_server.service.storing import storing
 from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
-from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.preview_address import PreviewSite
 from sandbox_server.sessions.registry import Registry
-from sandbox_server.sessions.share import Share
+from sandbox_server.sessions.share import Occupancy, Share
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
 from sandbox_server.stopping import stoppable

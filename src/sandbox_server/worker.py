@@ -34,9 +34,9 @@ from sandbox_server.sessions.ledger import Sharing
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionMaker
 from sandbox_server.sessions.notes import SessionNotes
-from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.rules import SessionRules, limit_values
+from sandbox_server.sessions.share import Occupancy
 from sandbox_server.sessions.table import SessionTable
 from sandbox_server.sessions.takeover import Takeover
 from sandbox_server.sessions.watch import Watch

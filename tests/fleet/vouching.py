@@ -15,9 +15,9 @@ from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionMaker
-from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.rules import SessionRules, limit_values
+from sandbox_server.sessions.share import Occupancy
 from sandbox_server.sessions.table import SessionTable
 
 TENANT = "t"

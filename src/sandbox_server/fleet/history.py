@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sandbox_sdk.protocol.models import (
-    StoredCommand,
-    StoredSession,
-    StoredSessionList,
-    StoredSessionsRequest,
-)
-from sandbox_server.fleet.store import Store
+from sandbox_sdk.protocol import models
+from sandbox_server.fleet.store import Store, flat
 from sandbox_server.storage.history import (
     Began,
     Ended,
@@ -50,7 +45,7 @@ class RedisHistory(History):
             sessions = self._store.histories_key(note.tenant)
             fields = {name: json.dumps(value) for name, value in asdict(note).items()}
             return [
-                ("HSET", key, "state", '"live"', *_flat(fields)),
+                ("HSET", key, "state", '"live"', *flat(fields)),
                 ("PEXPIRE", key, round(_LIVE_S * 1000)),
                 ("ZADD", sessions, note.at, note.session_id),
                 ("ZREMRANGEBYRANK", sessions, 0, -self._kept.sessions - 1),
@@ -71,8 +66,10 @@ class RedisHistory(History):
             ("HINCRBY", key, "ran", 1),
         ]
 
-    async def find(self, tenant: str, request: StoredSessionsRequest) -> StoredSessionList:
-        found: list[StoredSession] = []
+    async def find(
+        self, tenant: str, request: models.StoredSessionsRequest
+    ) -> models.StoredSessionList:
+        found: list[models.StoredSession] = []
         ids = await self._store.range_by_rank(self._store.histories_key(tenant), _LOOKED_AT)
         if request.before is not None:
             ids = ids[ids.index(request.before) + 1 :] if request.before in ids else []
@@ -81,13 +78,13 @@ class RedisHistory(History):
                 if not _fits(session, texts, request):
                     continue
                 if len(found) == request.limit:
-                    return StoredSessionList(sessions=found, truncated=True)
+                    return models.StoredSessionList(sessions=found, truncated=True)
                 found.append(session)
-        return StoredSessionList(sessions=found, truncated=len(ids) == _LOOKED_AT)
+        return models.StoredSessionList(sessions=found, truncated=len(ids) == _LOOKED_AT)
 
     async def _some(
-        self, tenant: str, ids: Sequence[str], request: StoredSessionsRequest
-    ) -> list[tuple[StoredSession, list[str]]]:
+        self, tenant: str, ids: Sequence[str], request: models.StoredSessionsRequest
+    ) -> list[tuple[models.StoredSession, list[str]]]:
         keys = [self._store.history_key(tenant, each) for each in ids]
         hashes = await self._store.pipeline([("HGETALL", key) for key in keys])
         counts = await self._store.pipeline([("LLEN", f"{key}:commands") for key in keys])
@@ -104,7 +101,7 @@ class RedisHistory(History):
 
     async def get(
         self, tenant: str, session_id: str
-    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+    ) -> tuple[models.StoredSession, list[models.StoredCommand], bool] | None:
         key = self._store.history_key(tenant, session_id)
         fields, items = await self._store.pipeline(
             [("HGETALL", key), ("LRANGE", f"{key}:commands", 0, -1)]
@@ -121,11 +118,13 @@ class RedisHistory(History):
 _OF_SESSION = ("tenant", "session_id")
 
 
-def _session(fields: dict[str, str], commands: int) -> StoredSession:
+def _session(fields: dict[str, str], commands: int) -> models.StoredSession:
     return stored_session({**{n: json.loads(v) for n, v in fields.items()}, "commands": commands})
 
 
-def _fits(session: StoredSession, texts: Sequence[str], request: StoredSessionsRequest) -> bool:
+def _fits(
+    session: models.StoredSession, texts: Sequence[str], request: models.StoredSessionsRequest
+) -> bool:
     names = (session.thread_id, session.session_id, session.environment, session.agent)
     return (
         request.thread in (None, session.thread_id)
@@ -136,7 +135,3 @@ def _fits(session: StoredSession, texts: Sequence[str], request: StoredSessionsR
             or any(request.text in text for text in (*texts, *filter(None, names)))
         )
     )
-
-
-def _flat(fields: dict[str, str]) -> list[str]:
-    return [part for item in fields.items() for part in item]

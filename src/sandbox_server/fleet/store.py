@@ -212,7 +212,7 @@ class Store:
     async def _restore_in_cluster(self, held_key: str, sessions: Sequence[Restored]) -> list[bool]:
         """One script per thread, since their keys are on different nodes. `held` is written first,
         so that no record is orphaned."""
-        await self._ask("HSET", held_key, *_flat({s.session_id: s.record for s in sessions}))
+        await self._ask("HSET", held_key, *flat({s.session_id: s.record for s in sessions}))
         # EVAL, not EVALSHA: a pipeline cannot fall back when a node lacks the script.
         script = _SCRIPTS["restore"]
         answers = await self._ask_all(
@@ -232,7 +232,7 @@ class Store:
         self, key: str, home: str, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
     ) -> tuple[int, float]:
         """The epoch of the acquired lease, or 0 and the seconds another still holds it."""
-        answer = await self._run("acquire", (key,), home, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        answer = await self._run("acquire", (key,), home, _ms(ttl_s), _ms(keep_s), *flat(fields))
         return int(answer[0]), int(answer[1]) / 1000
 
     async def renew(
@@ -240,7 +240,7 @@ class Store:
     ) -> tuple[bool, str]:
         """Whether the lease is still held, and the requested drain mode, if any."""
         keys = (self.worker_key(worker), self.held_key(worker))
-        values = (epoch, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        values = (epoch, _ms(ttl_s), _ms(keep_s), *flat(fields))
         held, drain, now_ms = await self._run("renew", keys, *values)
         if held:
             await self.note_worker(worker, now_ms=int(now_ms), keep_s=keep_s)
@@ -401,7 +401,7 @@ def _hashed(*names: str) -> str:
     return hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
 
 
-def _flat(fields: dict[str, Any]) -> list[Any]:
+def flat(fields: dict[str, Any]) -> list[Any]:
     return [part for item in fields.items() for part in item]
 
 

@@ -95,7 +95,6 @@ class SessionNotes:
         self, session: LiveSession, command: str, result: CommandResult, *, output: str | None
     ) -> None:
         """output: the end of it, where the result does not have it."""
-        self.metrics.command(outcome_of(result), result.duration_ms / 1000)
         self._finished(session, result.command_id, result, background=False)
         session.commands += 1
         if session.is_due(time.monotonic()):
@@ -124,10 +123,6 @@ class SessionNotes:
         self, session: LiveSession, command_id: str, result: CommandResult | None
     ) -> None:
         """A command in the background has ended; None if its box did not tell how."""
-        if result is None:
-            self.metrics.command("error")
-        else:
-            self.metrics.command(outcome_of(result), result.duration_ms / 1000)
         self._finished(session, command_id, result, background=True)
 
     def _finished(
@@ -138,6 +133,8 @@ class SessionNotes:
         *,
         background: bool,
     ) -> None:
+        outcome: CommandOutcome = "error" if result is None else outcome_of(result)
+        self.metrics.command(outcome, None if result is None else result.duration_ms / 1000)
         self.events.publish(
             "command.finished",
             session.record.tenant,
@@ -145,7 +142,7 @@ class SessionNotes:
             session_id=session.record.session_id,
             command_id=command_id,
             exit_code=None if result is None else result.exit_code,
-            outcome="error" if result is None else outcome_of(result),
+            outcome=outcome,
             duration_ms=None if result is None else result.duration_ms,
             background=background,
         )

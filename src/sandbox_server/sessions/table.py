@@ -34,11 +34,11 @@ from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import Key, LiveSession, asked_with
 from sandbox_server.sessions.making import SessionMaker, SessionOptions
 from sandbox_server.sessions.notes import SessionNotes
-from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.previews import AllPorts, SessionPreviews
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.reporter import BATCH, Reporter
 from sandbox_server.sessions.rules import SessionTerms
+from sandbox_server.sessions.share import Occupancy
 from sandbox_server.sessions.volumes import require_free
 
 log = structlog.get_logger()

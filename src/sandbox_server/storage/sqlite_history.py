@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sandbox_sdk.protocol.models import (
-    StoredCommand,
-    StoredSession,
-    StoredSessionList,
-    StoredSessionsRequest,
-)
+from sandbox_sdk.protocol import models
 from sandbox_server.storage.database import Database, Statement
 from sandbox_server.storage.history import (
     Began,
@@ -99,7 +94,9 @@ class SqliteHistory(History):
             session_id, self._kept.commands, session_id,
         )  # fmt: skip
 
-    async def find(self, tenant: str, request: StoredSessionsRequest) -> StoredSessionList:
+    async def find(
+        self, tenant: str, request: models.StoredSessionsRequest
+    ) -> models.StoredSessionList:
         where, values = _where(tenant, request)
         rows = await asyncio.to_thread(
             self._db.execute,
@@ -107,19 +104,19 @@ class SqliteHistory(History):
             f" order by number desc limit {request.limit + 1}",
             *values,
         )
-        return StoredSessionList(
+        return models.StoredSessionList(
             sessions=[_session(row) for row in rows[: request.limit]],
             truncated=len(rows) > request.limit,
         )
 
     async def get(
         self, tenant: str, session_id: str
-    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+    ) -> tuple[models.StoredSession, list[models.StoredCommand], bool] | None:
         return await asyncio.to_thread(self._get, tenant, session_id)
 
     def _get(
         self, tenant: str, session_id: str
-    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+    ) -> tuple[models.StoredSession, list[models.StoredCommand], bool] | None:
         rows = self._db.execute(
             f"select {', '.join(_SESSION)}, {_COUNT} from sessions"
             " where tenant = ? and session_id = ?",
@@ -156,7 +153,7 @@ _COUNT = (
 )
 
 
-def _where(tenant: str, request: StoredSessionsRequest) -> tuple[str, list[object]]:
+def _where(tenant: str, request: models.StoredSessionsRequest) -> tuple[str, list[object]]:
     conditions: list[tuple[str, list[object]]] = [("tenant = ?", [tenant])]
     asked = {
         "thread_id": request.thread,
@@ -180,5 +177,5 @@ def _where(tenant: str, request: StoredSessionsRequest) -> tuple[str, list[objec
     return where, [value for _, values in conditions for value in values]
 
 
-def _session(row: tuple[Any, ...]) -> StoredSession:
+def _session(row: tuple[Any, ...]) -> models.StoredSession:
     return stored_session(dict(zip((*_SESSION, "commands"), row, strict=True)))
