@@ -87,9 +87,6 @@ class LayerStore:
         self._state = state
         self.path = state / "layers" / runtime
 
-    def folder(self, recipe: LayerRecipe) -> Path:
-        return self.path / recipe.digest
-
     def info(self, digest: str) -> LayerInfo | None:
         """None if it has not been made."""
         try:
@@ -101,7 +98,7 @@ class LayerStore:
     async def made(self, recipe: LayerRecipe, tell: Tell) -> Path:
         """The folder of a layer, made if it is missing. Of several processes that ask, one makes
         it. Raises EnvironmentFailed, RuntimeUnavailable."""
-        folder = self.folder(recipe)
+        folder = self.path / recipe.digest
         if folder.is_dir():
             return folder
         try:

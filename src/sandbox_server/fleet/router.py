@@ -89,10 +89,6 @@ class Attempt:
         """Whether an earlier try may have begun it."""
         return self.begun or bool(self.unable)
 
-    def progress(self) -> None:
-        """Reset the patience after an answer."""
-        self.backoff.reset()
-
     async def wait(self, why: SandboxError) -> None:
         """Pause before the next try. Raises `why` if the patience is over."""
         pause_s = self.backoff.pause_s(time.monotonic())

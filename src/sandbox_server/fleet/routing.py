@@ -32,7 +32,6 @@ from sandbox_server.fleet.workers import Presence, Worker
 from sandbox_server.forking import fork
 from sandbox_server.sessions.preview_address import Origin, PreviewAddress, PreviewSite
 from sandbox_server.sessions.previews import SessionPreviews
-from sandbox_server.sessions.registry import Record
 from sandbox_server.storage.history import History
 
 _HELD_S = 5.0
@@ -164,7 +163,9 @@ class RoutedSandboxes(Sandboxes):
         Conflict if none has both."""
         everywhere, having = self._fleet.all, None
         if isinstance(asked, models.RestoreRequest):
-            bound = await self._router.bound_to(await self._last(asked.thread_id))
+            thread = models.Target(thread_id=asked.thread_id)
+            last = await self._fleet.directory.locate(self._tenant, thread)
+            bound = await self._router.bound_to(last.record)
             having = None if bound is None else frozenset({bound})
         elif asked.volumes:
             names = [each.name for each in asked.volumes if each.name is not None]
@@ -177,11 +178,6 @@ class RoutedSandboxes(Sandboxes):
         if not keepers & having:
             raise Conflict("the checkpoint and the volumes are on different workers")
         return keepers & having
-
-    async def _last(self, thread_id: str) -> Record | None:
-        return (
-            await self._fleet.directory.locate(self._tenant, models.Target(thread_id=thread_id))
-        ).record
 
     def _attempt(
         self, request: models.Request, *, creates: bool = False, repeatable: bool = True
@@ -224,12 +220,12 @@ class RoutedSandboxes(Sandboxes):
                             event = event.of(start)
                         elif isinstance(event, _WITH_OFFSET) and start is not None:
                             request = request.model_copy(update={"offset": event.next_offset})
-                        attempt.progress()
+                        attempt.backoff.reset()
                         yield event
                 return
             except SandboxError as exc:
                 if time.monotonic() - connected > _HELD_S:
-                    attempt.progress()  # A long silence of the command is no failure.
+                    attempt.backoff.reset()  # A long silence of the command is no failure.
                 await self._router.after(exc, worker, attempt)
 
     async def upload(

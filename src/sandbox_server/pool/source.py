@@ -65,7 +65,7 @@ class PooledBoxes:
     ) -> None:
         """owners: all labels that boxes of earlier processes may have, instead of the spec's.
         provider, warmed: see Pool."""
-        self._runtime = runtime
+        self.runtime = runtime
         self._spec = spec
         self._owners = owners or (spec.owner,)
         self._epoch = epoch
@@ -102,7 +102,7 @@ class PooledBoxes:
         await self._stack.aclose()
 
     async def _close_all(self) -> None:
-        for pool in (self._pool, *(pool for _, pool in self._pools.values()), *self._retired):
+        for pool in (*self._all().values(), *self._retired):
             await pool.close(destroy=True)
 
     async def _keep_following(self) -> None:
@@ -128,16 +128,18 @@ class PooledBoxes:
 
     @property
     def warm(self) -> int:
-        return self._pool.warm + sum(pool.warm for _, pool in self._pools.values())
+        return sum(pool.warm for pool in self._all().values())
 
     @property
     def starting(self) -> int:
-        return self._pool.starting + sum(pool.starting for _, pool in self._pools.values())
+        return sum(pool.starting for pool in self._all().values())
 
     def failures(self) -> dict[str, str]:
         """Why boxes cannot be started now, by environment; "" is the default one."""
-        all_of_them = {"": self._pool, **{name: pool for name, (_, pool) in self._pools.items()}}
-        return {name: pool.failure for name, pool in all_of_them.items() if pool.failure}
+        return {name: pool.failure for name, pool in self._all().items() if pool.failure}
+
+    def _all(self) -> dict[str, Pool]:
+        return {"": self._pool, **{name: pool for name, (_, pool) in self._pools.items()}}
 
     def connect(self, box: Box) -> BoxAgent:
         """An agent for a box, with this worker's epoch."""
@@ -145,18 +147,18 @@ class PooledBoxes:
 
     async def found(self) -> list[Box]:
         """Every running box of this worker, including those of earlier processes."""
-        return [box for owner in self._owners for box in await self._runtime.boxes(owner)]
+        return [box for owner in self._owners for box in await self.runtime.boxes(owner)]
 
     @property
     def shared(self) -> bool:
-        return self._runtime.shared
+        return self.runtime.shared
 
     async def of_others(self, workers: Sequence[str]) -> Sequence[SharedBox]:
         """The boxes of other workers, to be taken over."""
-        return await self._runtime.shared_boxes(workers)
+        return await self.runtime.shared_boxes(workers)
 
     async def one_of_others(self, box_id: str) -> SharedBox | None:
-        return await self._runtime.shared_box(box_id)
+        return await self.runtime.shared_box(box_id)
 
     @property
     def build(self) -> str:
@@ -186,10 +188,6 @@ class PooledBoxes:
         given = _box_limits(self._spec.limits, limits)
         made = await pool.claim(state, limits=given, network=network, disk=disk, volumes=volumes)
         return made.box, made.agent
-
-    async def no_volumes(self) -> str:
-        """Why boxes cannot have volumes; empty if they can."""
-        return await self._runtime.no_volumes()
 
     def _unknown(self, environment: str | None) -> InvalidRequest:
         known = ", ".join(sorted(self._pools))
@@ -254,7 +252,7 @@ class ProviderBoxes:
         return await source.claim(environment, limits, state, disk, volumes, network)
 
     async def no_volumes(self, provider: str) -> str:
-        return await self.sources[provider].no_volumes()
+        return await self.sources[provider].runtime.no_volumes()
 
     def checks(self) -> dict[str, str]:
         """By what is looked at, `ok` or why boxes cannot be started now: the default provider as
