@@ -15,7 +15,7 @@ from sandbox_server.access.opening import has_keys
 from sandbox_server.access.tokens import Tokens
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.server import resolved
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.providers import networks_of

@@ -42,7 +42,7 @@ from sandbox_server.api.metrics_port import bind_metrics, serving_metrics
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.checkpoints.opening import open_checkpoints, open_points
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sandbox_sdk.protocol import models
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.environments.builds import Builds
 from sandbox_server.environments.catalogue import pooled
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics

@@ -27,13 +27,13 @@ from sandbox_server.checkpoints.opening import StoreSettings, open_checkpoints, 
 from sandbox_server.checkpoints.points import Points
 from sandbox_server.fleet import workers
 from sandbox_server.fleet.directory import Directory
-from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.lease import RedisLease
 from sandbox_server.fleet.registry import RedisRegistry
 from sandbox_server.fleet.router import Router
 from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.stored import RedisHistory
 from sandbox_server.main import Standing
 from sandbox_server.network.networks import Networks
 from sandbox_server.pool.plan import PoolSettings

@@ -164,7 +164,8 @@ class Tokens:
         tenant = _at(claims, self._claims.tenant)
         if not isinstance(tenant, str) or not TENANT.fullmatch(tenant):
             raise ValueError(f"its claim {self._claims.tenant} does not name a tenant")
-        return Caller.of(tenant, _scopes(_at(claims, self._claims.scopes)), _subject(claims))
+        subject = str(claims.get("sub", ""))[:128]
+        return Caller.of(tenant, _scopes(_at(claims, self._claims.scopes)), subject)
 
     async def look(self) -> None:
         """Raises OSError, InvalidRequest."""
@@ -219,7 +220,3 @@ def _scopes(value: Any) -> Sequence[Scope]:
     names = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
     given = {str(name).removeprefix(_PREFIX) for name in names}
     return [scope for scope in SCOPES if scope in given]
-
-
-def _subject(claims: dict[str, Any]) -> str:
-    return str(claims.get("sub", ""))[:128]

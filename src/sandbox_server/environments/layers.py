@@ -159,7 +159,7 @@ class LayerStore:
         await programs.run(words, tell=tell, what="pip install", variables=variables)
         if recipe.python.local:
             words = programs.compile_all(recipe.python.executable, making / PYTHON)
-            await programs.run(words, tell=_ignore, what="compiling")
+            await programs.run(words, tell=lambda _: None, what="compiling")
 
     async def _install_node(self, recipe: LayerRecipe, making: Path, tell: Tell) -> None:
         tell(f"npm install {' '.join(recipe.packages.npm)}")
@@ -182,10 +182,6 @@ async def own_interpreter() -> Interpreter:
     """The one that runs this server."""
     output = await output_of(sys.executable, "-c", PROBE)
     return Interpreter.read(output.decode(), of="the server")
-
-
-def _ignore(_line: str) -> None:
-    pass
 
 
 def _finish(recipe: LayerRecipe, making: Path) -> None:

@@ -18,14 +18,13 @@ from sandbox_server.events.log import EventLog
 from sandbox_server.events.sender import open_webhooks
 from sandbox_server.fleet.all_workers import FleetUsage
 from sandbox_server.fleet.directory import Directory
-from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.lease import RedisLease
 from sandbox_server.fleet.registry import RedisRegistry
 from sandbox_server.fleet.router import Router
 from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.store import Store
-from sandbox_server.fleet.usage import RedisUsage
+from sandbox_server.fleet.stored import RedisHistory, RedisUsage
 from sandbox_server.fleet.workers import Phase, Worker
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.sessions.lease import Lease

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple, Self, cast
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -29,6 +28,11 @@ _NAMES = (
 _SCRIPTS = {
     name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text() for name in _NAMES
 }
+_DIGESTS = {
+    name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    for name, text in _SCRIPTS.items()
+}
+"""By which EVALSHA finds a loaded script."""
 
 
 class Restored(NamedTuple):
@@ -290,12 +294,11 @@ class Store:
         return list(await self._ask("ZRANGEBYSCORE", self.workers_key, 0, before))
 
     async def _run(self, script: str, keys: tuple[str, ...], *args: Any) -> Any:
-        text = _SCRIPTS[script]
         with _translated(self._metrics):
             try:
-                return await self._execute("EVALSHA", _sha1(text), len(keys), *keys, *args)
+                return await self._execute("EVALSHA", _DIGESTS[script], len(keys), *keys, *args)
             except NoScriptError:
-                return await self._execute("EVAL", text, len(keys), *keys, *args)
+                return await self._execute("EVAL", _SCRIPTS[script], len(keys), *keys, *args)
 
     async def limit(self, name: str, what: str, *args: str | float) -> list[str]:
         """A step of fleet/lua/limit.lua. The kinds of counts have keys of their own."""
@@ -389,12 +392,6 @@ def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> list[Redi
         **options,
     )
     return [cast("Redis", master), *sentinel.sentinels]
-
-
-@cache
-def _sha1(text: str) -> str:
-    """The digest by which EVALSHA finds a loaded script."""
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def _hashed(*names: str) -> str:

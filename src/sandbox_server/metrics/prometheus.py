@@ -82,25 +82,18 @@ _FAMILIES = {
     ),
     "sandbox_event_loop_lag_seconds": _Family("How late the event loop was.", buckets=_LAG_S),
 }
-_AT_ZERO: dict[str, Iterable[tuple[str, ...]]] = {
-    "sandbox_commands": [(each,) for each in get_args(CommandOutcome)],
-    "sandbox_policy_verdicts": [("allowed",), ("rejected",)],
-    "sandbox_sessions_begun": [
-        ("created",), ("recreated",), ("restored",), ("resumed",), ("adopted",)
-    ],
-    "sandbox_sessions_ended": [("cleaned",), ("expired",), ("lost",), ("superseded",)],
-    "sandbox_egress_connections": [("allowed",), ("refused",), ("failed",)],
-    "sandbox_egress_bytes": [("in",), ("out",)],
-    "sandbox_file_bytes": [("upload",), ("download",)],
-    "sandbox_worker_errors": [
-        ("unreachable",), ("misdirected",), ("runtime_unavailable",), ("capacity",)
-    ],
-    "sandbox_pod_streams": [("tcp",), ("exec",)],
-    "sandbox_checkpoint_duration_seconds": list(
-        product(get_args(CheckpointOperation), ("ok", "failed"))
-    ),
-}  # fmt: skip
-"""Labels of series that are there from the start, so that the first of its kind is an increase."""
+_AT_ZERO: dict[str, tuple[str, ...]] = {
+    "sandbox_commands": get_args(CommandOutcome),
+    "sandbox_policy_verdicts": ("allowed", "rejected"),
+    "sandbox_sessions_begun": ("created", "recreated", "restored", "resumed", "adopted"),
+    "sandbox_sessions_ended": ("cleaned", "expired", "lost", "superseded"),
+    "sandbox_egress_connections": ("allowed", "refused", "failed"),
+    "sandbox_egress_bytes": ("in", "out"),
+    "sandbox_file_bytes": ("upload", "download"),
+    "sandbox_worker_errors": ("unreachable", "misdirected", "runtime_unavailable", "capacity"),
+    "sandbox_pod_streams": ("tcp", "exec"),
+}
+"""Series that are there from the start, so that the first of its kind is an increase."""
 
 
 class PrometheusMetrics(Metrics):
@@ -121,9 +114,11 @@ class PrometheusMetrics(Metrics):
             registry=registry,
         ).labels(version, platform.python_version(), role).set(1)
         ProcessCollector(registry=registry)
-        for name, series in _AT_ZERO.items():
-            for labels in series:
-                self._one(name, labels)
+        for name, labels in _AT_ZERO.items():
+            for label in labels:
+                self._one(name, (label,))
+        for both in product(get_args(CheckpointOperation), ("ok", "failed")):
+            self._one("sandbox_checkpoint_duration_seconds", both)
 
     def _one(self, name: str, labels: tuple[str, ...]) -> Counter | Histogram:
         """One of a family, which is looked up faster than by its labels."""

@@ -183,18 +183,13 @@ class PooledBoxes:
         if environment is not None:
             await self._follow()
             if environment not in self._pools:
-                raise self._unknown(environment)
+                known = ", ".join(sorted(self._pools))
+                there = f"are {known}" if known else "is none; omit `environment`"
+                raise InvalidRequest(f"unknown environment {environment!r}: there {there}")
             _, pool = self._pools[environment]
         given = _box_limits(self._spec.limits, limits)
         made = await pool.claim(state, limits=given, network=network, disk=disk, volumes=volumes)
         return made.box, made.agent
-
-    def _unknown(self, environment: str | None) -> InvalidRequest:
-        known = ", ".join(sorted(self._pools))
-        return InvalidRequest(
-            f"unknown environment {environment!r}: there "
-            + (f"are {known}" if known else "is none; omit `environment`")
-        )
 
 
 def _box_limits(base: Limits, values: LimitValues) -> Limits:

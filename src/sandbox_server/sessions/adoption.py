@@ -15,6 +15,7 @@ from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, merged
 from sandbox_server.network.modes import ORDER
+from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.box_network import Network
@@ -25,7 +26,6 @@ from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry, entry_from
 from sandbox_server.sessions.live import (
     LiveSession,
-    agent_from_kept,
     asked_with,
     egress_rules_of,
     record_from_state,
@@ -260,7 +260,7 @@ class Adoption:
             network=self._rules.network_again(
                 state["environment"], provider, _network(state), egress_rules_of(record)
             ),
-            made_for=agent_from_kept(kept),
+            made_for=SessionAgent.model_validate(kept["agent"]) if "agent" in kept else None,
             made_by=kept.get("made_by", ""),
             begun_by=dict(kept.get("begun_by", {})),
             policy=kept.get("policy"),

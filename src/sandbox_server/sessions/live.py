@@ -333,10 +333,6 @@ def asked_with(asked: Mapping[str, Any], egress_rules: Any) -> dict[str, Any]:
     return kept if egress_rules is None else {**kept, "egress_rules": egress_rules}
 
 
-def agent_from_kept(kept: Mapping[str, Any]) -> SessionAgent | None:
-    return SessionAgent.model_validate(kept["agent"]) if "agent" in kept else None
-
-
 def digest(env: Mapping[str, str] | None) -> str:
     """Equal for equal variables; empty for none."""
     if not env:

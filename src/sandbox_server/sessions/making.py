@@ -87,7 +87,8 @@ class SessionOptions:
         """The options that a live session does not have."""
         differ = {
             "environment": self.environment not in (None, session.environment),
-            "agent": self.made_for is not None and self.made_for.name != _name(session.made_for),
+            "agent": self.made_for is not None
+            and (session.made_for is None or self.made_for.name != session.made_for.name),
             "env": bool(self.env) and digest(self.env) != session.env_digest,
             "idle_timeout_s": self.idle_timeout_s not in (None, session.idle_timeout_s),
             "lifetime_s": self.asked.get("lifetime_s")
@@ -106,10 +107,6 @@ class SessionOptions:
         has = cast("dict[str, float]", session.limits or {})
         differ |= {f"limits.{name}": has.get(name) != value for name, value in self.limits.items()}
         return [name for name, differs in differ.items() if differs]
-
-
-def _name(agent: SessionAgent | None) -> str | None:
-    return None if agent is None else agent.name
 
 
 class SessionMaker:

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from weakref import WeakValueDictionary
 
 import structlog
 
@@ -84,7 +83,7 @@ class SessionTable:
         self._maker = maker
         self._occupancy = occupancy
         self._live: dict[Key, LiveSession] = {}
-        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._making_memory = 0
         self._reporter = Reporter(registry, lease)
         self.take_over: TakeOver | None = None
@@ -641,11 +640,34 @@ class SessionTable:
             )
             self._occupancy.promised = live + self._making_memory
 
-    def _locked(self, key: Key) -> asyncio.Lock:
-        """The lock of a thread. It exists while somebody has it or waits for it."""
-        lock = self._locks.get(key)
-        if lock is None:
-            lock = self._locks[key] = asyncio.Lock()
+    def _locked(self, key: Key) -> _Locked:
+        return _Locked(self._locks, key)
+
+
+class _Locked:
+    """The lock of one key, which exists while somebody uses it. Every command takes it, so this is
+    no generator."""
+
+    def __init__(self, locks: dict[Key, tuple[asyncio.Lock, int]], key: Key) -> None:
+        self._locks = locks
+        self._key = key
+
+    async def __aenter__(self) -> None:
+        lock, users = self._locks.get(self._key) or (asyncio.Lock(), 0)
+        self._locks[self._key] = lock, users + 1
+        try:
+            await lock.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._leave().release()
+
+    def _leave(self) -> asyncio.Lock:
+        lock, users = self._locks.pop(self._key)
+        if users > 1:
+            self._locks[self._key] = lock, users - 1
         return lock
 
 
