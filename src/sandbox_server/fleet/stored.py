@@ -146,8 +146,8 @@ def _fits(
 
 
 class RedisUsage(SharedUsage, UsageRows):
-    """Every ledger writes its own totals under its own name, as they are: written twice, they are the
-    same. What a worker has written stays when the worker is gone.
+    """Every ledger writes its own totals under its own name, as they are: written twice, they are
+    the same. What a worker has written stays when the worker is gone.
 
     By tenant and day: a hash of the totals by ledger, and one of the sessions by ledger and
     session."""
