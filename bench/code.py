@@ -29,8 +29,8 @@ from sandbox_sdk.protocol.models import Limits
 from sandbox_server import logs
 from sandbox_server.api.app import create_app
 from sandbox_server.api.server import bound, url_of
-from sandbox_server.environments.opening import open_builds
-from sandbox_server.pool import PoolSettings
+from sandbox_server.environments.catalogue import open_builds
+from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.registry.folder import read_registry
 from sandbox_server.runtime.base import BoxSpec

@@ -17,7 +17,9 @@ from redis.asyncio import Redis
 from bench.fleet_crew import GRACE_S, Timing
 from bench.fleet_redis import Cost, Counters, redis_client, redis_server
 from bench.processes import ended
-from sandbox_server.fleet import Directory, SessionIndex, Store
+from sandbox_server.fleet.directory import Directory
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.store import Store
 
 BEGIN, LOCATE, RESTORE, END, LIST = "begin", "locate", "restore", "end", "list"
 PACED = "paced"

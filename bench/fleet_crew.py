@@ -23,8 +23,12 @@ import structlog
 from bench.measure import percentile
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.models import Target
-from sandbox_server.fleet import Directory, Phase, RedisLease, RedisRegistry, SessionIndex, Store
-from sandbox_server.fleet.workers import Worker
+from sandbox_server.fleet.directory import Directory
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.lease import RedisLease
+from sandbox_server.fleet.registry import RedisRegistry
+from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.workers import Phase, Worker
 from sandbox_server.sessions.lease import Load
 from sandbox_server.sessions.registry import Record, Status
 

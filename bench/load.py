@@ -23,7 +23,7 @@ from bench.stage import Stage
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes
-from sandbox_server.pool import PoolSettings
+from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import Limits
 from sandbox_server.runtime.docker.config import container_name

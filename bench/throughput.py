@@ -18,7 +18,7 @@ from bench.served import NAMES, Server, server, service
 from bench.stage import Stage
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest
 from sandbox_sdk.protocol.sandboxes import Sandboxes
-from sandbox_server.pool import PoolSettings
+from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.runtime.base import Box
 from sandbox_server.runtime.bubblewrap.state import Record, StateFolder
 from sandbox_server.runtime.docker.config import container_name

@@ -15,7 +15,7 @@ from sandbox_server.access.opening import has_keys
 from sandbox_server.access.tokens import Tokens
 from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.server import resolved
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.policy.rulefile import PolicyError
 from sandbox_server.providers import networks_of
@@ -43,7 +43,7 @@ async def check_settings(settings: Settings) -> None:
     await _refuse_open_door(settings)
     resolved(settings.host, settings.listening_port())
     if settings.role != "standalone":
-        from sandbox_server.fleet import Store  # Slow to import, and only for a fleet.
+        from sandbox_server.fleet.store import Store  # Slow to import, and only for a fleet.
 
         await Store.open(settings.redis()).close()
     if settings.role != "coordinator":

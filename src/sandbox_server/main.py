@@ -42,12 +42,13 @@ from sandbox_server.api.metrics import bind_metrics, serving_metrics
 from sandbox_server.api.origin import AllowedHosts
 from sandbox_server.api.route import Served
 from sandbox_server.api.server import bound, serve_app, url_of
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.checkpoints.opening import open_checkpoints, open_points
 from sandbox_server.checks import api_keys, check_settings, open_runtimes, read_gate
 from sandbox_server.console import install_console
-from sandbox_server.environments.opening import LiveEnvironments, open_builds
-from sandbox_server.events.opening import budget_teller, limit_teller, open_webhooks
+from sandbox_server.environments.catalogue import LiveEnvironments, open_builds
+from sandbox_server.events.log import budget_teller, limit_teller
+from sandbox_server.events.sender import open_webhooks
 from sandbox_server.metrics.opening import UNMEASURED, Measured, measuring
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.network.presets import PresetWatch
@@ -61,10 +62,9 @@ from sandbox_server.service.gate import Gate
 from sandbox_server.service.usage import storing
 from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.lease import AlreadyRunning, Lease, LoneLease, alone
-from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.preview_address import PreviewSite
 from sandbox_server.sessions.registry import Registry
-from sandbox_server.sessions.share import Share
+from sandbox_server.sessions.share import Occupancy, Share
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import DEADMAN_MARGIN_S, Settings
 from sandbox_server.stopping import stoppable

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sandbox_sdk.protocol import models
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.environments.builds import Builds
-from sandbox_server.environments.opening import pooled
+from sandbox_server.environments.catalogue import pooled
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.network.egress import Subject, log_note
 from sandbox_server.network.egress import facts_of as facts_of_note
@@ -16,7 +16,8 @@ from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks
 from sandbox_server.network.outbound import Note
 from sandbox_server.network.presets import read_presets
-from sandbox_server.pool import PoolSettings, Provider
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import Provider
 from sandbox_server.registry.environments import Environment
 from sandbox_server.runtime.base import Runtime
 from sandbox_server.runtime.registry import ChosenRuntime
@@ -93,7 +94,7 @@ def networks_of(
         log_note(subject, note)
         metrics.connection(note.verdict.value, bytes_in=note.bytes_in, bytes_out=note.bytes_out)
         if audit is not None:
-            audit.write_connection(**facts_of_note(subject, note))
+            audit.record("connection", **facts_of_note(subject, note))
 
     return Networks(
         NetworkModes(

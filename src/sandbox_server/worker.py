@@ -21,21 +21,22 @@ from sandbox_server.checkpoints.points import Points
 from sandbox_server.events.log import EventLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics, Readings
 from sandbox_server.network.networks import Networks
-from sandbox_server.pool import Environments, PooledBoxes, PoolSettings, Provider, ProviderBoxes
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import Environments, PooledBoxes, Provider, ProviderBoxes
 from sandbox_server.runtime.agent import Fenced
 from sandbox_server.runtime.base import BoxSpec, Enforcement, Runtime
 from sandbox_server.sessions.adoption import AT_ONCE, Adoption
+from sandbox_server.sessions.background import SessionQuota
 from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.keeping import Keeper
 from sandbox_server.sessions.lease import Lease, Load
+from sandbox_server.sessions.ledger import Sharing
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionMaker
 from sandbox_server.sessions.notes import SessionNotes
-from sandbox_server.sessions.occupancy import Occupancy
-from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.sessions.registry import Registry
 from sandbox_server.sessions.rules import SessionRules, limit_values
-from sandbox_server.sessions.sharing import Sharing
+from sandbox_server.sessions.share import Occupancy
 from sandbox_server.sessions.table import SessionTable
 from sandbox_server.sessions.takeover import Takeover
 from sandbox_server.sessions.watch import Watch

@@ -22,7 +22,7 @@ from .state import begun
 from .stdin import Size, Stdin
 
 OVERLAP_S = 0.02
-"""A command that runs for longer gets a spare shell beside it, for one that is started meanwhile."""
+"""A command that runs for longer gets a spare shell beside it, for one that comes meanwhile."""
 SETTLE_S = 10.0
 """How long an ended command waits for readers to take its last output."""
 TOLD_BYTES = 1000
@@ -178,7 +178,7 @@ class Commands:
     def _prepare(self) -> None:
         """Have a shell ready for the next command. Mostly that of the last one is: a second one
         would be a third of the memory and of the start of a box."""
-        if self.shells.needs_spare and self._carrying.waiting_shell is None:
+        if self.shells.needs_spare and self.carrying.waiting_shell is None:
             self._loop.after(0, self.shells.prepare)
 
     def _call(self, command: Command, shell: Shell) -> None:

@@ -46,8 +46,9 @@ _STEP = (
     ' then builtin set --; builtin eval "$__sandbox_step"; fi'
 )
 """A command, and the next one in the same way. What is ours is redirected as a group, so that no
-trace or DEBUG trap shows it. Not all in a function: variables would be local to it, and a DEBUG trap
-not in force. `if`, since it succeeds where there is no next one: `set -e` would see an `eval` fail."""
+trace or DEBUG trap shows it. Not all in a function: variables would be local to it, and a DEBUG
+trap not in force. With `if`, since it succeeds where there is no next one: `set -e` would see an
+`eval` that fails."""
 _SPECIAL = re.compile(r"(?<![\w-])(?:builtin|enable|exec|set|shopt|trap|ulimit)(?![\w-])")
 """What changes a shell beyond its state, so that it cannot go on."""
 _OPEN = {0, 1, 2, 202, 203, 204, 205, 206}

@@ -12,7 +12,7 @@ import pytest
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import Target
-from sandbox_server.fleet import Drain
+from sandbox_server.fleet.workers import Drain
 from tests.chaos.witness import Witness
 from tests.fleet.fleet import (
     LEASE_S,

@@ -18,7 +18,6 @@ from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_sdk.protocol.models import LimitOptions, Limits, SessionLimits, Target, checked
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_sdk.testing import FakeBackend
-from sandbox_server import fleet
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
 from sandbox_server.api.limits import ApiLimits
@@ -26,19 +25,19 @@ from sandbox_server.api.server import bound, server_config, url_of
 from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.checkpoints.opening import StoreSettings, open_checkpoints, open_points
 from sandbox_server.checkpoints.points import Points
-from sandbox_server.fleet import (
-    Directory,
-    RedisLease,
-    RedisRegistry,
-    RoutedTenants,
-    Router,
-    SessionIndex,
-    Store,
-)
-from sandbox_server.fleet.history import RedisHistory
+from sandbox_server.fleet import workers
+from sandbox_server.fleet.directory import Directory
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.lease import RedisLease
+from sandbox_server.fleet.registry import RedisRegistry
+from sandbox_server.fleet.router import Router
+from sandbox_server.fleet.routing import RoutedTenants
+from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.stored import RedisHistory
 from sandbox_server.main import Standing
 from sandbox_server.network.networks import Networks
-from sandbox_server.pool import PooledEnvironment, PoolSettings
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import PooledEnvironment
 from sandbox_server.previews.opening import PreviewsOnDemand
 from sandbox_server.registry.live import LiveRegistry
 from sandbox_server.runtime.base import BoxSpec, Runtime
@@ -356,7 +355,7 @@ async def routed_stand(
         index = SessionIndex(store, lease_s=LEASE_S, grace_s=LEASE_S)
         listener = bound("127.0.0.1", 0)
         name = run_owner(f"stand-{uuid.uuid4().hex[:8]}")
-        card = fleet.Worker(
+        card = workers.Worker(
             id=name, url=url_of(listener), capacity=CAPACITY, providers=(runtime.name,)
         )
         lease = RedisLease(

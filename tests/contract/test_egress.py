@@ -28,7 +28,7 @@ from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks
 from sandbox_server.network.outbound import EgressLimits, Note
 from sandbox_server.network.presets import read_presets
-from sandbox_server.pool import PoolSettings
+from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.runtime.agent import put_files
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.box_network import Network
@@ -426,7 +426,7 @@ from sandbox_server.runtime.base import BoxSpec
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest
 from sandbox_server.network.networks import Networks
 from sandbox_server.network.modes import NetworkModes
-from sandbox_server.pool import PoolSettings
+from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.sessions.lease import LoneLease
 from sandbox_server.sessions.making import SessionOptions
 from sandbox_server.sessions.sqlite import SqliteRegistry

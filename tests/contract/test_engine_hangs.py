@@ -11,7 +11,8 @@ import aiodocker
 import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.pool import PooledBoxes, PoolSettings
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import PooledBoxes
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.docker import DockerRuntime
 from sandbox_server.runtime.docker.engine import Endpoint

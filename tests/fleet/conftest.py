@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.fleet import RedisLease
+from sandbox_server.fleet.lease import RedisLease
 from sandbox_server.fleet.store import Store
 from tests.contract.conftest import state_dir
 from tests.fleet import redis_kinds

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.backends.remote import RemoteBackend
-from sandbox_server.fleet import SessionIndex, Store
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import Presence
 from tests.contract.conftest import make_runtime
 from tests.fleet.redis_server import RedisServer

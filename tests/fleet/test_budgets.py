@@ -9,10 +9,10 @@ import pytest
 
 from sandbox_sdk.protocol.errors import RateLimited
 from sandbox_server.fleet.store import Store
-from sandbox_server.fleet.usage import RedisUsage
+from sandbox_server.fleet.stored import RedisUsage
 from sandbox_server.sessions.counting import Usage
-from sandbox_server.usage.accounts import key_account
 from sandbox_server.usage.budgets import Budgets
+from sandbox_server.usage.figures import key_account
 from sandbox_server.usage.ledger import Reading, Retention, UsageLedger
 from tests.fleet.redis_server import RedisServer
 

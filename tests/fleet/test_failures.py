@@ -14,8 +14,7 @@ from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
-from sandbox_server.fleet import Drain
-from sandbox_server.fleet.workers import Presence
+from sandbox_server.fleet.workers import Drain, Presence
 from tests.fleet.fleet import (
     GRACE_S,
     KEY,

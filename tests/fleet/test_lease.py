@@ -9,16 +9,11 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.fleet import (
-    Drain,
-    Phase,
-    RedisLease,
-    RedisRegistry,
-    SessionIndex,
-    Store,
-    Worker,
-)
-from sandbox_server.fleet.workers import Presence
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.lease import RedisLease
+from sandbox_server.fleet.registry import RedisRegistry
+from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.workers import Drain, Phase, Presence, Worker
 from sandbox_server.sessions.lease import Load, LoneLease
 from tests.fleet.conftest import may_serve
 from tests.fleet.redis_server import RedisServer

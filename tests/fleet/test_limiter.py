@@ -7,8 +7,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from sandbox_server.access.limiter import Limiter, MemoryLimiter, RedisLimiter, taken_at
-from sandbox_server.access.shared_numbers import SharedNumbers
+from sandbox_server.access.limiter import (
+    Limiter,
+    MemoryLimiter,
+    RedisLimiter,
+    SharedNumbers,
+    taken_at,
+)
 from sandbox_server.fleet.store import Store
 from tests.fleet.redis_server import RedisServer
 

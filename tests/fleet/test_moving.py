@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_server.fleet import SessionIndex, Store
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.store import Store
 from sandbox_server.sessions.previews import AllPorts, SessionPreviews
 from sandbox_server.sessions.registry import Status
 from tests.fleet.conftest import opened_store

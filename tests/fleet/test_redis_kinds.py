@@ -4,8 +4,11 @@ import asyncio
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.fleet import Directory, Phase, RedisLease, SessionIndex, Store, Worker
-from sandbox_server.fleet.workers import Presence
+from sandbox_server.fleet.directory import Directory
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.lease import RedisLease
+from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.workers import Phase, Presence, Worker
 from sandbox_server.sessions.lease import Load
 from tests.fleet.conftest import may_serve
 from tests.fleet.redis_kinds import watched

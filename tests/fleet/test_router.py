@@ -21,8 +21,12 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_sdk.testing import FakeBackend
 from sandbox_server.api.auth import SOLE_TENANT, ApiKeys
-from sandbox_server.fleet import Directory, Phase, RoutedTenants, Router, SessionIndex, Store
-from sandbox_server.fleet.workers import Worker, worker_fields
+from sandbox_server.fleet.directory import Directory
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.router import Router
+from sandbox_server.fleet.routing import RoutedTenants
+from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.workers import Phase, Worker, worker_fields
 from tests.contract.conftest import make_runtime
 from tests.contract.stand import routed_stand, served
 from tests.fleet.fleet import default_runtime

@@ -10,7 +10,11 @@ import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import Target
-from sandbox_server.fleet import Phase, RedisLease, RedisRegistry, SessionIndex, Store, Worker
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.lease import RedisLease
+from sandbox_server.fleet.registry import RedisRegistry
+from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.workers import Phase, Worker
 from sandbox_server.sessions.lease import Load, LoneLease
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.reporter import BATCH
@@ -52,7 +56,7 @@ async def vouching(redis_server: RedisServer, tmp_path: Path) -> AsyncIterator[V
         card = Worker(id="w1", url="http://w1", capacity=1 << 20, phase=Phase.STARTING)
         lease = RedisLease(store, card, lease_s=LEASE_S, state_dir=tmp_path, stop=lambda: None)
         await stack.enter_async_context(lease)
-        lease._was_away = False  # The sessions are of this epoch, as if it had made them.
+        lease.was_away = False  # The sessions are of this epoch, as if it had made them.
         table = table_of(SessionIndex(store, lease_s=LEASE_S, grace_s=60), lease)
         for number in range(SESSIONS):
             session = session_of("w1", number)

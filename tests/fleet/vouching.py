@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox_sdk.protocol.models import LimitValues
-from sandbox_server.fleet import RedisLease, RedisRegistry, SessionIndex
+from sandbox_server.fleet.index import SessionIndex
+from sandbox_server.fleet.lease import RedisLease
+from sandbox_server.fleet.registry import RedisRegistry
 from sandbox_server.runtime.base import Box, BoxVolume, DiskImage, Enforcement, Limits
 from sandbox_server.runtime.box_network import BoxNetwork
 from sandbox_server.runtime.streams import ByteStream
@@ -13,9 +15,9 @@ from sandbox_server.runtime.warden import WardenClient
 from sandbox_server.runtime.warden.client import WardenBox
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.sessions.making import SessionMaker
-from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.rules import SessionRules, limit_values
+from sandbox_server.sessions.share import Occupancy
 from sandbox_server.sessions.table import SessionTable
 
 TENANT = "t"

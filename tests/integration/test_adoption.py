@@ -15,7 +15,8 @@ from sandbox_sdk.protocol.models import EgressRules, Target
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.network.modes import NetworkModes
 from sandbox_server.network.networks import Networks
-from sandbox_server.pool import PooledBoxes, PooledEnvironment, PoolSettings
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import PooledBoxes, PooledEnvironment
 from sandbox_server.registry.agents import KeptTool, SessionAgent
 from sandbox_server.runtime.base import Box, BoxSpec, Limits, Runtime
 from sandbox_server.sessions import adoption
@@ -266,12 +267,13 @@ async def warm_box(opened: OpenWorker, server_runtime: Runtime, owner: str) -> B
 
 def kill_instead_of_stopping(worker: Worker) -> None:
     """Its warm boxes stay, as after kill -9."""
-    close = worker._boxes.default._pool.close
+    default = next(iter(worker._boxes.sources.values()))
+    close = default._pool.close
 
     async def leave(*, destroy: bool) -> None:
         await close(destroy=False)
 
-    worker._boxes.default._pool.close = leave  # type: ignore[method-assign]
+    default._pool.close = leave  # type: ignore[method-assign]
 
 
 async def test_a_warm_box_is_warm_again(

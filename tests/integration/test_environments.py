@@ -16,10 +16,9 @@ from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.environments.builds import Builds
-from sandbox_server.environments.catalogue import Catalogue
+from sandbox_server.environments.catalogue import Catalogue, pooled
 from sandbox_server.environments.layers import LayerRecipe, LayerStore
-from sandbox_server.environments.opening import pooled
-from sandbox_server.pool import PoolSettings
+from sandbox_server.pool.plan import PoolSettings
 from sandbox_server.registry.environments import Environment, Packages
 from sandbox_server.runtime.base import BoxSpec, Limits, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime

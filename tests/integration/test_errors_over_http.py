@@ -17,10 +17,10 @@ from sandbox_server.api.auth import ApiKeys
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.environments.builds import Builds
-from sandbox_server.environments.catalogue import Catalogue
+from sandbox_server.environments.catalogue import Catalogue, pooled
 from sandbox_server.environments.layers import LayerStore
-from sandbox_server.environments.opening import pooled
-from sandbox_server.pool import PooledEnvironment, PoolSettings
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import PooledEnvironment
 from sandbox_server.registry.environments import Environment, Packages
 from sandbox_server.runtime.base import BoxSpec, Limits, Runtime
 from sandbox_server.service import SandboxService, ServiceFacts

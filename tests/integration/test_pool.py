@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable
-from sandbox_server.pool import Pool, PoolSettings, WarmBox
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.pool import Pool
+from sandbox_server.pool.warm import WarmBox
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box, BoxSpec, Enforcement, Runtime
 from sandbox_server.runtime.warden import WardenClient

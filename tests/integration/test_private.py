@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk import AsyncSandboxClient, LocalBackend
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.private import private_folder
 from sandbox_server.runtime.base import BoxSpec
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime, host

@@ -12,7 +12,8 @@ import pytest
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionLost
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.api.auth import SOLE_TENANT
-from sandbox_server.pool import PooledEnvironment, PoolSettings
+from sandbox_server.pool.plan import PoolSettings
+from sandbox_server.pool.source import PooledEnvironment
 from sandbox_server.runtime.base import BoxSpec, Runtime
 from sandbox_server.runtime.bubblewrap import BubblewrapRuntime
 from sandbox_server.runtime.bubblewrap.processes import Process

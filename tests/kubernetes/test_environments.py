@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol import errors
-from sandbox_server.environments.opening import open_builds
+from sandbox_server.environments.catalogue import open_builds
 from sandbox_server.registry.folder import read_registry
 from sandbox_server.runtime.kubernetes import KubernetesRuntime
 from tests.kubernetes.conftest import SPEC, Kubectl, runtime_of

@@ -1,12 +1,14 @@
 """Metrics that take an accident to see, and texts of several processes as one."""
 
+from collections.abc import Callable
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.metrics.exposition import joined, text_of
 from sandbox_server.metrics.prometheus import PrometheusMetrics
-from sandbox_server.metrics.recorder import Metrics, Readings
+from sandbox_server.metrics.recorder import NO_METRICS, Metrics, Readings
 from sandbox_server.network.egress import Subject
 from sandbox_server.network.outbound import Note
 from sandbox_server.network.rules import Verdict
@@ -14,6 +16,29 @@ from sandbox_server.providers import networks_of
 from sandbox_server.runtime.docker.engine import Endpoint, Engine
 from sandbox_server.settings import load
 from tests.metrics.page import total
+
+REPORTS: dict[str, Callable[[Metrics], None]] = {
+    "request": lambda metrics: metrics.request("GET", "/a", None, 0.1),
+    "command": lambda metrics: metrics.command("ok", 0.1),
+    "verdict": lambda metrics: metrics.verdict(allowed=False),
+    "claim": lambda metrics: metrics.claim("docker", "warm"),
+    "box_started": lambda metrics: metrics.box_started("docker", 0.1),
+    "box_failed": lambda metrics: metrics.box_failed("docker"),
+    "session_began": lambda metrics: metrics.session_began("adopted"),
+    "session_ended": lambda metrics: metrics.session_ended("lost"),
+    "connection": lambda metrics: metrics.connection("allowed", bytes_in=1, bytes_out=2),
+    "uploaded": lambda metrics: metrics.uploaded(1),
+    "downloaded": lambda metrics: metrics.downloaded(1),
+    "checkpoint": lambda metrics: metrics.checkpoint("take", 0.1, ok=False),
+    "audit_failed": lambda metrics: metrics.audit_failed(),
+    "audit_lost": lambda metrics: metrics.audit_lost(),
+    "redis_failed": lambda metrics: metrics.redis_failed(),
+    "engine_failed": lambda metrics: metrics.engine_failed(),
+    "pod_stream": lambda metrics: metrics.pod_stream("exec"),
+    "worker_failed": lambda metrics: metrics.worker_failed("unreachable"),
+    "loop_lag": lambda metrics: metrics.loop_lag(0.1),
+    "watch": lambda metrics: metrics.watch(Readings),
+}
 
 
 @pytest.fixture
@@ -79,4 +104,13 @@ def test_processes_are_joined_and_one_that_is_silent_is_told(metrics: Prometheus
 def test_nobody_asked(metrics: PrometheusMetrics) -> None:
     """What measures has all that may be reported to it."""
     reports = {name for name in vars(Metrics) if not name.startswith("_")}
-    assert reports <= vars(PrometheusMetrics).keys()
+    assert reports == REPORTS.keys()
+
+    def shown() -> list[str]:
+        return [line for line in told(metrics).splitlines() if line.startswith("sandbox_")]
+
+    for name, report in REPORTS.items():
+        report(NO_METRICS)
+        before = shown()
+        report(metrics)
+        assert shown() != before, name

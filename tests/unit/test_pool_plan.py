@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_server.pool.backoff import CAP_S, Health, backoff
-from sandbox_server.pool.plan import Plan, PoolSettings, plan
+from sandbox_server.pool.plan import CAP_S, Health, Plan, PoolSettings, backoff, plan
 
 NOW = 10_000.0
 SETTINGS = PoolSettings()

@@ -13,9 +13,8 @@ from sandbox_sdk.protocol.models import Target
 from sandbox_server.api.handover import _is_partial
 from sandbox_server.processes.child import part_of
 from sandbox_server.processes.serving import worker_settings
-from sandbox_server.sessions.occupancy import Occupancy, shared_counts
 from sandbox_server.sessions.registry import Record, Status
-from sandbox_server.sessions.share import Share
+from sandbox_server.sessions.share import Occupancy, Share, shared_counts
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from sandbox_server.settings import load
 

@@ -1,4 +1,4 @@
-"""API keys: how they are made, written and checked. Pure.
+"""API keys: how they are made, written and checked, and who calls with one. Pure.
 
 A key is 256 random bits. Nobody can guess that, however fast a guess can be checked, so the slow
 hashes that passwords need would only cost time in every request. The digest is keyed with a secret
@@ -15,9 +15,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Literal, get_args
 
+from sandbox_sdk.protocol.errors import Forbidden
+
 Scope = Literal["use", "read", "admin", "metrics"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+SOLE_TENANT = "default"
+"""The tenant of all callers on a server without keys."""
 PREFIX = "sbx"
 _ID_BYTES = 6
 _TEXT = re.compile(r"sbx_([0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII)
@@ -49,9 +53,6 @@ class Key:
 
     def is_valid(self, now: float) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
-
-    def allows(self, wanted: Scope) -> bool:
-        return wanted in allowed(self.scopes)
 
 
 def allowed(scopes: Iterable[Scope]) -> frozenset[Scope]:
@@ -91,3 +92,28 @@ def parse_scopes(names: Iterable[str]) -> tuple[Scope, ...]:
     if not found:
         raise ValueError(f"a key needs a scope: {', '.join(SCOPES)}")
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and what they may do."""
+
+    tenant: str
+    scopes: frozenset[Scope]
+    """With those that others include."""
+    key_id: str = ""
+    """Of a stored key, or the subject of a token; empty for others."""
+
+    @classmethod
+    def of(cls, tenant: str, scopes: Iterable[Scope], key_id: str = "") -> Caller:
+        return cls(tenant, allowed(scopes), key_id)
+
+    def need(self, scope: Scope) -> None:
+        """Raises Forbidden."""
+        if scope not in self.scopes:
+            has = ", ".join(each for each in SCOPES if each in self.scopes)
+            raise Forbidden(f"this key allows {has}; what was asked needs the scope {scope}")
+
+
+ANYONE = Caller.of(SOLE_TENANT, ("admin",))
+"""On a server without keys."""

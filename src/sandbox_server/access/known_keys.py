@@ -40,16 +40,11 @@ class KnownKeys:
         self._clock = clock
         self._by_id: dict[str, Key] = {}
         self._version: object = None
-        self._required = False
-        self._watching: asyncio.Task[None] | None = None
+        self.required = False
+        """Whether there are keys, or were: a store that was emptied opens no door."""
 
     def __repr__(self) -> str:
         return f"<KnownKeys {len(self._by_id)}>"
-
-    @property
-    def required(self) -> bool:
-        """Whether there are keys, or were: a store that was emptied opens no door."""
-        return self._required
 
     async def __aenter__(self) -> Self:
         """Raises RuntimeUnavailable."""
@@ -58,8 +53,7 @@ class KnownKeys:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._watching is not None:
-            await stop(self._watching)
+        await stop(self._watching)
         await self._store.close()
 
     def find(self, text: str) -> Key | None:
@@ -86,7 +80,7 @@ class KnownKeys:
         if version != self._version:
             self._by_id = {key.key_id: key for key in await self._store.all()}
             self._version = version
-            self._required = self._required or bool(self._by_id)
+            self.required = self.required or bool(self._by_id)
 
     async def _watch(self) -> None:
         while True:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from typing import NoReturn
 
 from sandbox_sdk.protocol import models
@@ -14,15 +15,44 @@ from sandbox_sdk.protocol.errors import RateLimited
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes
-from sandbox_server.access.caller import Caller
+from sandbox_server.access.keys import Caller
 from sandbox_server.access.limiter import HELD_S, Limiter, Taken, holder_name
-from sandbox_server.access.refusals import Refusals
 from sandbox_server.settings.limit_rules import Allowance, Limited, LimitRules
 from sandbox_server.tasks import stop
 
 _COMMANDS = frozenset({op.EXECUTE, op.RUN_CODE, op.CALL_TOOL})
 COMMAND_S = 1.0
 """When to try again for a command: one may have ended by then."""
+REFUSED_S = 0.5
+"""How long any refusal takes."""
+PER_S = 20.0
+"""How many refusals of one caller are told in a second."""
+MOST_S = 10.0
+"""The longest that one waits for its turn: below what clients wait for an answer."""
+_NAMES = 10_000
+
+
+class Refusals:
+    """When callers are told that they are refused.
+
+    Whoever asks again as soon as it is answered would make the server spend its time on refusals,
+    at the cost of the others. So a refusal is not told at once, and of one caller only so many a
+    second: further ones wait their turn, and while they wait their connections ask for nothing.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next: dict[str, float] = {}
+        """By caller: when the next one may be told."""
+
+    def wait_s(self, name: str) -> float:
+        """How long to wait before this caller is told. Call it once for each refusal."""
+        now = self._clock()
+        at = min(max(now + REFUSED_S, self._next.get(name, 0.0)), now + MOST_S)
+        if name not in self._next and len(self._next) >= _NAMES:
+            self._next = {each: turn for each, turn in self._next.items() if turn > now}
+        self._next[name] = at + 1 / PER_S
+        return at - now
 
 
 class Admission:

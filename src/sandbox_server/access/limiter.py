@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import structlog
 
-from sandbox_server.access.shared_numbers import SharedNumbers
-from sandbox_server.usage.accounts import key_in
+from sandbox_server.usage.figures import key_in
 
 if TYPE_CHECKING:
     from sandbox_server.fleet.store import Store
@@ -22,6 +23,64 @@ log = structlog.get_logger()
 
 HELD_S = 60.0
 """After which a fleet no longer counts the command of a server that has died, or its sessions."""
+_ROWS = 4096
+_LOOKS = 32
+_NO_BOUND = 1 << 50
+_TOLD_S = 10.0
+"""How often it is told that the same tenant or key is at the same limit."""
+OnReached = Callable[[str, str, str, str], None]
+"""Called with a tenant, the name of the limit that was reached, its rule, and the id of the key
+whose limit it is, or nothing."""
+
+
+class SharedNumbers:
+    """Numbers by name in memory that the processes of a server share after a fork.
+
+    A name has a row, found by its digest, with a column for each process. Two processes that write
+    the same number at once may lose one of the writes: a limit is then off by one call.
+
+    Make it before the fork. With more names than rows, the oldest are forgotten."""
+
+    def __init__(self, columns: int = 1) -> None:
+        self._columns = columns
+        self._names = memoryview(mmap.mmap(-1, 8 * _ROWS)).cast("Q")
+        self._numbers = memoryview(mmap.mmap(-1, 8 * _ROWS * columns)).cast("d")
+
+    def get(self, name: str, column: int = 0) -> float:
+        return self._numbers[self._row(name) * self._columns + column]
+
+    def put(self, name: str, number: float, column: int = 0) -> None:
+        self._numbers[self._row(name) * self._columns + column] = number
+
+    def total(self, name: str) -> float:
+        return self._sum(self._row(name))
+
+    def clear(self, column: int) -> None:
+        """Of a process that begins."""
+        for row in range(_ROWS):
+            if self._names[row]:
+                self._numbers[row * self._columns + column] = 0.0
+
+    def _row(self, name: str) -> int:
+        digest = int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) or 1
+        first = least = digest % _ROWS
+        for step in range(_LOOKS):
+            row = (first + step) % _ROWS
+            if self._names[row] == digest:
+                return row
+            if self._names[row] == 0:
+                self._names[row] = digest
+                return row
+            if self._sum(row) < self._sum(least):
+                least = row
+        self._names[least] = digest
+        for column in range(self._columns):
+            self._numbers[least * self._columns + column] = 0.0
+        return least
+
+    def _sum(self, row: int) -> float:
+        start = row * self._columns
+        return sum(self._numbers[start : start + self._columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +92,6 @@ class Taken:
     """How many more there may be at once."""
     wait_s: float
     """Until the next one may come; 0.0 if that is now."""
-
-
-_NO_BOUND = 1 << 50
-_TOLD_S = 10.0
-"""How often it is told that the same tenant or key is at the same limit."""
-
-
-OnReached = Callable[[str, str, str, str], None]
-"""Called with a tenant, the name of the limit that was reached, its rule, and the id of the key
-whose limit it is, or nothing."""
 
 
 class Limiter(ABC):

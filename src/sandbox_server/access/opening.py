@@ -107,8 +107,5 @@ async def open_limiter(settings: Settings) -> AsyncIterator[Limiter | None]:
     else:
         from sandbox_server.fleet.store import Store
 
-        store = Store.open(settings.redis(), namespace=settings.redis_namespace)
-        try:
+        async with Store.open(settings.redis(), namespace=settings.redis_namespace) as store:
             yield RedisLimiter(store, settings.name())
-        finally:
-            await store.close()

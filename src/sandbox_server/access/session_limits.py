@@ -14,11 +14,11 @@ from typing import Self
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_server.access.limited import COMMAND_S, commands_rule, rate_limited
 from sandbox_server.access.limiter import HELD_S, Limiter
+from sandbox_server.sessions.background import SessionQuota
 from sandbox_server.sessions.live import Key
-from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.settings.limit_rules import Limited, LimitRules
 from sandbox_server.tasks import TaskSet, stop
-from sandbox_server.usage.accounts import key_account
+from sandbox_server.usage.figures import key_account
 
 _HOUR_S = 3600.0
 _AGAIN_S = 5.0
@@ -42,7 +42,6 @@ class SessionLimits(SessionQuota):
         self._ending: TaskSet[None] = TaskSet()
         self._one_by_one: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._wake = asyncio.Event()
-        self._telling: asyncio.Task[None] | None = None
         self.live: Callable[[], Mapping[Key, str]] = dict
         """The id of the API key that made it, by the live session; set by whoever has the table."""
 
@@ -51,8 +50,7 @@ class SessionLimits(SessionQuota):
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._telling is not None:
-            await stop(self._telling)
+        await stop(self._telling)
         await self._ending.stop(after_s=_ENDING_S)
 
     @contextlib.asynccontextmanager

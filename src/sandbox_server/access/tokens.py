@@ -15,8 +15,7 @@ from typing import Any, Protocol, Self
 import structlog
 
 from sandbox_sdk.protocol.errors import InvalidRequest, RuntimeUnavailable
-from sandbox_server.access.caller import Caller
-from sandbox_server.access.keys import SCOPES, TENANT, Scope
+from sandbox_server.access.keys import SCOPES, TENANT, Caller, Scope
 from sandbox_server.tasks import stop
 
 log = structlog.get_logger()
@@ -104,7 +103,6 @@ class Tokens:
         self._keys: dict[str | None, Any] = {}
         self._known: dict[bytes, tuple[float, Caller]] = {}
         self._wanted = asyncio.Event()
-        self._watching: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Tokens by {len(self._keys)} keys>"
@@ -119,8 +117,7 @@ class Tokens:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._watching is not None:
-            await stop(self._watching)
+        await stop(self._watching)
 
     def caller(self, token: bytes) -> Caller | None:
         """None for what is no valid token. Its cause is logged, without the token."""
@@ -167,7 +164,8 @@ class Tokens:
         tenant = _at(claims, self._claims.tenant)
         if not isinstance(tenant, str) or not TENANT.fullmatch(tenant):
             raise ValueError(f"its claim {self._claims.tenant} does not name a tenant")
-        return Caller.of(tenant, _scopes(_at(claims, self._claims.scopes)), _subject(claims))
+        subject = str(claims.get("sub", ""))[:128]
+        return Caller.of(tenant, _scopes(_at(claims, self._claims.scopes)), subject)
 
     async def look(self) -> None:
         """Raises OSError, InvalidRequest."""
@@ -222,7 +220,3 @@ def _scopes(value: Any) -> Sequence[Scope]:
     names = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
     given = {str(name).removeprefix(_PREFIX) for name in names}
     return [scope for scope in SCOPES if scope in given]
-
-
-def _subject(claims: dict[str, Any]) -> str:
-    return str(claims.get("sub", ""))[:128]

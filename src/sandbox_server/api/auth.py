@@ -16,8 +16,7 @@ from sandbox_sdk.protocol.tenant_signature import (
     key_signature,
     tenant_signature,
 )
-from sandbox_server.access.caller import ANYONE, SOLE_TENANT, Caller
-from sandbox_server.access.keys import TENANT, Scope
+from sandbox_server.access.keys import ANYONE, SOLE_TENANT, TENANT, Caller, Scope
 from sandbox_server.access.known_keys import KnownKeys
 from sandbox_server.access.tokens import Tokens
 

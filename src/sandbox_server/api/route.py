@@ -21,7 +21,7 @@ from sandbox_sdk.protocol.models import CreateSessionRequest, Target
 from sandbox_sdk.protocol.models import Request as RequestModel
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server import log_fields
-from sandbox_server.access.caller import Caller
+from sandbox_server.access.keys import Caller
 from sandbox_server.access.keys import Scope as KeyScope
 from sandbox_server.access.limited import Admission, LimitedSandboxes
 from sandbox_server.api.auth import SCHEMES, ApiKeys

@@ -105,7 +105,7 @@ class ChainFiles:
         self._size = size
         self._count = count
         self._fd: int | None = None
-        self._head = Head("")
+        self.head = Head("")
         self._first = 1
         self._written = 0
         self._left = 0
@@ -121,46 +121,42 @@ class ChainFiles:
             self._put_aside()
             last, torn, found = b"", b"", None
         self._first = kept.first if kept else 1
-        if found is not None and found["chain"] == self._head.chain:
-            self._left = found["seq"] - self._head.seq
+        if found is not None and found["chain"] == self.head.chain:
+            self._left = found["seq"] - self.head.seq
         if found is not None:
-            self._head = chain.head_of(found)
+            self.head = chain.head_of(found)
         elif kept is not None:
-            self._head = kept.head
+            self.head = kept.head
         else:
-            self._head = Head(secrets.token_hex(8))
+            self.head = Head(secrets.token_hex(8))
         told = list(self._told(kept, torn))
-        if not self._head.seq:
+        if not self.head.seq:
             told.append({"at": now(), "kind": "begin"})
         if torn:
             self._write(b"\n")
         if told:
             self._append(told)
         self.settle()
-        log.info("audit.head", file=str(self.path), seq=self._head.seq, hash=self._head.hash)
+        log.info("audit.head", file=str(self.path), seq=self.head.seq, hash=self.head.hash)
 
     def _told(self, kept: KeptHead | None, torn: bytes) -> Iterator[dict[str, Any]]:
         """Records of what was found wrong."""
         if torn:
             log.warning("audit.torn", file=str(self.path), bytes=len(torn))
             yield chain.torn_record(torn, now())
-        if kept is not None and kept.head.chain == self._head.chain:
-            missing = kept.head.seq - self._head.seq
+        if kept is not None and kept.head.chain == self.head.chain:
+            missing = kept.head.seq - self.head.seq
             if missing > 0:
                 log.error("audit.tail_missing", file=str(self.path), lines=missing,
-                          after=self._head.seq)  # fmt: skip
+                          after=self.head.seq)  # fmt: skip
                 # Goes on after the missing lines, so that a check always finds them missing.
-                found, self._head = self._head.seq, kept.head
+                found, self.head = self.head.seq, kept.head
                 yield {"at": now(), "kind": "tail_missing", "after": found, "lines": missing}
 
     def close(self) -> None:
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
-
-    @property
-    def head(self) -> Head:
-        return self._head
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Write all of them. After an OSError none counts as written: pass the same again."""
@@ -173,12 +169,12 @@ class ChainFiles:
         self._append(records[left:])
 
     def _append(self, records: Iterable[Mapping[str, Any]]) -> None:
-        head, lines = self._head, []
+        head, lines = self.head, []
         for record in records:
             line, head = head.next(record)
             lines.append(line)
         self._write(b"\n".join([*lines, b""]))
-        self._head = head
+        self.head = head
 
     def settle(self) -> None:
         """Rotate a file that is large enough, and keep the head of what was written."""
@@ -212,12 +208,12 @@ class ChainFiles:
         self.path.rename(self.path.with_name(f"{self.path.name}.{self._first_in_file():012}"))
         self.close()
         self._open()
-        log.info("audit.rotated", file=str(self.path), seq=self._head.seq, hash=self._head.hash)
+        log.info("audit.rotated", file=str(self.path), seq=self.head.seq, hash=self.head.hash)
         rotated = rotated_files(self.path)
         surplus = rotated[: max(len(rotated) - self._count, 0)]
         if surplus:
             kept = rotated[len(surplus) :]
-            self._first = int(kept[0].name[-12:]) if kept else self._head.seq + 1
+            self._first = int(kept[0].name[-12:]) if kept else self.head.seq + 1
             self._keep_head()
             for each in surplus:
                 each.unlink(missing_ok=True)
@@ -225,12 +221,12 @@ class ChainFiles:
     def _first_in_file(self) -> int:
         with self.path.open("rb") as file:
             fields = chain.parse(file.readline(LONGEST_LINE).rstrip(b"\n"))
-        return self._head.seq if fields is None else int(fields["seq"])
+        return self.head.seq if fields is None else int(fields["seq"])
 
     def _keep_head(self) -> None:
         """Replace the head file. Not synced to the disk: after a loss of power it may be old."""
         target = head_path(self.path)
-        said = {**vars(self._head), "first": self._first, "at": now()}
+        said = {**vars(self.head), "first": self._first, "at": now()}
         new = target.with_name(f"{target.name}.new")
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

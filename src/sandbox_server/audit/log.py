@@ -168,19 +168,12 @@ class AuditLog:
         of_caller = {name: bound.get(name) for name in ("request_id", "key")}
         self.record("verdict", **of_caller, **facts, **self.of_command(command))
 
-    def write_connection(self, **facts: Any) -> None:
-        """Record a connection of a box."""
-        self.record("connection", **facts)
-
     def of_command(self, command: str) -> dict[str, Any]:
         """What lines say of a command: its text and digest, its digest, or nothing."""
         if self._settings.commands == "off":
             return {}
         whole = command.encode("utf-8", "surrogatepass")
-        digest = {
-            "command_bytes": len(whole),
-            "command_sha256": hashlib.sha256(whole).hexdigest(),
-        }
+        digest = {"command_bytes": len(whole), "command_sha256": hashlib.sha256(whole).hexdigest()}
         if self._settings.commands == "hash":
             return digest
         return {"command": command[:MAX_TEXT], **digest}

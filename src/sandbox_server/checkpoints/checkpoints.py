@@ -12,9 +12,8 @@ import structlog
 
 from sandbox_sdk.protocol.errors import CheckpointDamaged, DiskFull, SandboxError, size_text
 from sandbox_sdk.protocol.models import WORKSPACE, LeftOutFile
-from sandbox_server.checkpoints.catalogue import Catalogue
 from sandbox_server.checkpoints.images import Images
-from sandbox_server.checkpoints.manifest import DiskCopy, Manifest, damaged, new_id
+from sandbox_server.checkpoints.manifest import Catalogue, DiskCopy, Manifest, damaged, new_id
 from sandbox_server.checkpoints.segments import Segments, segment_name
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, DiskImage

@@ -41,18 +41,12 @@ class Images:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         use = await box.copy_disk(path)
         return DiskCopy(
-            file=file,
-            provider=provider,
-            size=size,
-            used=use.bytes,
-            inodes=use.inodes,
-            owner=owner,
+            file=file, provider=provider, size=size, used=use.bytes, inodes=use.inodes, owner=owner
         )
 
-    def image(self, manifest: Manifest) -> DiskImage | None:
+    def image(self, manifest: Manifest) -> DiskImage:
         """What a box can begin with. Raises CheckpointDamaged if it is gone."""
-        if manifest.disk is None:
-            return None
+        assert manifest.disk is not None
         path = self._path(manifest.tenant, manifest.disk.file)
         if not path.exists():
             raise damaged(manifest.checkpoint_id, "the copy of its disk is gone")

@@ -37,7 +37,9 @@ async def drain(
 
 async def _request_drain(settings: Settings, worker: str, *, leave: bool) -> str:
     """Request the drain and wait for it; returns "left" or "stopped". Raises NotFound."""
-    from sandbox_server.fleet import Drain, Phase, SessionIndex, Store
+    from sandbox_server.fleet.index import SessionIndex
+    from sandbox_server.fleet.store import Store
+    from sandbox_server.fleet.workers import Drain, Phase
 
     store = Store.open(settings.redis(), namespace=settings.redis_namespace)
     index = SessionIndex(store, lease_s=settings.lease, grace_s=settings.grace)

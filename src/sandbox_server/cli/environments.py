@@ -101,7 +101,7 @@ async def prune(*, settings_file: SettingsFile = None, caller: Caller) -> None:
 async def _open(settings_file: Path | None) -> AsyncIterator[_Opened]:
     with needs_server():
         from sandbox_server.checks import open_runtimes
-        from sandbox_server.environments.opening import LiveEnvironments, open_builds
+        from sandbox_server.environments.catalogue import LiveEnvironments, open_builds
         from sandbox_server.registry.live import LiveRegistry
     settings = settings_of(settings_file)
     async with (

@@ -50,7 +50,7 @@ def retry(*, settings_file: SettingsFile = None, caller: Caller) -> None:
 @contextlib.contextmanager
 def _opened(settings_file: Path | None) -> Iterator[Outbox]:
     with needs_server():
-        from sandbox_server.events.opening import open_outbox
+        from sandbox_server.events.outbox import open_outbox
     settings = settings_of(settings_file)
     with contextlib.closing(open_outbox(settings.state_folder(), settings.name())) as outbox:
         yield outbox

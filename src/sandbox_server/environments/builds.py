@@ -212,7 +212,6 @@ class Builds:
                 f"environment {name!r}: {runtime.name} boxes cannot have the network"
                 f" {environment.network!r}; use the docker runtime"
             )
-
         if environment.gpus and (why := gpus.too_few(runtime.gpus, environment.gpus.count)):
             raise InvalidRequest(f"environment {name!r} {why}")
 

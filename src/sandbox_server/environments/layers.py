@@ -87,9 +87,6 @@ class LayerStore:
         self._state = state
         self.path = state / "layers" / runtime
 
-    def folder(self, recipe: LayerRecipe) -> Path:
-        return self.path / recipe.digest
-
     def info(self, digest: str) -> LayerInfo | None:
         """None if it has not been made."""
         try:
@@ -101,7 +98,7 @@ class LayerStore:
     async def made(self, recipe: LayerRecipe, tell: Tell) -> Path:
         """The folder of a layer, made if it is missing. Of several processes that ask, one makes
         it. Raises EnvironmentFailed, RuntimeUnavailable."""
-        folder = self.folder(recipe)
+        folder = self.path / recipe.digest
         if folder.is_dir():
             return folder
         try:
@@ -162,7 +159,7 @@ class LayerStore:
         await programs.run(words, tell=tell, what="pip install", variables=variables)
         if recipe.python.local:
             words = programs.compile_all(recipe.python.executable, making / PYTHON)
-            await programs.run(words, tell=_ignore, what="compiling")
+            await programs.run(words, tell=lambda _: None, what="compiling")
 
     async def _install_node(self, recipe: LayerRecipe, making: Path, tell: Tell) -> None:
         tell(f"npm install {' '.join(recipe.packages.npm)}")
@@ -185,10 +182,6 @@ async def own_interpreter() -> Interpreter:
     """The one that runs this server."""
     output = await output_of(sys.executable, "-c", PROBE)
     return Interpreter.read(output.decode(), of="the server")
-
-
-def _ignore(_line: str) -> None:
-    pass
 
 
 def _finish(recipe: LayerRecipe, making: Path) -> None:

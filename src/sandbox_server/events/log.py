@@ -17,12 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sandbox_sdk.protocol.errors import InvalidRequest
-from sandbox_sdk.protocol.models import (
-    Happening,
-    HappeningKind,
-    HappeningList,
-    HappeningsRequest,
-)
+from sandbox_sdk.protocol.models import Happening, HappeningKind, HappeningList, HappeningsRequest
 
 MOST = 10_000
 _LOOKED_AT = 2_000
@@ -156,3 +151,23 @@ def _is_wanted(event: Event, tenant: str, request: HappeningsRequest) -> bool:
         and request.thread_id in (None, event.thread_id)
         and request.kind in (None, event.kind)
     )
+
+
+def budget_teller(events: EventLog) -> Callable[[str, str, float, str], None]:
+    """For Usage."""
+
+    def told(tenant: str, name: str, share: float, key_id: str) -> None:
+        of = {"key": key_id} if key_id else {}
+        events.publish("budget.near", tenant, budget=name, share=round(share, 3), **of)
+
+    return told
+
+
+def limit_teller(events: EventLog) -> Callable[[str, str, str, str], None]:
+    """For a Limiter."""
+
+    def told(tenant: str, limit: str, rule: str, key_id: str) -> None:
+        of = {"key": key_id} if key_id else {}
+        events.publish("limit.reached", tenant, limit=limit, rule=rule, **of)
+
+    return told

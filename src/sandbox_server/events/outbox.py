@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_server.private import lock_file, unlock_file
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
+from sandbox_server.private import lock_file, private_folder, unlock_file
 from sandbox_server.storage.database import Database
 
 MOST_PENDING = 20_000
@@ -101,7 +103,7 @@ class Outbox:
         return [Delivery(*row) for row in self._database.execute(sql, webhook, limit)]
 
     def done(self, delivery_id: int) -> None:
-        self._database.write([("delete from deliveries where id = ?", (delivery_id,))])
+        self._database.execute("delete from deliveries where id = ?", delivery_id)
 
     def failed(self, delivery_id: int, *, again_at: float | None, why: str) -> None:
         """again_at: None if it is given up."""
@@ -119,7 +121,7 @@ class Outbox:
 
     def promise(self, command_id: str, session_id: str, webhook: str) -> None:
         sql = "insert or replace into promises (command_id, session_id, webhook) values (?, ?, ?)"
-        self._database.write([(sql, (command_id, session_id, webhook))])
+        self._database.execute(sql, command_id, session_id, webhook)
 
     def promised(self, session_id: str) -> list[tuple[str, str]]:
         """Commands and their webhooks."""
@@ -133,7 +135,7 @@ class Outbox:
         return str(found[0][0]) if found else None
 
     def forget(self, command_id: str) -> None:
-        self._database.write([(_FORGET, (command_id,))])
+        self._database.execute(_FORGET, command_id)
 
     # Those that were given up
 
@@ -154,5 +156,14 @@ class Outbox:
         """Send those that were given up once more; how many there were."""
         ((count,),) = self._database.execute("select count(*) from deliveries where dead = 1")
         sql = "update deliveries set dead = 0, attempts = 0, due = ? where dead = 1"
-        self._database.write([(sql, (time.time(),))])
+        self._database.execute(sql, time.time())
         return int(count)
+
+
+def open_outbox(state: Path, name: str) -> Outbox:
+    """Close it. Raises RuntimeUnavailable."""
+    try:
+        private_folder(state)
+        return Outbox(state / f"{name}.outbox")
+    except (OSError, sqlite3.Error) as exc:
+        raise RuntimeUnavailable(f"webhooks need the state folder {state}: {exc}") from None

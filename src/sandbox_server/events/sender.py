@@ -7,9 +7,10 @@ import contextlib
 import random
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -20,8 +21,8 @@ from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError
 from sandbox_sdk.webhooks import DELIVERY, EVENT_ID, SIGNATURE, sign
 from sandbox_server import __version__
 from sandbox_server.events.log import Event, EventLog
-from sandbox_server.events.outbox import Delivery, Outbox
-from sandbox_server.events.webhooks import Webhook
+from sandbox_server.events.outbox import Delivery, Outbox, open_outbox
+from sandbox_server.events.webhooks import Webhook, read_webhooks
 from sandbox_server.network.dialing import Resolver, SystemResolver
 from sandbox_server.network.hosts import IPAddress, is_public, parse_address, plain
 from sandbox_server.tasks import stop
@@ -63,7 +64,6 @@ class Sender:
         self._ended: set[int] = set()
         """Of these, what is read meanwhile may say that they are due."""
         self._lost = 0
-        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         tls = await asyncio.to_thread(ssl.create_default_context)
@@ -78,9 +78,8 @@ class Sender:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._events.listeners.remove(self.note)
-        if self._task is not None:
-            under_way = [task for each in self._under_way.values() for task in each.values()]
-            await stop(self._task, *under_way)
+        under_way = [task for each in self._under_way.values() for task in each.values()]
+        await stop(self._task, *under_way)
         for client in self._clients.values():
             await client.aclose()
         self._resolver.close()
@@ -258,3 +257,21 @@ def require_webhook(sender: Sender | None, name: str, tenant: str) -> None:
     if name not in theirs:
         there = f"there is {', '.join(theirs)}" if theirs else "the operator has named none"
         raise InvalidRequest(f"notify: no webhook is named {name!r}: {there}")
+
+
+@contextlib.asynccontextmanager
+async def open_webhooks(
+    file: Path | None, events: EventLog, state: Path, name: str, *, attempts: int
+) -> AsyncIterator[Sender | None]:
+    """None without webhooks. state, name: the folder of the server, and its name, which its
+    processes share. Raises InvalidRequest, RuntimeUnavailable."""
+    webhooks = read_webhooks(file)
+    if not webhooks:
+        yield None
+        return
+    kept = open_outbox(state, name)
+    try:
+        async with Sender(events, webhooks, kept, attempts=attempts) as sender:
+            yield sender
+    finally:
+        kept.close()

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Protocol
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import Conflict, RuntimeUnavailable
-from sandbox_sdk.protocol.models import (
-    CreateVolumeRequest,
-    EmptyRequest,
-    Volume,
-    VolumeDeleted,
-    VolumeList,
-    VolumeTarget,
-)
-from sandbox_sdk.protocol.operations import Handlers
-from sandbox_sdk.protocol.sandboxes import Sandboxes
+from sandbox_sdk.protocol.operations import Handlers, Operation
 from sandbox_server.fleet.directory import Directory
 from sandbox_server.fleet.router import Router
-from sandbox_server.fleet.workers import Presence
 from sandbox_server.volumes.volumes import not_found
 
-
-class OfAll(Protocol):
-    """The answers of all workers, and the names of those that do not answer."""
-
-    def __call__(
-        self, tenant: str, ask: Callable[[Sandboxes], Awaitable[VolumeList]]
-    ) -> Awaitable[tuple[list[VolumeList], list[str]]]: ...
+OfAll = Callable[
+    [str, Operation[models.EmptyRequest, models.VolumeList], models.EmptyRequest],
+    Awaitable[tuple[list[models.VolumeList], list[str]]],
+]
+"""The answers of all workers, and the names of those that do not answer."""
 
 
 class AllVolumes:
@@ -42,36 +30,34 @@ class AllVolumes:
             op.DELETE_VOLUME: self._delete,
         }
 
-    async def _list(self, tenant: str, _request: EmptyRequest) -> VolumeList:
+    async def _list(self, tenant: str, request: models.EmptyRequest) -> models.VolumeList:
         """Those of every worker that answers; the others are named in the result."""
-        found, silent = await self._of_all(tenant, lambda worker: worker.volumes())
+        found, silent = await self._of_all(tenant, op.VOLUMES, request)
         every = [volume for each in found for volume in each.volumes]
-        return VolumeList(
+        return models.VolumeList(
             volumes=sorted(every, key=lambda volume: (volume.name, volume.worker)),
             quota=max((each.quota for each in found), default=0),
             unreachable=silent,
         )
 
-    async def _create(self, tenant: str, request: CreateVolumeRequest) -> Volume:
+    async def _create(self, tenant: str, request: models.CreateVolumeRequest) -> models.Volume:
         """On the worker with the most room for sessions."""
         if await self.having(tenant, [request.name]) is not None:
             raise Conflict(f"there is a volume {request.name!r} already; delete it first")
-        every = await self._directory.workers()
-        here = [each for each in every if self._directory.presence(each) == Presence.HERE]
+        here = await self._directory.here()
         if not here:
             raise RuntimeUnavailable("no worker answers; try again", retry_after_s=2)
-        with self._router.client(max(here, key=lambda worker: worker.room)) as client:
-            return await client.of(tenant).call(op.CREATE_VOLUME, request)
+        roomiest = max(here, key=lambda worker: worker.room)
+        return await self._router.ask(roomiest, tenant, op.CREATE_VOLUME, request)
 
-    async def _delete(self, tenant: str, request: VolumeTarget) -> VolumeDeleted:
+    async def _delete(self, tenant: str, request: models.VolumeTarget) -> models.VolumeDeleted:
         having = await self.having(tenant, [request.name])
         if having is None:
             raise not_found(request.name)
         for worker in await self._directory.workers():
             if worker.id in having:
-                with self._router.client(worker) as client:
-                    await client.of(tenant).call(op.DELETE_VOLUME, request)
-        return VolumeDeleted(name=request.name)
+                await self._router.ask(worker, tenant, op.DELETE_VOLUME, request)
+        return models.VolumeDeleted(name=request.name)
 
     async def having(self, tenant: str, names: Collection[str]) -> frozenset[str] | None:
         """The workers that have all of these volumes that there are; None if there is none of them.
@@ -79,7 +65,7 @@ class AllVolumes:
         Raises Conflict if no worker has them together, RuntimeUnavailable if a worker that may have
         one does not answer.
         """
-        listed = await self._list(tenant, EmptyRequest())
+        listed = await self._list(tenant, models.EmptyRequest())
         by_name: dict[str, set[str]] = {}
         for volume in listed.volumes:
             by_name.setdefault(volume.name, set()).add(volume.worker)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import structlog
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.errors import (
     CheckpointDamaged,
@@ -17,30 +19,7 @@ from sandbox_sdk.protocol.errors import (
     RuntimeUnavailable,
     SandboxError,
 )
-from sandbox_sdk.protocol.models import (
-    ArtifactDeleted,
-    ArtifactList,
-    ArtifactsRequest,
-    ArtifactTarget,
-    Checkpoint,
-    CheckpointDeleted,
-    CheckpointList,
-    CheckpointsRequest,
-    CheckpointTarget,
-    EmptyRequest,
-    HappeningList,
-    HappeningsRequest,
-    RegistryList,
-    SessionList,
-    SessionsRequest,
-    StoredSessionDetail,
-    StoredSessionList,
-    StoredSessionsRequest,
-    StoredSessionTarget,
-    UsageReport,
-    UsageRequest,
-)
-from sandbox_sdk.protocol.operations import Handlers
+from sandbox_sdk.protocol.operations import Ans, Handlers, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.checkpoints.manifest import not_found
 from sandbox_server.events.log import EventLog
@@ -95,50 +74,46 @@ class AllWorkers:
             op.STORED_SESSIONS: self._stored_sessions,
             op.STORED_SESSION: self._stored_session,
             op.CHECKPOINTS: self._checkpoints,
-            op.GET_CHECKPOINT: self._get_checkpoint,
-            op.DELETE_CHECKPOINT: self._delete_checkpoint,
+            op.GET_CHECKPOINT: partial(self._at_keeper, op.GET_CHECKPOINT),
+            op.DELETE_CHECKPOINT: partial(self._at_keeper, op.DELETE_CHECKPOINT),
             **self.volumes.handlers,
         }
 
-    async def _sessions(self, tenant: str, request: SessionsRequest) -> SessionList:
+    async def _sessions(self, tenant: str, request: models.SessionsRequest) -> models.SessionList:
         """The sessions of every worker that answers; the others are named in the result."""
-        found, silent = await self._of_all(tenant, lambda worker: worker.call(op.SESSIONS, request))
+        found, silent = await self._of_all(tenant, op.SESSIONS, request)
         every = (session for each in found for session in each.sessions)
         page = request.page(every, more=any(each.next for each in found))
         return page.model_copy(update={"unreachable": silent})
 
-    async def _registry(self, tenant: str, _request: EmptyRequest) -> RegistryList:
+    async def _registry(self, tenant: str, request: models.EmptyRequest) -> models.RegistryList:
         """That of any worker: they are meant to have the same files. Raises RuntimeUnavailable."""
-        here = [
-            worker
-            for worker in await self._directory.workers()
-            if self._directory.presence(worker) == Presence.HERE
-        ]
-        for worker in here:
+        for worker in await self._directory.here():
             try:
                 async with asyncio.timeout(_LIST_S):
-                    with self._router.client(worker) as client:
-                        return await client.of(tenant).registry()
+                    return await self._router.ask(worker, tenant, op.REGISTRY, request)
             except (RuntimeUnavailable, TimeoutError) as exc:
                 log.warning("worker.not_listed", worker=worker.id, why=str(exc))
         raise RuntimeUnavailable("no worker answers; try again", retry_after_s=2)
 
-    async def _artifacts(self, tenant: str, request: ArtifactsRequest) -> ArtifactList:
+    async def _artifacts(
+        self, tenant: str, request: models.ArtifactsRequest
+    ) -> models.ArtifactList:
         """The newest of every worker that answers; the others are named in the result."""
-        found, silent = await self._of_all(
-            tenant, lambda worker: worker.call(op.ARTIFACTS, request)
-        )
+        found, silent = await self._of_all(tenant, op.ARTIFACTS, request)
         every = [artifact for each in found for artifact in each.artifacts]
         every.sort(key=lambda artifact: artifact.created_at, reverse=True)
-        return ArtifactList(
+        return models.ArtifactList(
             artifacts=every[: request.limit],
             truncated=len(every) > request.limit or any(each.truncated for each in found),
             unreachable=silent,
         )
 
-    async def _delete_artifact(self, tenant: str, request: ArtifactTarget) -> ArtifactDeleted:
-        with self._router.client(await self.keeper(request.artifact_id)) as client:
-            return await client.of(tenant).call(op.DELETE_ARTIFACT, request)
+    async def _delete_artifact(
+        self, tenant: str, request: models.ArtifactTarget
+    ) -> models.ArtifactDeleted:
+        keeper = await self.keeper(request.artifact_id)
+        return await self._router.ask(keeper, tenant, op.DELETE_ARTIFACT, request)
 
     async def keeper(self, artifact_id: str) -> Worker:
         """The worker that has an artifact. Raises NotFound, RuntimeUnavailable while it is away."""
@@ -153,31 +128,31 @@ class AllWorkers:
         raise no_artifact(artifact_id)
 
     async def _stored_sessions(
-        self, tenant: str, request: StoredSessionsRequest
-    ) -> StoredSessionList:
+        self, tenant: str, request: models.StoredSessionsRequest
+    ) -> models.StoredSessionList:
         remembered = self._remembered
         await self.have_written(tenant)
         return await remembered.find(tenant, request)
 
     async def _stored_session(
-        self, tenant: str, request: StoredSessionTarget
-    ) -> StoredSessionDetail:
+        self, tenant: str, request: models.StoredSessionTarget
+    ) -> models.StoredSessionDetail:
         """Raises SessionNotFound."""
         remembered = self._remembered
         await self.have_written(tenant)
         found = await stored_detail(remembered, tenant, request.session_id, [])
-        wanted = ArtifactsRequest(session_id=request.session_id, limit=_ALL_OF_SESSION)
+        wanted = models.ArtifactsRequest(session_id=request.session_id, limit=_ALL_OF_SESSION)
         listed = await self._artifacts(tenant, wanted)
         return found.model_copy(update={"artifacts": listed.artifacts})
 
-    async def _checkpoints(self, tenant: str, request: CheckpointsRequest) -> CheckpointList:
+    async def _checkpoints(
+        self, tenant: str, request: models.CheckpointsRequest
+    ) -> models.CheckpointList:
         """Those of every worker that answers, each once: workers may have one store together."""
-        found, silent = await self._of_all(
-            tenant, lambda worker: worker.call(op.CHECKPOINTS, request)
-        )
+        found, silent = await self._of_all(tenant, op.CHECKPOINTS, request)
         every = {each.checkpoint_id: each for answer in found for each in answer.checkpoints}
         newest = sorted(every.values(), key=lambda each: each.created_at, reverse=True)
-        return CheckpointList(
+        return models.CheckpointList(
             checkpoints=newest[: request.limit],
             truncated=len(newest) > request.limit or any(each.truncated for each in found),
             unreachable=silent,
@@ -186,12 +161,8 @@ class AllWorkers:
     async def keepers(self, tenant: str, checkpoint_id: str) -> frozenset[str] | None:
         """The workers that have a checkpoint; None for any. Raises CheckpointNotFound, and
         RuntimeUnavailable if a worker that may have it does not answer."""
-        workers = [
-            worker
-            for worker in await self._directory.workers()
-            if self._directory.presence(worker) != Presence.GONE
-        ]
-        asked = CheckpointTarget(checkpoint_id=checkpoint_id)
+        workers = await self._directory.expected()
+        asked = models.CheckpointTarget(checkpoint_id=checkpoint_id)
         answers = await asyncio.gather(*(self._has(w, tenant, asked) for w in workers))
         found = {w.id for w, has in zip(workers, answers, strict=True) if has}
         if not found and None in answers:
@@ -207,7 +178,9 @@ class AllWorkers:
         """The workers that have these volumes; None for any. See AllVolumes."""
         return await self.volumes.having(tenant, volumes)
 
-    async def _has(self, worker: Worker, tenant: str, asked: CheckpointTarget) -> bool | None:
+    async def _has(
+        self, worker: Worker, tenant: str, asked: models.CheckpointTarget
+    ) -> bool | None:
         """Whether a worker has a checkpoint; None if it does not answer."""
 
         async def has(sandboxes: Sandboxes) -> bool:
@@ -221,21 +194,19 @@ class AllWorkers:
 
         return await self._of(worker, tenant, has)
 
-    async def _get_checkpoint(self, tenant: str, request: CheckpointTarget) -> Checkpoint:
-        with self._router.client(await self._keeper_of(tenant, request)) as client:
-            return await client.of(tenant).call(op.GET_CHECKPOINT, request)
-
-    async def _delete_checkpoint(self, tenant: str, request: CheckpointTarget) -> CheckpointDeleted:
-        with self._router.client(await self._keeper_of(tenant, request)) as client:
-            return await client.of(tenant).call(op.DELETE_CHECKPOINT, request)
-
-    async def _keeper_of(self, tenant: str, request: CheckpointTarget) -> Worker:
-        """A worker that has a checkpoint."""
+    async def _at_keeper(
+        self,
+        operation: Operation[models.CheckpointTarget, Ans],
+        tenant: str,
+        request: models.CheckpointTarget,
+    ) -> Ans:
+        """The answer of a worker that has the checkpoint."""
         keepers = await self.keepers(tenant, request.checkpoint_id)
         workers = await self._directory.workers()
-        return next(w for w in workers if keepers is None or w.id in keepers)
+        keeper = next(w for w in workers if keepers is None or w.id in keepers)
+        return await self._router.ask(keeper, tenant, operation, request)
 
-    async def _usage(self, tenant: str, request: UsageRequest) -> UsageReport:
+    async def _usage(self, tenant: str, request: models.UsageRequest) -> models.UsageReport:
         """From what workers have written, those that are gone too."""
         if self._usage_of_all is None:
             raise InvalidRequest("this server does not count what is used")
@@ -244,18 +215,17 @@ class AllWorkers:
         found = await report(known, tenant, request, prices, today=day_of(time.time()))
         return found.model_copy(update={"unreachable": silent})
 
-    async def _events(self, tenant: str, request: HappeningsRequest) -> HappeningList:
+    async def _events(self, tenant: str, request: models.HappeningsRequest) -> models.HappeningList:
         workers = await self._directory.workers()
         there = {w.id: w for w in workers if self._directory.presence(w) == Presence.HERE}
         away = [w.id for w in workers if self._directory.presence(w) == Presence.AWAY]
         own = self.events
 
-        async def ask(name: str, asked: HappeningsRequest) -> HappeningList | None:
+        async def ask(name: str, asked: models.HappeningsRequest) -> models.HappeningList | None:
             if own is not None and name == own.worker:
                 return await own.since(tenant, asked)
             try:
-                with self._router.client(there[name]) as client:
-                    return await client.of(tenant).call(op.EVENTS, asked)
+                return await self._router.ask(there[name], tenant, op.EVENTS, asked)
             except RuntimeUnavailable as exc:
                 log.warning("worker.not_listed", worker=name, why=str(exc))
                 return None
@@ -266,15 +236,15 @@ class AllWorkers:
     async def have_counted(self, tenant: str) -> list[str]:
         """Have every worker write what its sessions have used up to now; those that do not
         answer."""
-        asked = UsageRequest(by="total")
-        _, silent = await self._of_all(tenant, lambda worker: worker.call(op.USAGE, asked))
+        asked = models.UsageRequest(by="total")
+        _, silent = await self._of_all(tenant, op.USAGE, asked)
         return silent
 
     async def have_written(self, tenant: str) -> None:
         """Have every worker write what it holds of the history, as it does before it answers:
         what a caller has seen happen is in it."""
-        asked = StoredSessionsRequest(limit=1)
-        await self._of_all(tenant, lambda worker: worker.call(op.STORED_SESSIONS, asked))
+        asked = models.StoredSessionsRequest(limit=1)
+        await self._of_all(tenant, op.STORED_SESSIONS, asked)
 
     @property
     def _remembered(self) -> History:
@@ -283,11 +253,14 @@ class AllWorkers:
         return self._history
 
     async def _of_all(
-        self, tenant: str, ask: Callable[[Sandboxes], Awaitable[_Answer]]
-    ) -> tuple[list[_Answer], list[str]]:
+        self, tenant: str, operation: Operation[Req, Ans], request: Req
+    ) -> tuple[list[Ans], list[str]]:
         """The answers of all workers, and the names of those that do not answer."""
-        workers = await self._directory.workers()
-        expected = [w for w in workers if self._directory.presence(w) != Presence.GONE]
+
+        async def ask(sandboxes: Sandboxes) -> Ans:
+            return await sandboxes.call(operation, request)
+
+        expected = await self._directory.expected()
         answers = await asyncio.gather(*(self._of(w, tenant, ask) for w in expected))
         silent = [w.id for w, found in zip(expected, answers, strict=True) if found is None]
         return [answer for answer in answers if answer is not None], sorted(silent)

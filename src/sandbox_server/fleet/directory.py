@@ -65,6 +65,16 @@ class Directory:
         found = await self._index.workers()
         return [w for w in found if not self._only or w.url.rstrip("/") in self._only]
 
+    async def here(self) -> list[Worker]:
+        """Those that serve."""
+        workers = await self.workers()
+        return [each for each in workers if self.presence(each) == Presence.HERE]
+
+    async def expected(self) -> list[Worker]:
+        """Those that serve, or may come back."""
+        workers = await self.workers()
+        return [each for each in workers if self.presence(each) != Presence.GONE]
+
     def presence(self, worker: Worker) -> Presence:
         return worker.presence(grace_s=self._grace_s)
 

@@ -83,15 +83,16 @@ class SessionIndex:
             return []
         held_key = self._store.held_key(records[0].worker)
         await self._keep_asked(records)
-        return await self._store.restore(held_key, [self._restored(each) for each in records])
-
-    def _restored(self, record: Record) -> Restored:
-        return Restored(
-            thread_key=self._store.thread_key(record.tenant, record.thread_id),
-            session_key=self._store.session_key(record.tenant, record.session_id),
-            session_id=record.session_id,
-            record=encode(record),
-        )
+        restored = [
+            Restored(
+                thread_key=self._store.thread_key(record.tenant, record.thread_id),
+                session_key=self._store.session_key(record.tenant, record.session_id),
+                session_id=record.session_id,
+                record=encode(record),
+            )
+            for record in records
+        ]
+        return await self._store.restore(held_key, restored)
 
     async def end(self, record: Record) -> None:
         """Record the end of a session, unless it had ended before or was taken over."""
@@ -192,17 +193,13 @@ class SessionIndex:
     async def is_news(self, records: Sequence[Record]) -> bool:
         """Whether Redis, emptied a moment ago, knows one of these from nobody, or only from the
         same epoch of their worker: others may not have told it what they have, yet."""
-        try:
+        with contextlib.suppress(RuntimeUnavailable):
             await self.make_sure()
-        except RuntimeUnavailable:
-            pass
-        else:
             return False
         for record in records:
             found = await self.peek(record.tenant, record.thread_id)
-            if found is None:
-                return True
-            if (found.session_id, found.epoch) == (record.session_id, record.epoch):
+            known_as = None if found is None else (found.session_id, found.epoch)
+            if known_as in (None, (record.session_id, record.epoch)):
                 return True
         return False
 

@@ -61,14 +61,14 @@ class RedisLease:
         self._lease_s = lease_s
         self._state_dir = state_dir
         self._stop = stop
-        self._leaves = leaves
+        self.leaves = leaves
         self._hands_over = hands_over
         self._on_gap: Callable[[], Awaitable[None]] | None = None
         self._load: Callable[[], Load] = Load
         self._key = store.worker_key(worker.id)
-        self._epoch = 0
+        self.epoch = 0
         self._valid_until = 0.0
-        self._was_away = True
+        self.was_away = True
         self._steady_at = math.inf
         self._run_id = ""
         self._served = asyncio.Event()
@@ -78,19 +78,11 @@ class RedisLease:
 
     def __repr__(self) -> str:
         left_s = self._valid_until - since_boot()
-        return f"<RedisLease {self.worker} epoch {self._epoch} {self._worker.phase} {left_s:.1f}s>"
+        return f"<RedisLease {self.worker} epoch {self.epoch} {self._worker.phase} {left_s:.1f}s>"
 
     @property
     def worker(self) -> str:
         return self._worker.id
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @property
-    def was_away(self) -> bool:
-        return self._was_away
 
     @property
     def steady(self) -> bool:
@@ -99,10 +91,6 @@ class RedisLease:
     @property
     def draining(self) -> bool:
         return self._worker.phase == Phase.DRAINING
-
-    @property
-    def leaves(self) -> bool:
-        return self._leaves
 
     def check(self) -> None:
         if since_boot() >= self._valid_until:
@@ -129,8 +117,8 @@ class RedisLease:
         await self._stack.aclose()
         with contextlib.suppress(RuntimeUnavailable):
             phase = Phase.LEFT if self._hands_over else Phase.STOPPED
-            await self._store.release(self._key, self._epoch, phase)
-            if self._leaves or self._hands_over:
+            await self._store.release(self._key, self.epoch, phase)
+            if self.leaves or self._hands_over:
                 await self._store.forget_worker(self.worker)
 
     async def serve(
@@ -144,7 +132,7 @@ class RedisLease:
 
     async def _acquire(self, home: str) -> None:
         """Acquire the lease, waiting while another process holds it."""
-        self._was_away = since_boot() >= self._valid_until
+        self.was_away = since_boot() >= self._valid_until
         waited = False
         while True:
             asked_at = since_boot()
@@ -157,7 +145,7 @@ class RedisLease:
                 waited = True
                 log.warning("lease.held", worker=self.worker, left_s=round(left_s, 1))
             await asyncio.sleep(min(left_s + 0.05, self._lease_s))
-        self._epoch = epoch
+        self.epoch = epoch
         self._valid_until = asked_at + self._lease_s * _SAFETY
         # Where nobody could renew, every worker seems gone to the first that can again.
         self._steady_at = since_boot() + self._lease_s
@@ -185,7 +173,7 @@ class RedisLease:
         """Whether the lease is still held. Raises RuntimeUnavailable."""
         asked_at = since_boot()
         held, drain = await self._store.renew(
-            self.worker, self._epoch, ttl_s=self._lease_s, keep_s=KEEP_S, fields=self._fields()
+            self.worker, self.epoch, ttl_s=self._lease_s, keep_s=KEEP_S, fields=self._fields()
         )
         if not held:
             return False
@@ -199,8 +187,8 @@ class RedisLease:
             log.info("worker.draining", worker=self.worker, how=how.value)
             self._worker = replace(self._worker, phase=Phase.DRAINING)
         if how == Drain.LEAVE:
-            self._leaves = self._load().sessions == 0
-        if how == Drain.RESTART or self._leaves:
+            self.leaves = self._load().sessions == 0
+        if how == Drain.RESTART or self.leaves:
             self._stop()
 
     async def _win_back(self, home: str) -> None:
@@ -208,7 +196,7 @@ class RedisLease:
         means that every session has to be vouched for again."""
         fields = await self._store.fields(self._key)
         # A higher epoch with this home is our own request, whose answer was lost.
-        if int(fields.get("epoch", 0)) > self._epoch and fields["home"] != home:
+        if int(fields.get("epoch", 0)) > self.epoch and fields["home"] != home:
             log.error("worker.superseded", worker=self.worker, epoch=fields["epoch"])
             self._valid_until = 0.0
             self._stop()
@@ -227,7 +215,7 @@ class RedisLease:
             self._gap.clear()
             try:
                 await self._on_gap()
-                log.info("lease.vouched", worker=self.worker, epoch=self._epoch)
+                log.info("lease.vouched", worker=self.worker, epoch=self.epoch)
                 continue
             except RuntimeUnavailable as exc:
                 log.warning("lease.not_vouched", worker=self.worker, why=exc.message)

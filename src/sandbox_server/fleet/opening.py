@@ -15,17 +15,16 @@ import structlog
 from sandbox_sdk.backends.remote import RemoteTenants
 from sandbox_server import __version__
 from sandbox_server.events.log import EventLog
-from sandbox_server.events.opening import open_webhooks
+from sandbox_server.events.sender import open_webhooks
 from sandbox_server.fleet.all_workers import FleetUsage
 from sandbox_server.fleet.directory import Directory
-from sandbox_server.fleet.history import RedisHistory
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.lease import RedisLease
 from sandbox_server.fleet.registry import RedisRegistry
 from sandbox_server.fleet.router import Router
 from sandbox_server.fleet.routing import RoutedTenants
 from sandbox_server.fleet.store import Store
-from sandbox_server.fleet.usage import RedisUsage
+from sandbox_server.fleet.stored import RedisHistory, RedisUsage
 from sandbox_server.fleet.workers import Phase, Worker
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.sessions.lease import Lease
@@ -90,10 +89,7 @@ async def worker_standing(
 
 @contextlib.asynccontextmanager
 async def open_routing(
-    settings: Settings,
-    *,
-    previews_at: PreviewSite | None = None,
-    metrics: Metrics = NO_METRICS,
+    settings: Settings, *, previews_at: PreviewSite | None = None, metrics: Metrics = NO_METRICS
 ) -> AsyncIterator[RoutedTenants]:
     """The sandboxes of all workers, for a coordinator to serve."""
     events = EventLog(settings.name())
@@ -128,11 +124,5 @@ async def open_routing(
             )
 
 
-@contextlib.asynccontextmanager
-async def _opened(settings: Settings, metrics: Metrics) -> AsyncIterator[Store]:
-    namespace = settings.redis_namespace
-    store = Store.open(settings.redis(), namespace=namespace, metrics=metrics)
-    try:
-        yield store
-    finally:
-        await store.close()
+def _opened(settings: Settings, metrics: Metrics) -> Store:
+    return Store.open(settings.redis(), namespace=settings.redis_namespace, metrics=metrics)

@@ -14,7 +14,7 @@ from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.previews import PreviewTable, SessionPreviews
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.storage.history import History
-from sandbox_server.usage.shared import SharedUsage
+from sandbox_server.usage.ledger import SharedUsage
 
 
 class RedisRegistry(Registry):

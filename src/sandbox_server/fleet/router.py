@@ -26,6 +26,7 @@ from sandbox_sdk.protocol.errors import (
     Unreachable,
 )
 from sandbox_sdk.protocol.models import Target
+from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.providers import no_provider
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.fleet.directory import Directory, Location
@@ -52,7 +53,7 @@ _Answer = TypeVar("_Answer")
 Call = Callable[[Sandboxes, Target | None], Awaitable[_Answer]]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Attempt:
     """The state of one call across its retries."""
 
@@ -87,10 +88,6 @@ class Attempt:
     def repeated(self) -> bool:
         """Whether an earlier try may have begun it."""
         return self.begun or bool(self.unable)
-
-    def progress(self) -> None:
-        """Reset the patience after an answer."""
-        self.backoff.reset()
 
     async def wait(self, why: SandboxError) -> None:
         """Pause before the next try. Raises `why` if the patience is over."""
@@ -165,18 +162,9 @@ class Router:
         for each in opened.values():
             await each.client.close()
 
-    def attempt(
-        self,
-        tenant: str,
-        target: Target | None,
-        *,
-        creates: bool = False,
-        repeatable: bool = True,
-        provider: str | None = None,
-        only: frozenset[str] | None = None,
-    ) -> Attempt:
-        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._patience_s)
-        return Attempt(tenant, target, creates, repeatable, backoff, provider, only)
+    def backoff(self) -> Backoff:
+        """The pauses of one call."""
+        return Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, self._patience_s)
 
     @contextlib.contextmanager
     def client(self, worker: Worker) -> Iterator[WorkerClient]:
@@ -191,6 +179,13 @@ class Router:
         finally:
             opened.calls -= 1
             opened.last_used = self._clock()
+
+    async def ask(
+        self, worker: Worker, tenant: str, operation: Operation[Req, Ans], request: Req
+    ) -> Ans:
+        """The answer of this worker, whatever it has."""
+        with self.client(worker) as client:
+            return await client.of(tenant).call(operation, request)
 
     def _close_unused(self) -> None:
         now = self._clock()

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import TypeVar
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol import operations as op
 from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.errors import Conflict, RuntimeUnavailable, SandboxError
@@ -20,28 +21,6 @@ from sandbox_sdk.protocol.events import (
     ResultEvent,
     StartEvent,
 )
-from sandbox_sdk.protocol.models import (
-    ArtifactTarget,
-    CodeResult,
-    ConnectRequest,
-    CreateSessionRequest,
-    DownloadRequest,
-    ExecuteRequest,
-    ExecuteResult,
-    FollowCodeRequest,
-    FollowRequest,
-    ForkRequest,
-    Health,
-    Preview,
-    PreviewList,
-    Request,
-    RestoreRequest,
-    RunCodeRequest,
-    Target,
-    UploadRequest,
-    UploadResult,
-    WorkerHealth,
-)
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
 from sandbox_server import __version__
@@ -53,7 +32,6 @@ from sandbox_server.fleet.workers import Presence, Worker
 from sandbox_server.forking import fork
 from sandbox_server.sessions.preview_address import Origin, PreviewAddress, PreviewSite
 from sandbox_server.sessions.previews import SessionPreviews
-from sandbox_server.sessions.registry import Record
 from sandbox_server.storage.history import History
 
 _HELD_S = 5.0
@@ -61,7 +39,7 @@ _HELD_S = 5.0
 _REPLAY_BYTES = 1 << 20
 """How much of an upload is kept for a retry."""
 _WITH_OFFSET = (OutputEvent, GapEvent, ResultEvent, CodeErrorEvent)
-_Aimed = TypeVar("_Aimed", bound=Request)
+_Aimed = TypeVar("_Aimed", bound=models.Request)
 _Answer = TypeVar("_Answer")
 
 
@@ -98,7 +76,7 @@ class RoutedTenants(Tenants):
         """The previews of a session, whoever it belongs to. Raises RuntimeUnavailable."""
         return await self.directory.previews_of(session_id)
 
-    async def health(self) -> Health:
+    async def health(self) -> models.Health:
         """Unhealthy if no worker serves, degraded if some do not."""
         try:
             workers, registry = await self.directory.workers(), "ok"
@@ -118,7 +96,7 @@ class RoutedTenants(Tenants):
         if not any(worker.room for worker in here):
             checks["capacity"] = "full"
         well = all(state == "ok" for state in checks.values())
-        return Health(
+        return models.Health(
             status="healthy" if well else "degraded" if here and registry == "ok" else "unhealthy",
             role="coordinator",
             worker_id=self._id,
@@ -149,20 +127,26 @@ class RoutedSandboxes(Sandboxes):
             found: Ans = await handler(self._tenant, request)
             return found
         asked = operation.prepare(request) if operation.prepare else request
-        if isinstance(asked, ForkRequest):
+        if isinstance(asked, models.ForkRequest):
             return await fork(self, asked)  # type: ignore[return-value]
         repeatable = operation.repeatable(asked)
         attempt = self._attempt(asked, creates=operation.creates, repeatable=repeatable)
         if operation is op.EXPOSE:
             await self._previews_at()  # Raises if there are none, before the port is exposed.
-        if isinstance(asked, CreateSessionRequest | RestoreRequest):
+        if isinstance(asked, models.CreateSessionRequest | models.RestoreRequest):
             attempt.only = await self._able(asked)
         answer = await self._router.route(
             attempt, lambda worker, target: worker.call(operation, _aimed(asked, target))
         )
-        if isinstance(answer, ExecuteResult | CodeResult) and answer.replayed and attempt.repeated:
+        if (
+            isinstance(answer, models.ExecuteResult | models.CodeResult)
+            and answer.replayed
+            and attempt.repeated
+        ):
             return answer.model_copy(update={"replayed": False})  # type: ignore[return-value]
-        if isinstance(answer, Preview) or (isinstance(answer, PreviewList) and answer.previews):
+        if isinstance(answer, models.Preview) or (
+            isinstance(answer, models.PreviewList) and answer.previews
+        ):
             address = await self._previews_at()
             return answer if address is None else _with_urls(answer, address)
         return answer
@@ -172,12 +156,16 @@ class RoutedSandboxes(Sandboxes):
         site = self._fleet.previews_at
         return None if site is None else await site()
 
-    async def _able(self, asked: CreateSessionRequest | RestoreRequest) -> frozenset[str] | None:
+    async def _able(
+        self, asked: models.CreateSessionRequest | models.RestoreRequest
+    ) -> frozenset[str] | None:
         """The workers that have the checkpoint and the volumes of a new session; None: any. Raises
         Conflict if none has both."""
         everywhere, having = self._fleet.all, None
-        if isinstance(asked, RestoreRequest):
-            bound = await self._router.bound_to(await self._last(asked.thread_id))
+        if isinstance(asked, models.RestoreRequest):
+            thread = models.Target(thread_id=asked.thread_id)
+            last = await self._fleet.directory.locate(self._tenant, thread)
+            bound = await self._router.bound_to(last.record)
             having = None if bound is None else frozenset({bound})
         elif asked.volumes:
             names = [each.name for each in asked.volumes if each.name is not None]
@@ -191,28 +179,23 @@ class RoutedSandboxes(Sandboxes):
             raise Conflict("the checkpoint and the volumes are on different workers")
         return keepers & having
 
-    async def _last(self, thread_id: str) -> Record | None:
-        return (
-            await self._fleet.directory.locate(self._tenant, Target(thread_id=thread_id))
-        ).record
-
     def _attempt(
-        self, request: Request, *, creates: bool = False, repeatable: bool = True
+        self, request: models.Request, *, creates: bool = False, repeatable: bool = True
     ) -> Attempt:
-        attempt = self._router.attempt(
-            self._tenant,
-            _target(request),
+        return Attempt(
+            tenant=self._tenant,
+            target=_target(request),
             creates=creates,
             repeatable=repeatable,
-            provider=request.provider if isinstance(request, CreateSessionRequest) else None,
+            backoff=self._router.backoff(),
+            provider=request.provider if isinstance(request, models.CreateSessionRequest) else None,
+            as_before=not isinstance(request, models.CreateSessionRequest),
         )
-        attempt.as_before = not isinstance(request, CreateSessionRequest)
-        return attempt
 
     async def events(self, request: EventsRequest) -> AsyncGenerator[AnyEvent]:
         """The events of one command, resumed over reconnects and restarts of the worker."""
-        begins = isinstance(request, ExecuteRequest | RunCodeRequest)
-        if isinstance(request, ExecuteRequest | RunCodeRequest):
+        begins = isinstance(request, models.ExecuteRequest | models.RunCodeRequest)
+        if isinstance(request, models.ExecuteRequest | models.RunCodeRequest):
             request = op.keyed(request)
         attempt = self._attempt(request, creates=begins)
         start: StartEvent | None = None
@@ -225,7 +208,7 @@ class RoutedSandboxes(Sandboxes):
                     opened = client.events(_aimed(request, attempt.target))
                     async for event in await stack.enter_async_context(contextlib.aclosing(opened)):
                         if isinstance(event, StartEvent):
-                            attempt.target = Target(session_id=event.session_id)
+                            attempt.target = models.Target(session_id=event.session_id)
                             attempt.pinned = True
                             if start is not None:
                                 continue
@@ -237,15 +220,17 @@ class RoutedSandboxes(Sandboxes):
                             event = event.of(start)
                         elif isinstance(event, _WITH_OFFSET) and start is not None:
                             request = request.model_copy(update={"offset": event.next_offset})
-                        attempt.progress()
+                        attempt.backoff.reset()
                         yield event
                 return
             except SandboxError as exc:
                 if time.monotonic() - connected > _HELD_S:
-                    attempt.progress()  # A long silence of the command is no failure.
+                    attempt.backoff.reset()  # A long silence of the command is no failure.
                 await self._router.after(exc, worker, attempt)
 
-    async def upload(self, request: UploadRequest, chunks: AsyncIterable[bytes]) -> UploadResult:
+    async def upload(
+        self, request: models.UploadRequest, chunks: AsyncIterable[bytes]
+    ) -> models.UploadResult:
         replay = _Replay(chunks)
         return await self._router.route(
             self._attempt(request, creates=True),
@@ -254,25 +239,27 @@ class RoutedSandboxes(Sandboxes):
         )
 
     @contextlib.asynccontextmanager
-    async def download(self, request: DownloadRequest | ArtifactTarget) -> AsyncIterator[Download]:
+    async def download(
+        self, request: models.DownloadRequest | models.ArtifactTarget
+    ) -> AsyncIterator[Download]:
         async with contextlib.AsyncExitStack() as stack:
-            if isinstance(request, ArtifactTarget):
+            if isinstance(request, models.ArtifactTarget):
                 worker = await self._fleet.all.keeper(request.artifact_id)
                 client = stack.enter_context(self._router.client(worker)).of(self._tenant)
                 yield await stack.enter_async_context(client.download(request))
                 return
 
-            async def opened(worker: Sandboxes, target: Target | None) -> Download:
+            async def opened(worker: Sandboxes, target: models.Target | None) -> Download:
                 download = worker.download(_aimed(request, target))
                 return await stack.enter_async_context(download)
 
             yield await self._router.route(self._attempt(request), opened, until=stack)
 
     @contextlib.asynccontextmanager
-    async def connect(self, request: ConnectRequest) -> AsyncIterator[ByteChannel]:
+    async def connect(self, request: models.ConnectRequest) -> AsyncIterator[ByteChannel]:
         async with contextlib.AsyncExitStack() as stack:
 
-            async def opened(worker: Sandboxes, target: Target | None) -> ByteChannel:
+            async def opened(worker: Sandboxes, target: models.Target | None) -> ByteChannel:
                 return await stack.enter_async_context(worker.connect(_aimed(request, target)))
 
             yield await self._router.route(self._attempt(request), opened, until=stack)
@@ -307,17 +294,17 @@ class _Replay:
 
 def _with_urls(answer: Ans, address: PreviewAddress) -> Ans:
     """An answer about previews, with the URLs that they have here."""
-    if isinstance(answer, Preview):
+    if isinstance(answer, models.Preview):
         url = address.url(Origin(answer.session_id, answer.port), answer.token)
         return answer.model_copy(update={"url": url})
-    if isinstance(answer, PreviewList):
+    if isinstance(answer, models.PreviewList):
         listed = [_with_urls(each, address) for each in answer.previews]
         return answer.model_copy(update={"previews": listed})
     return answer
 
 
-def worker_health(worker: Worker, state: str) -> WorkerHealth:
-    return WorkerHealth(
+def worker_health(worker: Worker, state: str) -> models.WorkerHealth:
+    return models.WorkerHealth(
         worker_id=worker.id,
         state=state,
         runtime=worker.runtime,
@@ -328,29 +315,29 @@ def worker_health(worker: Worker, state: str) -> WorkerHealth:
     )
 
 
-def _target(request: Request) -> Target | None:
+def _target(request: models.Request) -> models.Target | None:
     """The thread or session of a request. None for a new session without a thread_id."""
-    if isinstance(request, Target):
-        return Target(thread_id=request.thread_id, session_id=request.session_id)
-    if isinstance(request, CreateSessionRequest) and request.thread_id is not None:
-        return Target(thread_id=request.thread_id)
+    if isinstance(request, models.Target):
+        return models.Target(thread_id=request.thread_id, session_id=request.session_id)
+    if isinstance(request, models.CreateSessionRequest) and request.thread_id is not None:
+        return models.Target(thread_id=request.thread_id)
     return None
 
 
-def _aimed(request: _Aimed, target: Target | None) -> _Aimed:
+def _aimed(request: _Aimed, target: models.Target | None) -> _Aimed:
     """The request for the session in which an earlier try may have begun."""
-    if target is None or target.session_id is None or not isinstance(request, Target):
+    if target is None or target.session_id is None or not isinstance(request, models.Target):
         return request
     return request.model_copy(update=dict(target))
 
 
-def _going_on(event: StartEvent, request: EventsRequest) -> FollowRequest:
-    offset = request.offset if isinstance(request, FollowRequest) else 0
-    of_code = isinstance(request, RunCodeRequest | FollowCodeRequest)
-    follow = FollowCodeRequest if of_code else FollowRequest
+def _going_on(event: StartEvent, request: EventsRequest) -> models.FollowRequest:
+    offset = request.offset if isinstance(request, models.FollowRequest) else 0
+    of_code = isinstance(request, models.RunCodeRequest | models.FollowCodeRequest)
+    follow = models.FollowCodeRequest if of_code else models.FollowRequest
     return follow(
         session_id=event.session_id,
         command_id=event.command_id,
         offset=offset,
-        encoding="utf-8" if isinstance(request, RunCodeRequest) else request.encoding,
+        encoding="utf-8" if isinstance(request, models.RunCodeRequest) else request.encoding,
     )

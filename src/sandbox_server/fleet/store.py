@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster, Sentinel
@@ -29,6 +28,11 @@ _NAMES = (
 _SCRIPTS = {
     name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text() for name in _NAMES
 }
+_DIGESTS = {
+    name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    for name, text in _SCRIPTS.items()
+}
+"""By which EVALSHA finds a loaded script."""
 
 
 class Restored(NamedTuple):
@@ -71,6 +75,12 @@ class Store:
                 " characters of a password are written as %23"
             ) from None
         return cls(client, sentinels=sentinels, namespace=namespace, metrics=metrics)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         for client in (self._client, *self._sentinels):
@@ -206,7 +216,7 @@ class Store:
     async def _restore_in_cluster(self, held_key: str, sessions: Sequence[Restored]) -> list[bool]:
         """One script per thread, since their keys are on different nodes. `held` is written first,
         so that no record is orphaned."""
-        await self._ask("HSET", held_key, *_flat({s.session_id: s.record for s in sessions}))
+        await self._ask("HSET", held_key, *flat({s.session_id: s.record for s in sessions}))
         # EVAL, not EVALSHA: a pipeline cannot fall back when a node lacks the script.
         script = _SCRIPTS["restore"]
         answers = await self._ask_all(
@@ -226,7 +236,7 @@ class Store:
         self, key: str, home: str, *, ttl_s: float, keep_s: float, fields: dict[str, Any]
     ) -> tuple[int, float]:
         """The epoch of the acquired lease, or 0 and the seconds another still holds it."""
-        answer = await self._run("acquire", (key,), home, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        answer = await self._run("acquire", (key,), home, _ms(ttl_s), _ms(keep_s), *flat(fields))
         return int(answer[0]), int(answer[1]) / 1000
 
     async def renew(
@@ -234,7 +244,7 @@ class Store:
     ) -> tuple[bool, str]:
         """Whether the lease is still held, and the requested drain mode, if any."""
         keys = (self.worker_key(worker), self.held_key(worker))
-        values = (epoch, _ms(ttl_s), _ms(keep_s), *_flat(fields))
+        values = (epoch, _ms(ttl_s), _ms(keep_s), *flat(fields))
         held, drain, now_ms = await self._run("renew", keys, *values)
         if held:
             await self.note_worker(worker, now_ms=int(now_ms), keep_s=keep_s)
@@ -284,12 +294,11 @@ class Store:
         return list(await self._ask("ZRANGEBYSCORE", self.workers_key, 0, before))
 
     async def _run(self, script: str, keys: tuple[str, ...], *args: Any) -> Any:
-        text = _SCRIPTS[script]
         with _translated(self._metrics):
             try:
-                return await self._execute("EVALSHA", _sha1(text), len(keys), *keys, *args)
+                return await self._execute("EVALSHA", _DIGESTS[script], len(keys), *keys, *args)
             except NoScriptError:
-                return await self._execute("EVAL", text, len(keys), *keys, *args)
+                return await self._execute("EVAL", _SCRIPTS[script], len(keys), *keys, *args)
 
     async def limit(self, name: str, what: str, *args: str | float) -> list[str]:
         """A step of fleet/lua/limit.lua. The kinds of counts have keys of their own."""
@@ -385,17 +394,11 @@ def _through_sentinels(parts: SplitResult, options: dict[str, Any]) -> list[Redi
     return [cast("Redis", master), *sentinel.sentinels]
 
 
-@cache
-def _sha1(text: str) -> str:
-    """The digest by which EVALSHA finds a loaded script."""
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
 def _hashed(*names: str) -> str:
     return hashlib.sha256("\0".join(names).encode()).hexdigest()[:32]
 
 
-def _flat(fields: dict[str, Any]) -> list[Any]:
+def flat(fields: dict[str, Any]) -> list[Any]:
     return [part for item in fields.items() for part in item]
 
 

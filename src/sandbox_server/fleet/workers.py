@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -80,17 +80,9 @@ class Worker:
 
 def worker_fields(worker: Worker) -> dict[str, Any]:
     """The fields that a worker publishes."""
-    return {
-        "id": worker.id,
-        "url": worker.url,
-        "capacity": worker.capacity,
-        "sessions": worker.sessions,
-        "warm": worker.warm,
-        "state": worker.phase.value,
-        "version": worker.version,
-        "runtime": worker.runtime,
-        "providers": ",".join(worker.providers),
-    }
+    fields = asdict(worker)
+    del fields["phase"], fields["epoch"], fields["lapsed_s"]
+    return {**fields, "state": worker.phase.value, "providers": ",".join(worker.providers)}
 
 
 def _phase(text: str) -> Phase:

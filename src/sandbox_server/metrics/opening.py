@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox_server import __version__
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
 LAG_EVERY_S = 0.5
 
 
-class Measured:
+class Measured(NamedTuple):
     """The metrics of a process, and how they are told: None if it measures nothing."""
 
-    def __init__(self, metrics: Metrics, told: Exposition | None) -> None:
-        self.metrics = metrics
-        self.told = told
+    metrics: Metrics
+    told: Exposition | None
 
 
 UNMEASURED = Measured(NO_METRICS, None)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable
-from functools import partial
+from itertools import product
+from typing import NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
@@ -32,79 +33,80 @@ _CHECKPOINT_S = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 120)
 _LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 
+class _Family(NamedTuple):
+    """A histogram if it has buckets, else a counter."""
+
+    meaning: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+_FAMILIES = {
+    "sandbox_http_request_duration_seconds": _Family(
+        "HTTP requests, from their head to the end of their answer.",
+        ("method", "route", "code"),
+        _REQUEST_S,
+    ),
+    "sandbox_commands": _Family("Commands and code by how they ended.", ("outcome",)),
+    "sandbox_command_duration_seconds": _Family(
+        "Commands and code that ran to their end, as their box measured it.", buckets=_COMMAND_S
+    ),
+    "sandbox_policy_verdicts": _Family("Verdicts of the policy.", ("verdict",)),
+    "sandbox_pool_claims": _Family(
+        "Boxes that were given to sessions: warm, waited for (miss), or of no pool (special).",
+        ("provider", "result"),
+    ),
+    "sandbox_box_start_duration_seconds": _Family(
+        "Starts of boxes, until they are ready.", ("provider",), _START_S
+    ),
+    "sandbox_box_start_failures": _Family("Boxes that could not be started.", ("provider",)),
+    "sandbox_sessions_begun": _Family("Sessions by how they began.", ("how",)),
+    "sandbox_sessions_ended": _Family("Sessions by why they ended.", ("reason",)),
+    "sandbox_egress_connections": _Family(
+        "Connections of boxes through the server that are over.", ("verdict",)
+    ),
+    "sandbox_egress_bytes": _Family("Bytes of those connections.", ("direction",)),
+    "sandbox_file_bytes": _Family("Bytes of files to and from boxes.", ("direction",)),
+    "sandbox_checkpoint_duration_seconds": _Family(
+        "Checkpoints that were taken, and sessions that began from one.",
+        ("operation", "outcome"),
+        _CHECKPOINT_S,
+    ),
+    "sandbox_audit_failures": _Family("Times from which on the audit log could not be written."),
+    "sandbox_audit_lost_records": _Family("Records that the audit log does not have."),
+    "sandbox_redis_errors": _Family("Calls to Redis that failed."),
+    "sandbox_engine_errors": _Family("Calls to a Docker engine that failed."),
+    "sandbox_pod_streams": _Family("Streams to pods that were opened, over tcp or exec.", ("way",)),
+    "sandbox_worker_errors": _Family(
+        "Calls that a worker did not serve: unreachable, or the code of its error.", ("reason",)
+    ),
+    "sandbox_event_loop_lag_seconds": _Family("How late the event loop was.", buckets=_LAG_S),
+}
+_AT_ZERO: dict[str, tuple[str, ...]] = {
+    "sandbox_commands": get_args(CommandOutcome),
+    "sandbox_policy_verdicts": ("allowed", "rejected"),
+    "sandbox_sessions_begun": ("created", "recreated", "restored", "resumed", "adopted"),
+    "sandbox_sessions_ended": ("cleaned", "expired", "lost", "superseded"),
+    "sandbox_egress_connections": ("allowed", "refused", "failed"),
+    "sandbox_egress_bytes": ("in", "out"),
+    "sandbox_file_bytes": ("upload", "download"),
+    "sandbox_worker_errors": ("unreachable", "misdirected", "runtime_unavailable", "capacity"),
+    "sandbox_pod_streams": ("tcp", "exec"),
+}
+"""Series that are there from the start, so that the first of its kind is an increase."""
+
+
 class PrometheusMetrics(Metrics):
     def __init__(self, *, role: str, version: str) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=False)
-        histogram = partial(Histogram, registry=registry)
-        counter = partial(Counter, registry=registry)
-        self._requests = histogram(
-            "sandbox_http_request_duration_seconds",
-            "HTTP requests, from their head to the end of their answer.",
-            ["method", "route", "code"],
-            buckets=_REQUEST_S,
-        )
-        self._by_kind: dict[tuple[str, str, int | None], Histogram] = {}
-        self._commands = counter(
-            "sandbox_commands", "Commands and code by how they ended.", ["outcome"]
-        )
-        self._by_outcome: dict[str, Counter] = {}
-        self._durations = histogram(
-            "sandbox_command_duration_seconds",
-            "Commands and code that ran to their end, as their box measured it.",
-            buckets=_COMMAND_S,
-        )
-        verdicts = counter("sandbox_policy_verdicts", "Verdicts of the policy.", ["verdict"])
-        self._allowed, self._rejected = verdicts.labels("allowed"), verdicts.labels("rejected")
-        self._claims = counter(
-            "sandbox_pool_claims",
-            "Boxes that were given to sessions: warm, waited for (miss), or of no pool (special).",
-            ["provider", "result"],
-        )
-        self._starts = histogram(
-            "sandbox_box_start_duration_seconds",
-            "Starts of boxes, until they are ready.",
-            ["provider"],
-            buckets=_START_S,
-        )
-        self._start_failures = counter(
-            "sandbox_box_start_failures", "Boxes that could not be started.", ["provider"]
-        )
-        self._begun = counter("sandbox_sessions_begun", "Sessions by how they began.", ["how"])
-        self._ended = counter("sandbox_sessions_ended", "Sessions by why they ended.", ["reason"])
-        self._connections = counter(
-            "sandbox_egress_connections",
-            "Connections of boxes through the server that are over.",
-            ["verdict"],
-        )
-        egress = counter("sandbox_egress_bytes", "Bytes of those connections.", ["direction"])
-        self._egress_in, self._egress_out = egress.labels("in"), egress.labels("out")
-        files = counter("sandbox_file_bytes", "Bytes of files to and from boxes.", ["direction"])
-        self._uploads, self._downloads = files.labels("upload"), files.labels("download")
-        self._checkpoints = histogram(
-            "sandbox_checkpoint_duration_seconds",
-            "Checkpoints that were taken, and sessions that began from one.",
-            ["operation", "outcome"],
-            buckets=_CHECKPOINT_S,
-        )
-        self._audit_failures = counter(
-            "sandbox_audit_failures", "Times from which on the audit log could not be written."
-        )
-        self._audit_lost = counter(
-            "sandbox_audit_lost_records", "Records that the audit log does not have."
-        )
-        self._redis = counter("sandbox_redis_errors", "Calls to Redis that failed.")
-        self._engine = counter("sandbox_engine_errors", "Calls to a Docker engine that failed.")
-        self._pod_streams = counter(
-            "sandbox_pod_streams", "Streams to pods that were opened, over tcp or exec.", ["way"]
-        )
-        self._workers = counter(
-            "sandbox_worker_errors",
-            "Calls that a worker did not serve: unreachable, or the code of its error.",
-            ["reason"],
-        )
-        self._lag = histogram(
-            "sandbox_event_loop_lag_seconds", "How late the event loop was.", buckets=_LAG_S
-        )
+        self._families: dict[str, Counter | Histogram] = {
+            name: Histogram(name, meaning, labels, buckets=buckets, registry=registry)
+            if buckets
+            else Counter(name, meaning, labels, registry=registry)
+            for name, (meaning, labels, buckets) in _FAMILIES.items()
+        }
+        self._series: dict[tuple[str, ...], Counter | Histogram] = {}
+        self._by_kind: dict[tuple[str, str, int | None], tuple[str, str, str]] = {}
         Gauge(
             "sandbox_build_info",
             "1; its labels tell what runs.",
@@ -112,108 +114,51 @@ class PrometheusMetrics(Metrics):
             registry=registry,
         ).labels(version, platform.python_version(), role).set(1)
         ProcessCollector(registry=registry)
-        self._begin_at_zero()
+        for name, labels in _AT_ZERO.items():
+            for label in labels:
+                self._one(name, (label,))
+        for both in product(get_args(CheckpointOperation), ("ok", "failed")):
+            self._one("sandbox_checkpoint_duration_seconds", both)
 
-    def _begin_at_zero(self) -> None:
-        """So that the first of its kind is an increase."""
-        for outcome in CommandOutcome.__args__:  # type: ignore[attr-defined]
-            self._by_outcome[outcome] = self._commands.labels(outcome)
-        for how in ("created", "recreated", "restored", "resumed", "adopted"):
-            self._begun.labels(how)
-        for reason in ("cleaned", "expired", "lost", "superseded"):
-            self._ended.labels(reason)
-        for verdict in ("allowed", "refused", "failed"):
-            self._connections.labels(verdict)
-        for reason in ("unreachable", "misdirected", "runtime_unavailable", "capacity"):
-            self._workers.labels(reason)
-        for way in ("tcp", "exec"):
-            self._pod_streams.labels(way)
-        for operation in CheckpointOperation.__args__:  # type: ignore[attr-defined]
-            for outcome in ("ok", "failed"):
-                self._checkpoints.labels(operation, outcome)
+    def _one(self, name: str, labels: tuple[str, ...]) -> Counter | Histogram:
+        """One of a family, which is looked up faster than by its labels."""
+        found = self._series.get((name, *labels))
+        if found is None:
+            family = self._families[name]
+            found = self._series[name, *labels] = family.labels(*labels) if labels else family
+        return found
+
+    def _count(self, name: str, *labels: str, by: float = 1) -> None:
+        counter = self._one(name, labels)
+        assert isinstance(counter, Counter)
+        counter.inc(by)
+
+    def _observe(self, name: str, seconds: float, *labels: str) -> None:
+        histogram = self._one(name, labels)
+        assert isinstance(histogram, Histogram)
+        histogram.observe(seconds)
 
     def request(self, method: str, route: str, status: int | None, seconds: float) -> None:
         kind = method, route, status
-        found = self._by_kind.get(kind)
-        if found is None:
-            found = self._new_kind(*kind)
-        found.observe(seconds)
+        labels = self._by_kind.get(kind) or self._new_kind(*kind)
+        self._observe("sandbox_http_request_duration_seconds", seconds, *labels)
 
-    def _new_kind(self, method: str, route: str, status: int | None) -> Histogram:
+    def _new_kind(self, method: str, route: str, status: int | None) -> tuple[str, str, str]:
         known = method if method in _METHODS else OTHER
         code = "none" if status is None else str(status)
         if len(self._by_kind) >= _MOST_SERIES:
-            return self._requests.labels(OTHER, OTHER, code)
-        made = self._requests.labels(known, route, code)
+            return OTHER, OTHER, code
         if known == method:
-            self._by_kind[method, route, status] = made
-        return made
-
-    def command(self, outcome: CommandOutcome, seconds: float | None = None) -> None:
-        self._by_outcome[outcome].inc()
-        if seconds is not None:
-            self._durations.observe(seconds)
-
-    def verdict(self, *, allowed: bool) -> None:
-        (self._allowed if allowed else self._rejected).inc()
-
-    def claim(self, provider: str, result: Claim) -> None:
-        self._claims.labels(provider, result).inc()
-
-    def box_started(self, provider: str, seconds: float) -> None:
-        self._starts.labels(provider).observe(seconds)
-
-    def box_failed(self, provider: str) -> None:
-        self._start_failures.labels(provider).inc()
-
-    def session_began(self, how: str) -> None:
-        self._begun.labels(how).inc()
-
-    def session_ended(self, reason: str) -> None:
-        self._ended.labels(reason).inc()
-
-    def connection(self, verdict: str, *, bytes_in: int, bytes_out: int) -> None:
-        self._connections.labels(verdict).inc()
-        self._egress_in.inc(bytes_in)
-        self._egress_out.inc(bytes_out)
-
-    def uploaded(self, count: int) -> None:
-        self._uploads.inc(count)
-
-    def downloaded(self, count: int) -> None:
-        self._downloads.inc(count)
-
-    def checkpoint(self, operation: CheckpointOperation, seconds: float, *, ok: bool) -> None:
-        self._checkpoints.labels(operation, "ok" if ok else "failed").observe(seconds)
-
-    def audit_failed(self) -> None:
-        self._audit_failures.inc()
-
-    def audit_lost(self) -> None:
-        self._audit_lost.inc()
-
-    def redis_failed(self) -> None:
-        self._redis.inc()
-
-    def engine_failed(self) -> None:
-        self._engine.inc()
-
-    def pod_stream(self, way: str) -> None:
-        self._pod_streams.labels(way).inc()
-
-    def worker_failed(self, reason: str) -> None:
-        self._workers.labels(reason).inc()
-
-    def loop_lag(self, seconds: float) -> None:
-        self._lag.observe(seconds)
+            self._by_kind[method, route, status] = known, route, code
+        return known, route, code
 
     def watch(self, read: Callable[[], Readings]) -> None:
         """With the counters of its providers at zero. Once."""
         for provider in read().warm:
-            for result in Claim.__args__:  # type: ignore[attr-defined]
-                self._claims.labels(provider, result)
-            self._starts.labels(provider)
-            self._start_failures.labels(provider)
+            for result in get_args(Claim):
+                self._one("sandbox_pool_claims", (provider, result))
+            self._one("sandbox_box_start_duration_seconds", (provider,))
+            self._one("sandbox_box_start_failures", (provider,))
         self.registry.register(_Gauges(read))
 
 

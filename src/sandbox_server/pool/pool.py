@@ -22,8 +22,7 @@ import structlog
 
 from sandbox_sdk.protocol.errors import Capacity, RuntimeUnavailable, SandboxError
 from sandbox_server.metrics.recorder import NO_METRICS, Claim, Metrics
-from sandbox_server.pool.backoff import Health
-from sandbox_server.pool.plan import PoolSettings, plan
+from sandbox_server.pool.plan import Health, PoolSettings, plan
 from sandbox_server.pool.warm import Ready, WarmBox, let_go, make
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime
@@ -222,7 +221,7 @@ class Pool:
             return await self._claim_special(wanted, state), "special"
         if warm := await self._claim_warm(state):
             return warm, "warm"
-        return await self._claim_cold(state), "miss"
+        return await self._give_new(await self._next(), state), "miss"
 
     async def _claim_warm(self, state: Mapping[str, Any]) -> WarmBox | None:
         while self._warm:
@@ -233,9 +232,6 @@ class Pool:
             if await self._give(warm, state, within_s=self._settings.claim_timeout_s):
                 return warm
         return None
-
-    async def _claim_cold(self, state: Mapping[str, Any]) -> WarmBox:
-        return await self._give_new(await self._next(), state)
 
     async def _claim_special(self, spec: BoxSpec, state: Mapping[str, Any]) -> WarmBox:
         """One that would fit no other claim, so its failure says nothing about the pool."""
@@ -320,11 +316,11 @@ class Pool:
         """Ping a warm box until it dies. Pings also reset its dead-man's switch."""
         if self._warmed is not None:
             await self._warmed(warm.box)
-        await warm.until_dead(
-            first_in_s=check_in_s,
-            every_s=self._check_every_s,
-            within_s=self._settings.check_timeout_s,
-        )
+        while True:
+            await asyncio.sleep(check_in_s)
+            if not await warm.answers(within_s=self._settings.check_timeout_s):
+                break
+            check_in_s = self._check_every_s
         if self._warm.pop(warm, None):
             self._discard(warm, reason="dead")
             self._wake.set()

@@ -1,4 +1,4 @@
-"""Where the boxes of new sessions come from: a pool for each environment."""
+"""Where the boxes of new sessions come from: a pool for each environment of each provider."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from sandbox_sdk.protocol.errors import InvalidRequest
@@ -71,38 +72,21 @@ class PooledBoxes:
     ) -> None:
         """owners: all labels that boxes of earlier processes may have, instead of the spec's.
         provider, warmed: see Pool."""
-        self._warmed = warmed
-        self._metrics = metrics
-        self._provider = provider
-        self._runtime = runtime
+        self.runtime = runtime
         self._spec = spec
         self._owners = owners or (spec.owner,)
         self._epoch = epoch
         self._stack = contextlib.AsyncExitStack()
         self._settings = settings
-        self._room = room
-        self._notes = notes
-        self._starts = asyncio.Semaphore(settings.concurrency)
         self._environments = environments
+        self._pool_of = partial(
+            Pool, runtime, connect=self.connect, room=room, notes=notes, metrics=metrics,
+            slots=asyncio.Semaphore(settings.concurrency), provider=provider, warmed=warmed,
+        )  # fmt: skip
         self._pool = self._pool_of(spec, settings)
         self._pools: dict[str, tuple[PooledEnvironment, Pool]] = {}
         self._retired: list[Pool] = []
         """Of environments that have changed or gone, until their last claim is over."""
-
-    def _pool_of(self, spec: BoxSpec, settings: PoolSettings, ready: Ready | None = None) -> Pool:
-        return Pool(
-            self._runtime,
-            spec,
-            settings,
-            connect=self.connect,
-            room=self._room,
-            notes=self._notes,
-            slots=self._starts,
-            ready=ready,
-            metrics=self._metrics,
-            provider=self._provider,
-            warmed=self._warmed,
-        )
 
     def _pool_for(self, given: PooledEnvironment) -> Pool:
         spec = self._spec
@@ -111,7 +95,7 @@ class PooledBoxes:
         if given.network is not None:
             spec = spec.on(given.network)
         sizes = {"size": given.warm, "min_size": given.warm, "max_size": given.warm}
-        return self._pool_of(spec, replace(self._settings, **sizes), given.ready)
+        return self._pool_of(spec, replace(self._settings, **sizes), ready=given.ready)
 
     async def __aenter__(self) -> Self:
         self._stack.push_async_callback(self._close_all)
@@ -125,7 +109,7 @@ class PooledBoxes:
         await self._stack.aclose()
 
     async def _close_all(self) -> None:
-        for pool in (self._pool, *(pool for _, pool in self._pools.values()), *self._retired):
+        for pool in (*self._all().values(), *self._retired):
             await pool.close(destroy=True)
 
     async def _keep_following(self) -> None:
@@ -151,16 +135,18 @@ class PooledBoxes:
 
     @property
     def warm(self) -> int:
-        return self._pool.warm + sum(pool.warm for _, pool in self._pools.values())
+        return sum(pool.warm for pool in self._all().values())
 
     @property
     def starting(self) -> int:
-        return self._pool.starting + sum(pool.starting for _, pool in self._pools.values())
+        return sum(pool.starting for pool in self._all().values())
 
     def failures(self) -> dict[str, str]:
         """Why boxes cannot be started now, by environment; "" is the default one."""
-        all_of_them = {"": self._pool, **{name: pool for name, (_, pool) in self._pools.items()}}
-        return {name: pool.failure for name, pool in all_of_them.items() if pool.failure}
+        return {name: pool.failure for name, pool in self._all().items() if pool.failure}
+
+    def _all(self) -> dict[str, Pool]:
+        return {"": self._pool, **{name: pool for name, (_, pool) in self._pools.items()}}
 
     def connect(self, box: Box) -> BoxAgent:
         """An agent for a box, with this worker's epoch."""
@@ -168,18 +154,18 @@ class PooledBoxes:
 
     async def found(self) -> list[Box]:
         """Every running box of this worker, including those of earlier processes."""
-        return [box for owner in self._owners for box in await self._runtime.boxes(owner)]
+        return [box for owner in self._owners for box in await self.runtime.boxes(owner)]
 
     @property
     def shared(self) -> bool:
-        return self._runtime.shared
+        return self.runtime.shared
 
     async def of_others(self, workers: Sequence[str]) -> Sequence[SharedBox]:
         """The boxes of other workers, to be taken over."""
-        return await self._runtime.shared_boxes(workers)
+        return await self.runtime.shared_boxes(workers)
 
     async def one_of_others(self, box_id: str) -> SharedBox | None:
-        return await self._runtime.shared_box(box_id)
+        return await self.runtime.shared_box(box_id)
 
     @property
     def build(self) -> str:
@@ -204,22 +190,13 @@ class PooledBoxes:
         if environment is not None:
             await self._follow()
             if environment not in self._pools:
-                raise self._unknown(environment)
+                known = ", ".join(sorted(self._pools))
+                there = f"are {known}" if known else "is none; omit `environment`"
+                raise InvalidRequest(f"unknown environment {environment!r}: there {there}")
             _, pool = self._pools[environment]
         given = _box_limits(self._spec.limits, limits)
         made = await pool.claim(state, limits=given, network=network, disk=disk, volumes=volumes)
         return made.box, made.agent
-
-    async def no_volumes(self) -> str:
-        """Why boxes cannot have volumes; empty if they can."""
-        return await self._runtime.no_volumes()
-
-    def _unknown(self, environment: str | None) -> InvalidRequest:
-        known = ", ".join(sorted(self._pools))
-        return InvalidRequest(
-            f"unknown environment {environment!r}: there "
-            + (f"are {known}" if known else "is none; omit `environment`")
-        )
 
 
 def _box_limits(base: Limits, values: LimitValues) -> Limits:
@@ -230,3 +207,63 @@ def _box_limits(base: Limits, values: LimitValues) -> Limits:
         pids=values["pids"],
         disk_bytes=values["disk"],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provider:
+    """A runtime under the name by which sessions ask for it, and what its boxes are made from."""
+
+    name: str
+    runtime: Runtime
+    spec: BoxSpec
+    environments: Environments = dict
+
+
+class ProviderBoxes:
+    """The boxes of several runtimes in one worker. Implements BoxSource. Use as an async context
+    manager."""
+
+    def __init__(self, sources: Mapping[str, PooledBoxes]) -> None:
+        """By provider; the first is the default."""
+        self.sources = sources
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        for source in self.sources.values():
+            await self._stack.enter_async_context(source)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stack.aclose()
+
+    @property
+    def warm(self) -> int:
+        return sum(source.warm for source in self.sources.values())
+
+    async def claim(
+        self,
+        provider: str,
+        environment: str | None,
+        limits: LimitValues,
+        state: Mapping[str, Any],
+        disk: DiskImage | None = None,
+        volumes: Sequence[BoxVolume] = (),
+        network: BoxNetwork | None = None,
+    ) -> tuple[Box, BoxAgent]:
+        source = self.sources[provider]
+        return await source.claim(environment, limits, state, disk, volumes, network)
+
+    async def no_volumes(self, provider: str) -> str:
+        return await self.sources[provider].runtime.no_volumes()
+
+    def checks(self) -> dict[str, str]:
+        """By what is looked at, `ok` or why boxes cannot be started now: the default provider as
+        `runtime`, the others by name, and environments that fail."""
+        found = {"runtime": "ok"}
+        for index, (name, source) in enumerate(self.sources.items()):
+            failures = source.failures()
+            own = f"provider {name}" if index else "runtime"
+            found[own] = failures.pop("", "ok")
+            where = f" on {name}" if index else ""
+            found |= {f"environment {each}{where}": why for each, why in failures.items()}
+        return found

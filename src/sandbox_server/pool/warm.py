@@ -11,13 +11,14 @@ from typing import Any
 import structlog
 
 from sandbox_sdk.protocol.errors import (
+    EnvironmentFailed,
     InvalidRequest,
     RuntimeUnavailable,
     SandboxError,
     Unavailable,
 )
-from sandbox_server.pool.preparing import prepare
-from sandbox_server.runtime.agent import BoxAgent, Fenced
+from sandbox_sdk.protocol.models import WORKSPACE
+from sandbox_server.runtime.agent import BoxAgent, Fenced, put_files
 from sandbox_server.runtime.base import Box, BoxSpec, Runtime
 from sandbox_server.runtime.ending import end_patiently
 
@@ -55,15 +56,6 @@ class WarmBox:
             return False
         return True
 
-    async def until_dead(self, *, first_in_s: float, every_s: float, within_s: float) -> None:
-        """Ping the box; returns when it does not answer."""
-        pause_s = first_in_s
-        while True:
-            await asyncio.sleep(pause_s)
-            if not await self.answers(within_s=within_s):
-                return
-            pause_s = every_s
-
     async def destroy(self) -> None:
         """Destroy the box, unless fenced."""
         await let_go(self.agent)
@@ -91,9 +83,7 @@ async def make(
     """
     if ready is not None:
         spec = await ready(spec)
-    warm = await _started(
-        runtime, spec, slots=slots, connect=connect, discard=discard, within_s=within_s
-    )
+    warm = await _started(runtime, spec, slots, connect, discard, within_s)
     try:
         if spec.disk is None:  # Else its files are those of a box that was prepared once.
             await prepare(warm.agent, spec)
@@ -107,7 +97,6 @@ async def make(
 async def _started(
     runtime: Runtime,
     spec: BoxSpec,
-    *,
     slots: asyncio.Semaphore,
     connect: Callable[[Box], BoxAgent],
     discard: Callable[[WarmBox], None],
@@ -156,3 +145,26 @@ async def let_go(agent: BoxAgent) -> None:
     """Close a link that may be broken already."""
     with contextlib.suppress(OSError, SandboxError):
         await agent.close()
+
+
+SETUP_S = 300.0
+"""How long one command of a setup may take."""
+_SHOWN = 2000
+
+
+async def prepare(agent: BoxAgent, spec: BoxSpec) -> None:
+    """Write the files and run the setup. What it exports, later commands have too.
+
+    Raises EnvironmentFailed with the output of a command that failed, and what the agent raises.
+    """
+    await put_files(agent, {**spec.network_files, **spec.files})
+    for command in spec.setup:
+        done = await agent.run(command, timeout_s=SETUP_S, own=True)
+        if done.exit_code != 0:
+            ended = "timed out" if done.timed_out else f"ended with exit code {done.exit_code}"
+            output = done.tail(_SHOWN).strip()
+            raise EnvironmentFailed(
+                f"the setup command `{command}` {ended}: {output}", log=output.splitlines()
+            )
+    if spec.setup:
+        await agent.run(f"cd {WORKSPACE}", own=True)

@@ -53,8 +53,7 @@ from sandbox_server.processes.supervisor import Report
 from sandbox_server.processes.where import MCP_PROCESS, WhereTo
 from sandbox_server.service import SandboxService, ServiceFacts
 from sandbox_server.sessions.lease import AlreadyRunning, alone
-from sandbox_server.sessions.occupancy import Occupancy
-from sandbox_server.sessions.share import Share
+from sandbox_server.sessions.share import Occupancy, Share
 from sandbox_server.settings import Settings
 from sandbox_server.stopping import stoppable
 from sandbox_server.traces import tracing_to

@@ -108,9 +108,9 @@ class _AllProcesses(AllWorkers):
         self._name = processes.share.name
         self.handlers = {**self.handlers, op.VOLUMES: self._volumes}
 
-    async def _volumes(self, tenant: str, _request: models.EmptyRequest) -> models.VolumeList:
+    async def _volumes(self, tenant: str, request: models.EmptyRequest) -> models.VolumeList:
         """Each process lists all of them, and knows which of its own threads have them."""
-        found, silent = await self._of_all(tenant, lambda process: process.volumes())
+        found, silent = await self._of_all(tenant, op.VOLUMES, request)
         by_name: dict[str, list[models.Volume]] = {}
         for volume in (volume for each in found for volume in each.volumes):
             by_name.setdefault(volume.name, []).append(volume)
@@ -194,8 +194,7 @@ class ProcessTenants(RoutedTenants):
         """None if the process does not answer."""
         try:
             async with asyncio.timeout(_HEALTH_S):
-                with self._router.client(worker) as client:
-                    return await client.of(SOLE_TENANT).health()
+                return await self._router.ask(worker, SOLE_TENANT, op.HEALTH, models.EmptyRequest())
         except (SandboxError, TimeoutError):
             return None
 

@@ -28,8 +28,7 @@ from sandbox_server.processes.child import Shared, part_of, serve_share, tell_le
 from sandbox_server.processes.supervisor import Message, Report, Supervisor
 from sandbox_server.service import ServiceFacts
 from sandbox_server.sessions.lease import alone
-from sandbox_server.sessions.occupancy import shared_counts
-from sandbox_server.sessions.share import Share
+from sandbox_server.sessions.share import Share, shared_counts
 from sandbox_server.settings import Settings
 
 log = structlog.get_logger()

@@ -15,7 +15,7 @@ import structlog
 
 from sandbox_sdk.protocol.errors import CommandRejected, RuntimeUnavailable
 from sandbox_sdk.protocol.models import ExecuteRequest, RunCodeRequest, SimpleCommand, Verdict
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 from sandbox_server.policy.analysis import Analysis, Call
 from sandbox_server.policy.bash.source import QUICK_WORK

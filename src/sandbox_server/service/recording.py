@@ -27,7 +27,7 @@ from sandbox_sdk.protocol.models import (
 from sandbox_sdk.protocol.operations import Ans, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes
 from sandbox_server import log_fields
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 
 NOT_RECORDED = frozenset(
     {op.HEALTH, op.REGISTRY, op.SESSION, op.SESSIONS, op.CONTEXTS, op.PREVIEWS, op.VOLUMES,

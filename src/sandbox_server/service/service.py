@@ -11,7 +11,7 @@ from sandbox_sdk.protocol.channels import ByteChannel
 from sandbox_sdk.protocol.events import AnyEvent
 from sandbox_sdk.protocol.operations import Ans, Handlers, Operation, Req
 from sandbox_sdk.protocol.sandboxes import Download, EventsRequest, Sandboxes, Tenants
-from sandbox_server.audit import AuditLog
+from sandbox_server.audit.log import AuditLog
 from sandbox_server.events.sender import Sender
 from sandbox_server.registry.environments import Kernels
 from sandbox_server.registry.live import LiveRegistry

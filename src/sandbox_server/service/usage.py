@@ -14,7 +14,7 @@ from sandbox_server.checkpoints.checkpoints import Checkpoints
 from sandbox_server.sessions.counting import Stored
 from sandbox_server.sessions.table import SessionTable
 from sandbox_server.storage.storage import Storage
-from sandbox_server.usage.accounts import key_account
+from sandbox_server.usage.figures import key_account
 from sandbox_server.usage.prices import Prices
 from sandbox_server.usage.report import LedgerRows, report
 from sandbox_server.volumes.volumes import Volumes

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from sandbox_sdk.backoff import Backoff
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
 from sandbox_sdk.protocol.models import MAX_TIMEOUT_S, merged
 from sandbox_server.network.modes import ORDER
+from sandbox_server.registry.agents import SessionAgent
 from sandbox_server.runtime.agent import BoxAgent, BoxState
 from sandbox_server.runtime.base import Box, SharedBox
 from sandbox_server.runtime.box_network import Network
@@ -24,7 +25,6 @@ from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry, entry_from
 from sandbox_server.sessions.live import (
     LiveSession,
-    agent_from_kept,
     asked_with,
     egress_rules_of,
     record_from_state,
@@ -41,19 +41,25 @@ AT_ONCE = 16
 """How many boxes are asked at a time: more slow the engine down."""
 
 
-class FoundBoxes(Protocol):
-    """The boxes of this worker, including those of earlier processes."""
-
-    @property
-    def build(self) -> str:
-        """Of what a warm box must be made."""
+class OthersBoxes(Protocol):
+    """The boxes of one provider, whoever has them."""
 
     @property
     def shared(self) -> bool:
         """Whether other workers can take its boxes over."""
 
+    async def of_others(self, workers: Sequence[str]) -> Sequence[SharedBox]: ...
+
     async def one_of_others(self, box_id: str) -> SharedBox | None:
         """A running box of any worker."""
+
+
+class FoundBoxes(OthersBoxes, Protocol):
+    """The boxes of this worker, including those of earlier processes."""
+
+    @property
+    def build(self) -> str:
+        """Of what a warm box must be made."""
 
     async def found(self) -> list[Box]: ...
 
@@ -253,7 +259,7 @@ class Adoption:
             network=self._rules.network_again(
                 state["environment"], provider, _network(state), egress_rules_of(record)
             ),
-            made_for=agent_from_kept(kept),
+            made_for=SessionAgent.model_validate(kept["agent"]) if "agent" in kept else None,
             made_by=kept.get("made_by", ""),
             begun_by=dict(kept.get("begun_by", {})),
             policy=kept.get("policy"),

@@ -1,23 +1,56 @@
-"""Commands in the background: they count in the limits of their tenant and key until they end.
+"""Quotas of sessions, and the commands in the background, which count in them until they end.
 
-Their ids are marked, so that the process that adopts a session knows which of its commands they
-are; the ledger has which key began them. A command whose caller has left is none of them: it does
-not count, and its caller may come back for it.
+The ids of such commands are marked, so that the process that adopts a session knows which of its
+commands they are; the ledger has which key began them. A command whose caller has left is none of
+them: it does not count, and its caller may come back for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Self
 
 from sandbox_sdk.protocol import calling_key
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError, SessionLost
 from sandbox_server.runtime.agent import BoxState
-from sandbox_server.sessions.live import WATCHED, LiveSession
-from sandbox_server.sessions.quota import SessionQuota
+from sandbox_server.sessions.live import WATCHED, Key, LiveSession
+
+
+class SessionQuota:
+    """How many sessions and commands in the background a tenant and a key may have: what the table
+    asks before there is one more. This one has no limit."""
+
+    @contextlib.asynccontextmanager
+    async def one_more(self, _key: Key, _made_by: str) -> AsyncIterator[None]:
+        """While the session of a thread is made. made_by: the id of the caller's API key. Raises
+        RateLimited."""
+        yield
+
+    def changed(self) -> None:
+        """A session has ended."""
+
+    async def begin_command(
+        self,
+        _tenant: str,
+        _command_id: str,
+        *,
+        key_id: str,  # noqa: ARG002
+        at_any_rate: bool = False,  # noqa: ARG002
+    ) -> bool:
+        """Whether a command in the background counts, until end_command(). Raises RateLimited,
+        unless at_any_rate."""
+        return False
+
+    def end_command(self, command_id: str) -> None: ...
+
+    def bounds_key(self, _key_id: str) -> bool:
+        """Whether the commands of a key count."""
+        return False
+
 
 _MARK = "bg"
 _KEYS = 10_000

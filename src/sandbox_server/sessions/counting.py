@@ -17,11 +17,9 @@ from sandbox_sdk.protocol.errors import RateLimited, RuntimeUnavailable, Sandbox
 from sandbox_server.runtime.agent import Usage as BoxUsage
 from sandbox_server.sessions.live import LiveSession
 from sandbox_server.tasks import stop
-from sandbox_server.usage.accounts import key_account, key_in, tenant_in
 from sandbox_server.usage.budgets import EGRESS, NEAR, STORAGE, Budgets, used_up
-from sandbox_server.usage.figures import Figures, day_ends, day_of
-from sandbox_server.usage.ledger import Reading, UsageLedger
-from sandbox_server.usage.shared import SharedUsage
+from sandbox_server.usage.figures import Figures, day_ends, day_of, key_account, key_in, tenant_in
+from sandbox_server.usage.ledger import Reading, SharedUsage, UsageLedger
 
 log = structlog.get_logger()
 
@@ -83,7 +81,6 @@ class Usage:
         self._totals: dict[str, Figures] = {}
         self._others: dict[str, Figures] = {}
         self._writing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
         self._look_at_stored = 0.0
         self._stored_now: dict[str, dict[str, int]] = {}
         """By tenant: how much is stored, as it was last looked at."""
@@ -98,9 +95,7 @@ class Usage:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._task is not None:
-            await stop(self._task)
-            self._task = None
+        await stop(self._task)
 
     # What others ask
 

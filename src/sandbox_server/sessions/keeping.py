@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -16,7 +17,7 @@ from sandbox_server.checkpoints.checkpoints import Checkpoints, Source, Subject
 from sandbox_server.checkpoints.manifest import DiskCopy, Manifest
 from sandbox_server.checkpoints.points import Point, Points, ThreadPoints, as_unavailable
 from sandbox_server.events.log import EventLog
-from sandbox_server.metrics.recorder import NO_METRICS, Metrics
+from sandbox_server.metrics.recorder import NO_METRICS, CheckpointOperation, Metrics
 from sandbox_server.runtime.base import DiskImage
 from sandbox_server.sessions.live import KeepRules, LiveSession
 from sandbox_server.sessions.registry import Record, Status
@@ -87,32 +88,18 @@ class Keeper:
         """A checkpoint of a session; options as of Checkpoints.take. Raises SessionLost."""
         of = session.record
         changed, commands = session.changed, session.commands
-        began = time.perf_counter()
         if automatic:
             session.changed, session.commands = False, 0
         try:
-            manifest = await self.checkpoints.take(
-                source_of(session),
-                Subject(
-                    tenant=of.tenant,
-                    thread_id=of.thread_id,
-                    session_id=of.session_id,
-                    generation=of.generation,
-                    environment=session.environment,
-                    asked=of.asked,
-                    parent=session.checkpoint_id,
-                    cwd=session.cwd,
-                ),
-                automatic=automatic,
-                **options,
-            )
+            with timed(self._metrics, "take"):
+                manifest = await self.checkpoints.take(
+                    source_of(session), _subject(session), automatic=automatic, **options
+                )
         except BaseException:
-            self._metrics.checkpoint("take", time.perf_counter() - began, ok=False)
             if automatic:
                 session.changed = session.changed or changed
                 session.commands += commands
             raise
-        self._metrics.checkpoint("take", time.perf_counter() - began, ok=True)
         self._events.publish(
             "checkpoint.created",
             of.tenant,
@@ -178,8 +165,7 @@ class Keeper:
         whole = before.status == Status.EXPIRED and found.session_id == before.session_id
         age_s = round(max(time.time() - found.created_at, 0.0), 3)
         resumed = Resumed(checkpoint_id=found.checkpoint_id, age_s=age_s, complete=whole)
-        origin = self.origin(found, "resumed")
-        return Origin(**{**vars(origin), "resumed": resumed})
+        return replace(self.origin(found, "resumed"), resumed=resumed)
 
     async def _last(self, checkpoints: Checkpoints, before: Record) -> Manifest | None:
         """The last one of a session, or else the one that it began with: others of its thread may
@@ -219,6 +205,26 @@ class Keeper:
         """Delete the history of a thread that has ended."""
         if session.keep.history:
             await self.points.forget(*session.key)
+
+
+@contextlib.contextmanager
+def timed(metrics: Metrics, operation: CheckpointOperation) -> Iterator[None]:
+    """Report how long something with a checkpoint took, and whether it worked."""
+    began, ok = time.perf_counter(), False
+    try:
+        yield
+        ok = True
+    finally:
+        metrics.checkpoint(operation, time.perf_counter() - began, ok=ok)
+
+
+def _subject(session: LiveSession) -> Subject:
+    of = session.record
+    return Subject(
+        tenant=of.tenant, thread_id=of.thread_id, session_id=of.session_id,
+        generation=of.generation, environment=session.environment, asked=of.asked,
+        parent=session.checkpoint_id, cwd=session.cwd,
+    )  # fmt: skip
 
 
 def source_of(session: LiveSession) -> Source:

@@ -57,16 +57,16 @@ class Lease(Protocol):
         """Raises RuntimeUnavailable if the lease has lapsed."""
 
 
+@dataclass
 class LoneLease:
     """The lease of a standalone worker: it never lapses."""
 
-    def __init__(self, worker: str, epoch: int) -> None:
-        self.worker = worker
-        self.epoch = epoch
-        self.was_away = False
-        self.steady = True
-        self.draining = False
-        self.leaves = False
+    worker: str
+    epoch: int
+    was_away: bool = False
+    steady: bool = True
+    draining: bool = False
+    leaves: bool = False
 
     async def serve(
         self, *, load: Callable[[], Load], on_gap: Callable[[], Awaitable[None]]

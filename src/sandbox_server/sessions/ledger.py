@@ -6,21 +6,29 @@ first: that the box is warm, or which session it is given to.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.sessions.share import Share
+import structlog
 
-_SCHEMA = """
+from sandbox_sdk.protocol.errors import RuntimeUnavailable, SandboxError
+from sandbox_server.runtime.base import Box, SharedBox
+from sandbox_server.sessions.share import Share
+from sandbox_server.storage.database import Database
+from sandbox_server.tasks import TaskSet
+
+log = structlog.get_logger()
+
+_CLOSE_S = 5.0
+SCHEMA = """
 create table if not exists boxes (
     box_id text primary key, build text not null, state text, begun integer not null default 0,
     owner text, kept text
-)
+);
 """
 
 
@@ -44,58 +52,49 @@ class Ledger:
     Processes of one server share the file; each sees the boxes of its own share.
     """
 
-    def __init__(self, db: sqlite3.Connection | None = None, share: Share | None = None) -> None:
-        self._db = db or sqlite3.connect(":memory:", isolation_level=None)
+    def __init__(self, db: Database | None = None, share: Share | None = None) -> None:
+        """db: with SCHEMA; without, one in memory."""
+        self._db = db or Database(None, SCHEMA)
         self._share = share or Share(name="")
-        self._execute(_SCHEMA)
-        add_column(self._db, "boxes", "owner text")
-        add_column(self._db, "boxes", "kept text")
+        self._db.add_column("boxes", "owner text")
+        self._db.add_column("boxes", "kept text")
 
     def keep_warm(self, box_id: str, *, build: str) -> None:
         """Record a warm box. No-op for a box that is already recorded."""
-        self._execute(
+        self._db.execute(
             "insert or ignore into boxes (box_id, build, owner) values (?, ?, ?)",
-            box_id,
-            build,
-            self._share.owner,
-        )
+            box_id, build, self._share.owner,
+        )  # fmt: skip
 
     def give(self, box_id: str, state: Mapping[str, Any], *, build: str) -> None:
         """Record that a box is given to a session. Call before the box gets the state."""
-        self._execute(
+        self._db.execute(
             "insert into boxes (box_id, build, state, owner) values (?, ?, ?, ?)"
             " on conflict do update set state = excluded.state, begun = 0, kept = null",
-            box_id,
-            build,
-            json.dumps(dict(state)),
-            self._share.owner,
-        )
+            box_id, build, json.dumps(dict(state)), self._share.owner,
+        )  # fmt: skip
 
     def keep(self, box_id: str, kept: Mapping[str, Any]) -> None:
         """Remember something for the session of a box. Call before the session begins."""
         text = json.dumps(dict(kept))
-        self._execute("update boxes set kept = ? where box_id = ?", text, box_id)
+        self._db.execute("update boxes set kept = ? where box_id = ?", text, box_id)
 
     def begin(self, box_id: str) -> None:
         """Record that the registry knows the box's session."""
-        self._execute("update boxes set begun = 1 where box_id = ?", box_id)
+        self._db.execute("update boxes set begun = 1 where box_id = ?", box_id)
 
     def forget(self, box_id: str) -> None:
         """Delete the entry of a box that is gone, or about to be."""
-        self._execute("delete from boxes where box_id = ?", box_id)
+        self._db.execute("delete from boxes where box_id = ?", box_id)
 
     def put(self, box_id: str, entry: Entry) -> None:
         """Record a box that was taken over as its last owner had it."""
-        self._execute(
+        self._db.execute(
             "insert or replace into boxes (box_id, build, state, begun, owner, kept)"
             " values (?, ?, ?, ?, ?, ?)",
-            box_id,
-            entry.build,
-            None if entry.state is None else json.dumps(dict(entry.state)),
-            int(entry.begun),
-            self._share.owner,
-            json.dumps(dict(entry.kept)),
-        )
+            box_id, entry.build, None if entry.state is None else json.dumps(dict(entry.state)),
+            int(entry.begun), self._share.owner, json.dumps(dict(entry.kept)),
+        )  # fmt: skip
 
     def entry(self, box_id: str) -> Entry | None:
         return self._entries("where box_id = ?", box_id).get(box_id)
@@ -106,7 +105,7 @@ class Ledger:
 
     def _entries(self, where: str = "", *values: object) -> dict[str, Entry]:
         columns = "box_id, build, state, begun, owner, kept"
-        rows = self._execute(f"select {columns} from boxes {where}", *values)
+        rows = self._db.execute(f"select {columns} from boxes {where}", *values)
         return {
             box_id: Entry(
                 build,
@@ -122,10 +121,6 @@ class Ledger:
         """Delete the entries of all other boxes, which ended while no server ran."""
         for gone in self.entries().keys() - set(box_ids):
             self.forget(gone)
-
-    def _execute(self, sql: str, *values: object) -> list[Any]:
-        with translated():
-            return self._db.execute(sql, values).fetchall()
 
 
 def note_of(entry: Entry | None) -> str:
@@ -149,21 +144,64 @@ def entry_from(note: str) -> Entry | None:
         return None
 
 
-def add_column(db: sqlite3.Connection, table: str, column: str) -> None:
-    """Add a column that files of earlier versions lack."""
-    known = {row[1] for row in db.execute(f"pragma table_info({table})")}
-    if column.split()[0] not in known:
-        db.execute(f"alter table {table} add column {column}")
+def unwritable(exc: sqlite3.Error) -> RuntimeUnavailable:
+    """The error of a session that cannot be recorded."""
+    return RuntimeUnavailable(
+        f"the server cannot write its records ({exc}): check the disk of its state folder;"
+        " retry in 5 s",
+        retry_after_s=5,
+    )
 
 
-@contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Translate SQLite errors, such as a full disk, to RuntimeUnavailable."""
-    try:
-        yield
-    except sqlite3.Error as exc:
-        raise RuntimeUnavailable(
-            f"the server cannot write its records ({exc}): check the disk of its state folder;"
-            " retry in 5 s",
-            retry_after_s=5,
-        ) from exc
+class Sharing:
+    """The entries of the ledger, on boxes that belong to no machine. Close it."""
+
+    def __init__(self, ledger: Ledger, worker: str, *, on: bool = True) -> None:
+        """on: whether there are others who could take boxes over."""
+        self._ledger = ledger
+        self._worker = worker
+        self._on = on
+        self._changed: dict[str, SharedBox] = {}
+        self._writes: TaskSet[None] = TaskSet()
+
+    def __repr__(self) -> str:
+        return f"<Sharing of {self._worker} {len(self._changed)} unwritten>"
+
+    def of(self, box: Box) -> SharedBox | None:
+        """The box, if others can take it over."""
+        return box if self._on and isinstance(box, SharedBox) else None
+
+    async def claim(self, box: Box) -> bool:
+        """Write the entry of a box on it, with this worker as its owner; False if another has
+        claimed it. Raises RuntimeUnavailable."""
+        if (shared := self.of(box)) is None:
+            return True
+        return await shared.claim(self._worker, note_of(self._ledger.entry(box.id)))
+
+    async def warmed(self, box: Box) -> None:
+        """The same for one that nobody uses. If that fails, nobody takes the box over."""
+        entry = self._ledger.entry(box.id)
+        if (shared := self.of(box)) is None or entry is None:
+            return
+        try:
+            await shared.write(note_of(entry), warm=entry.build)
+        except SandboxError as exc:
+            log.warning("box.not_shared", box=box.id, why=exc.message)
+
+    def keep(self, box: Box) -> None:
+        """Write an entry that has changed, in the background."""
+        if (shared := self.of(box)) is not None:
+            self._changed[box.id] = shared
+            self._writes.start(partial(self._write, box.id))
+
+    async def _write(self, box_id: str) -> None:
+        """The latest entry, unless an earlier write has seen it already."""
+        if (box := self._changed.pop(box_id, None)) is None:
+            return
+        try:
+            await box.write(note_of(self._ledger.entry(box_id)))
+        except SandboxError as exc:
+            log.warning("box.not_shared", box=box_id, why=exc.message)
+
+    async def close(self) -> None:
+        await self._writes.stop(after_s=_CLOSE_S)

@@ -312,10 +312,7 @@ def state_of(
 
 
 def kept_of(
-    agent: SessionAgent | None,
-    policy: str | None,
-    checkpoint_id: str | None = None,
-    **more: Any,
+    agent: SessionAgent | None, policy: str | None, checkpoint_id: str | None = None, **more: Any
 ) -> dict[str, Any]:
     """See LiveSession.kept(). Without what is None."""
     named = {"policy": policy, "checkpoint_id": checkpoint_id, **more}
@@ -334,10 +331,6 @@ def asked_with(asked: Mapping[str, Any], egress_rules: Any) -> dict[str, Any]:
     """What was asked for, with other rules; None: without any."""
     kept = {name: value for name, value in asked.items() if name != "egress_rules"}
     return kept if egress_rules is None else {**kept, "egress_rules": egress_rules}
-
-
-def agent_from_kept(kept: Mapping[str, Any]) -> SessionAgent | None:
-    return SessionAgent.model_validate(kept["agent"]) if "agent" in kept else None
 
 
 def digest(env: Mapping[str, str] | None) -> str:

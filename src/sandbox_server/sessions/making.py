@@ -7,7 +7,7 @@ import contextlib
 import shlex
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -24,13 +24,12 @@ from sandbox_server.runtime.agent import BoxAgent, put_files
 from sandbox_server.runtime.base import Box, BoxVolume, DiskImage
 from sandbox_server.runtime.box_network import BoxNetwork, Network
 from sandbox_server.runtime.ending import Endings
-from sandbox_server.sessions.keeping import Origin, rules_from
+from sandbox_server.sessions.keeping import Origin, rules_from, timed
 from sandbox_server.sessions.lease import Lease
-from sandbox_server.sessions.ledger import Ledger
+from sandbox_server.sessions.ledger import Ledger, Sharing
 from sandbox_server.sessions.live import Key, LiveSession, digest, kept_of, state_of
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.rules import SessionRules, SessionTerms
-from sandbox_server.sessions.sharing import Sharing
 from sandbox_server.sessions.volumes import volumes_of
 from sandbox_server.volumes.volumes import Volumes
 
@@ -88,7 +87,8 @@ class SessionOptions:
         """The options that a live session does not have."""
         differ = {
             "environment": self.environment not in (None, session.environment),
-            "agent": self.made_for is not None and self.made_for.name != _name(session.made_for),
+            "agent": self.made_for is not None
+            and (session.made_for is None or self.made_for.name != session.made_for.name),
             "env": bool(self.env) and digest(self.env) != session.env_digest,
             "idle_timeout_s": self.idle_timeout_s not in (None, session.idle_timeout_s),
             "lifetime_s": self.asked.get("lifetime_s")
@@ -107,10 +107,6 @@ class SessionOptions:
         has = cast("dict[str, float]", session.limits or {})
         differ |= {f"limits.{name}": has.get(name) != value for name, value in self.limits.items()}
         return [name for name, differs in differ.items() if differs]
-
-
-def _name(agent: SessionAgent | None) -> str | None:
-    return None if agent is None else agent.name
 
 
 class SessionMaker:
@@ -194,7 +190,7 @@ class SessionMaker:
             box, agent = await self._claim(claim, kept)
         try:
             if origin is not None:
-                with self._restoring():
+                with timed(self._metrics, "restore"):
                     await self._restore(origin, agent, terms, copy=image is None)
                     await put_files(agent, network.files)  # Its tree may be of another network.
             if options.env:
@@ -257,15 +253,6 @@ class SessionMaker:
         RuntimeUnavailable."""
         self._ledger.keep(session.box.id, session.kept())
         self.sharing.keep(session.box)
-
-    @contextlib.contextmanager
-    def _restoring(self) -> Iterator[None]:
-        began, ok = time.perf_counter(), False
-        try:
-            yield
-            ok = True
-        finally:
-            self._metrics.checkpoint("restore", time.perf_counter() - began, ok=ok)
 
     async def _restore(
         self, origin: Origin, agent: BoxAgent, terms: SessionTerms, *, copy: bool

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -15,7 +16,7 @@ from sandbox_server.events.log import EventLog
 from sandbox_server.metrics.recorder import NO_METRICS, CommandOutcome, Metrics
 from sandbox_server.runtime.agent import BoxState, CommandResult
 from sandbox_server.sessions.live import WATCHED, LiveSession
-from sandbox_server.sessions.registry import Record, Status
+from sandbox_server.sessions.registry import Record
 from sandbox_server.storage.history import TEXT, Began, Ended, Journal, Ran
 
 log = structlog.get_logger()
@@ -23,12 +24,6 @@ log = structlog.get_logger()
 _BEGUN: dict[SessionState, HappeningKind] = {
     "restored": "session.restored",
     "resumed": "session.resumed",
-}
-_STATES: dict[Status, StoredState] = {
-    Status.LIVE: "live",
-    Status.CLEANED: "cleaned",
-    Status.EXPIRED: "expired",
-    Status.LOST: "lost",
 }
 
 
@@ -69,58 +64,37 @@ class SessionNotes:
 
     def opened(self, session: LiveSession, state: SessionState) -> None:
         """It has begun for a caller; state: how."""
-        record = session.record
-        self.events.publish(
-            _BEGUN.get(state, "session.created"),
-            record.tenant,
-            thread_id=record.thread_id,
-            session_id=record.session_id,
-            generation=record.generation,
-            session_state=state,
-            environment=session.environment,
+        kind = _BEGUN.get(state, "session.created")
+        self._publish(kind, session.record, session_state=state, environment=session.environment)
+
+    def paused(self, session: LiveSession, *, is_paused: bool) -> None:
+        """It was paused, or goes on."""
+        kind: HappeningKind = "session.paused" if is_paused else "session.unpaused"
+        log.info(kind, thread=session.record.thread_id, box=session.box.id)
+        self._publish(kind, session.record)
+
+    def ended(self, record: Record) -> None:
+        state: StoredState = record.status.value
+        kind: HappeningKind = "session.lost" if state == "lost" else "session.ended"
+        self._publish(kind, record, reason=state)
+        self._journal.note(
+            Ended(tenant=record.tenant, session_id=record.session_id, state=state, at=time.time())
         )
 
-    def paused(self, session: LiveSession) -> None:
-        self._tell("session.paused", session)
-
-    def unpaused(self, session: LiveSession) -> None:
-        self._tell("session.unpaused", session)
-
-    def _tell(self, kind: HappeningKind, session: LiveSession) -> None:
-        record = session.record
-        log.info(kind, thread=record.thread_id, box=session.box.id)
+    def _publish(self, kind: HappeningKind, record: Record, **data: Any) -> None:
         self.events.publish(
             kind,
             record.tenant,
             thread_id=record.thread_id,
             session_id=record.session_id,
             generation=record.generation,
-        )
-
-    def ended(self, record: Record) -> None:
-        lost = record.status == Status.LOST
-        self.events.publish(
-            "session.lost" if lost else "session.ended",
-            record.tenant,
-            thread_id=record.thread_id,
-            session_id=record.session_id,
-            generation=record.generation,
-            reason=record.status.value,
-        )
-        self._journal.note(
-            Ended(
-                tenant=record.tenant,
-                session_id=record.session_id,
-                state=_STATES[record.status],
-                at=time.time(),
-            )
+            **data,
         )
 
     def ran(
         self, session: LiveSession, command: str, result: CommandResult, *, output: str | None
     ) -> None:
         """output: the end of it, where the result does not have it."""
-        self.metrics.command(outcome_of(result), result.duration_ms / 1000)
         self._finished(session, result.command_id, result, background=False)
         session.commands += 1
         if session.is_due(time.monotonic()):
@@ -149,10 +123,6 @@ class SessionNotes:
         self, session: LiveSession, command_id: str, result: CommandResult | None
     ) -> None:
         """A command in the background has ended; None if its box did not tell how."""
-        if result is None:
-            self.metrics.command("error")
-        else:
-            self.metrics.command(outcome_of(result), result.duration_ms / 1000)
         self._finished(session, command_id, result, background=True)
 
     def _finished(
@@ -163,6 +133,8 @@ class SessionNotes:
         *,
         background: bool,
     ) -> None:
+        outcome: CommandOutcome = "error" if result is None else outcome_of(result)
+        self.metrics.command(outcome, None if result is None else result.duration_ms / 1000)
         self.events.publish(
             "command.finished",
             session.record.tenant,
@@ -170,7 +142,7 @@ class SessionNotes:
             session_id=session.record.session_id,
             command_id=command_id,
             exit_code=None if result is None else result.exit_code,
-            outcome="error" if result is None else outcome_of(result),
+            outcome=outcome,
             duration_ms=None if result is None else result.duration_ms,
             background=background,
         )

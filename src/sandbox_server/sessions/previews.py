@@ -6,23 +6,22 @@ import hmac
 import json
 import re
 import secrets
-import sqlite3
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Any
 
-from sandbox_server.sessions.ledger import translated
+from sandbox_server.storage.database import Database
 
 TOKEN_FORM = re.compile(r"preview_[A-Za-z0-9_-]{43}", re.ASCII)
 """What our tokens look like, so that none of them is passed on to a box, not even an old one."""
 _TOKENS = 8
 """Of one preview: after a restart of the server a new one is made, and earlier ones stay valid."""
-_SCHEMA = """
+SCHEMA = """
 create table if not exists previews (
     session_id text primary key, tenant text not null, previews text not null
-)
+);
 """
 
 
@@ -105,14 +104,7 @@ class SessionPreviews:
 
 
 def encode(previews: SessionPreviews) -> str:
-    ports = {
-        str(port): {
-            "public": each.public,
-            "created_at": each.created_at,
-            "digests": list(each.digests),
-        }
-        for port, each in previews.ports.items()
-    }
+    ports = {str(port): asdict(each) for port, each in previews.ports.items()}
     kept: dict[str, Any] = {"tenant": previews.tenant, "ports": ports}
     if previews.all_ports is not None:
         kept["all"] = asdict(previews.all_ports)
@@ -131,20 +123,15 @@ def decode(session_id: str, text: str) -> SessionPreviews:
         )
         for port, each in found["ports"].items()
     }
+    shown = found.get("all")
     return SessionPreviews(
         tenant=found["tenant"],
         session_id=session_id,
         ports=ports,
-        all_ports=_all_ports(found.get("all")),
+        # Without fields of a later version.
+        all_ports=shown and AllPorts(**{each.name: shown[each.name] for each in fields(AllPorts)}),
         ended_at=found.get("ended_at"),
     )
-
-
-def _all_ports(found: Mapping[str, Any] | None) -> AllPorts | None:
-    """Without fields of a later version."""
-    if found is None:
-        return None
-    return AllPorts(public=found["public"], unpause=found["unpause"], host=found["host"])
 
 
 class PreviewTable:
@@ -153,31 +140,25 @@ class PreviewTable:
     Raises RuntimeUnavailable if it cannot be used.
     """
 
-    def __init__(self, db: sqlite3.Connection | None = None) -> None:
-        self._db = db or sqlite3.connect(":memory:", isolation_level=None)
-        with translated():
-            self._db.execute(_SCHEMA)
+    def __init__(self, db: Database | None = None) -> None:
+        """db: with SCHEMA; without, one in memory."""
+        self._db = db or Database(None, SCHEMA)
 
     def of(self, session_id: str) -> SessionPreviews | None:
-        with translated():
-            row = self._db.execute(
-                "select previews from previews where session_id = ?", (session_id,)
-            ).fetchone()
-        return None if row is None else decode(session_id, row[0])
+        rows = self._db.execute("select previews from previews where session_id = ?", session_id)
+        return decode(session_id, rows[0][0]) if rows else None
 
     def keep(self, previews: SessionPreviews) -> None:
         if previews.is_empty:
             self.drop(previews.session_id)
             return
-        with translated():
-            self._db.execute(
-                "insert or replace into previews (session_id, tenant, previews) values (?, ?, ?)",
-                (previews.session_id, previews.tenant, encode(previews)),
-            )
+        self._db.execute(
+            "insert or replace into previews (session_id, tenant, previews) values (?, ?, ?)",
+            previews.session_id, previews.tenant, encode(previews),
+        )  # fmt: skip
 
     def drop(self, session_id: str) -> None:
-        with translated():
-            self._db.execute("delete from previews where session_id = ?", (session_id,))
+        self._db.execute("delete from previews where session_id = ?", session_id)
 
     def end(self, session_id: str) -> None:
         """Keep what is told of a session that has ended."""
@@ -189,7 +170,6 @@ class PreviewTable:
 
     def forget(self, before: float) -> None:
         """Those of sessions that ended before then."""
-        with translated():
-            self._db.execute(
-                "delete from previews where json_extract(previews, '$.ended_at') < ?", (before,)
-            )
+        self._db.execute(
+            "delete from previews where json_extract(previews, '$.ended_at') < ?", before
+        )

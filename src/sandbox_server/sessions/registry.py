@@ -17,7 +17,7 @@ from sandbox_sdk.protocol.models import Target
 from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.previews import PreviewTable, SessionPreviews
 from sandbox_server.storage.history import History
-from sandbox_server.usage.shared import SharedUsage
+from sandbox_server.usage.ledger import SharedUsage
 
 REMEMBER_S = 7 * 86400.0
 """How long an ended session is remembered, so that callers learn how it ended."""

@@ -119,11 +119,7 @@ class SessionRules:
     def usual(self, environment: str | None) -> LimitValues:
         """The limits in an environment, without those of a request."""
         declared = self._environments.get(environment or "")
-        return (
-            self.default
-            if declared is None
-            else merged(self.default, given_limits(declared.limits))
-        )
+        return merged(self.default, {} if declared is None else given_limits(declared.limits))
 
     def granted(self, environment: str | None) -> LimitValues:
         """The same, as far as the operator allows it. Raises InvalidRequest if it does not."""

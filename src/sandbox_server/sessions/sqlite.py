@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,8 +11,8 @@ from typing import Any
 
 from sandbox_sdk.protocol.errors import Misdirected, SandboxError
 from sandbox_sdk.protocol.models import Target
-from sandbox_server.private import private_file
-from sandbox_server.sessions.ledger import Ledger, add_column, translated
+from sandbox_server.sessions import ledger, previews
+from sandbox_server.sessions.ledger import Ledger
 from sandbox_server.sessions.previews import PreviewTable, SessionPreviews
 from sandbox_server.sessions.registry import (
     REMEMBER_KEPT_S,
@@ -25,6 +24,7 @@ from sandbox_server.sessions.registry import (
     is_same_or_older,
 )
 from sandbox_server.sessions.share import Share
+from sandbox_server.storage.database import Database
 
 _SCHEMA = """
 create table if not exists sessions (
@@ -50,14 +50,10 @@ class SqliteRegistry(Registry):
     ) -> None:
         """share: of a process that is one of several, in place of `worker`."""
         self._share = share or Share(name=worker)
-        if path is not None:
-            private_file(path)  # SQLite creates its -wal and -shm files with the same mode.
-        self._db = sqlite3.connect(path or ":memory:", isolation_level=None)
-        self._db.execute("pragma journal_mode=wal")
-        self._db.execute("pragma synchronous=normal")
-        self._db.executescript(_SCHEMA)
-        add_column(self._db, "sessions", "worker text")
-        add_column(self._db, "sessions", "asked text")
+        schema = f"{_SCHEMA}\n{ledger.SCHEMA}\n{previews.SCHEMA}"
+        self._db = Database(path, schema, unusable=ledger.unwritable)
+        self._db.add_column("sessions", "worker text")
+        self._db.add_column("sessions", "asked text")
         self.ledger = Ledger(self._db, self._share)
         self.previews = PreviewTable(self._db)
         self._forget()
@@ -67,7 +63,7 @@ class SqliteRegistry(Registry):
 
     def next_epoch(self) -> int:
         """An epoch higher than any before, so that it fences earlier processes."""
-        ((epoch,),) = self._execute(
+        ((epoch,),) = self._db.execute(
             "insert into epochs values (1, 1) on conflict do update set epoch = epoch + 1"
             " returning epoch"
         )
@@ -75,8 +71,8 @@ class SqliteRegistry(Registry):
 
     def owners(self) -> list[str]:
         """The labels of all boxes that may be ours, from now on with our own."""
-        self._execute("insert or ignore into owners values (?)", self._share.owner)
-        labels = (owner for (owner,) in self._execute("select owner from owners"))
+        self._db.execute("insert or ignore into owners values (?)", self._share.owner)
+        labels = (owner for (owner,) in self._db.execute("select owner from owners"))
         return sorted({self._share.owner, *filter(self._share.has, labels)})
 
     def find(self, tenant: str, target: Target) -> Record | None:
@@ -147,7 +143,7 @@ class SqliteRegistry(Registry):
         return Misdirected(f"{owner} has thread {thread_id!r}", worker=owner)
 
     def _save(self, record: Record) -> None:
-        self._execute(
+        self._db.execute(
             f"insert or replace into sessions ({_COLUMNS}, asked, changed_at)"
             f" values ({', '.join('?' * len(_FIELDS))}, ?, ?)",
             *(getattr(record, name) for name in _FIELDS),
@@ -157,32 +153,22 @@ class SqliteRegistry(Registry):
 
     def _forget(self) -> None:
         """Delete sessions that ended long ago."""
-        self._execute(
+        self._db.execute(
             "delete from sessions where status != 'live' and changed_at <"
             " case when coalesce(json_extract(asked, '$.persist'), 0) then ? else ? end",
-            time.time() - REMEMBER_KEPT_S,
-            time.time() - REMEMBER_S,
-        )
+            time.time() - REMEMBER_KEPT_S, time.time() - REMEMBER_S,
+        )  # fmt: skip
         self.previews.forget(time.time() - REMEMBER_S)
 
     def _one(self, where: str, *values: str) -> Record | None:
         return next(iter(self._all(f"{where} limit 1", *values)), None)
 
     def _all(self, where: str, *values: str) -> list[Record]:
-        rows = self._execute(f"select {_COLUMNS}, asked from sessions {where}", *values)
+        rows = self._db.execute(f"select {_COLUMNS}, asked from sessions {where}", *values)
         found = (dict(zip((*_FIELDS, "asked"), row, strict=True)) for row in rows)
-        return [
-            Record(
-                **{
-                    **fields,
-                    "status": Status(fields["status"]),
-                    "worker": fields["worker"] or self._share.name,
-                    "asked": json.loads(fields["asked"] or "{}"),
-                }
-            )
-            for fields in found
-        ]
+        return [self._record(fields) for fields in found]
 
-    def _execute(self, sql: str, *values: object) -> list[Any]:
-        with translated():
-            return self._db.execute(sql, values).fetchall()
+    def _record(self, fields: dict[str, Any]) -> Record:
+        status, worker = Status(fields["status"]), fields["worker"] or self._share.name
+        asked = json.loads(fields["asked"] or "{}")
+        return Record(**{**fields, "status": status, "worker": worker, "asked": asked})

@@ -27,19 +27,18 @@ from sandbox_server.network.egress import Subject
 from sandbox_server.network.modes import narrowed
 from sandbox_server.network.networks import Networks
 from sandbox_server.runtime.agent import BoxState
-from sandbox_server.sessions.background import Background
+from sandbox_server.sessions.background import Background, SessionQuota
 from sandbox_server.sessions.counting import Usage
 from sandbox_server.sessions.keeping import Keeper, source_of
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.live import Key, LiveSession, asked_with
 from sandbox_server.sessions.making import SessionMaker, SessionOptions
 from sandbox_server.sessions.notes import SessionNotes
-from sandbox_server.sessions.occupancy import Occupancy
 from sandbox_server.sessions.previews import AllPorts, SessionPreviews
-from sandbox_server.sessions.quota import SessionQuota
 from sandbox_server.sessions.registry import Record, Registry, Status, error_for
 from sandbox_server.sessions.reporter import BATCH, Reporter
 from sandbox_server.sessions.rules import SessionTerms
+from sandbox_server.sessions.share import Occupancy
 from sandbox_server.sessions.volumes import require_free
 
 log = structlog.get_logger()
@@ -146,9 +145,9 @@ class SessionTable:
         """
         self._lease.check()
         record = await self._record(tenant, target)
-        session = None if record is None else self._live.get((tenant, record.thread_id))
-        if record is None or session is None or session.record.session_id != record.session_id:
-            session = None if record is None else await self._taken_over(record)
+        session = None
+        if record is not None:
+            session = self._of(record) or await self._taken_over(record)
         if session is None:
             raise await self._registry.explain(record, target)
         if session.is_over:
@@ -279,7 +278,7 @@ class SessionTable:
             session.paused_at = None
             self._maker.keep(session)
             raise
-        self.notes.paused(session)
+        self.notes.paused(session, is_paused=True)
         await session.box.reclaim()
 
     async def unpause(self, session: LiveSession) -> None:
@@ -295,7 +294,7 @@ class SessionTable:
                 session.end_at = time.time() + lasts_s
                 self.notes.due.set()
             self._maker.keep(session)
-            self.notes.unpaused(session)
+            self.notes.paused(session, is_paused=False)
 
     async def _count(self, session: LiveSession) -> None:
         if self.usage is not None:
@@ -474,11 +473,7 @@ class SessionTable:
         return await self._registry.newest(tenant, thread_id)
 
     async def _begin(
-        self,
-        key: Key,
-        wanted: SessionOptions | AsBefore,
-        *,
-        replacing: LiveSession | None = None,
+        self, key: Key, wanted: SessionOptions | AsBefore, *, replacing: LiveSession | None = None
     ) -> tuple[LiveSession, SessionState]:
         if self.room <= 0 and replacing is None:
             capacity = self._occupancy.capacity

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 import structlog
 
 from sandbox_sdk.protocol.errors import Capacity, Misdirected, RuntimeUnavailable
 from sandbox_server.runtime.base import SharedBox
-from sandbox_server.sessions.adoption import AT_ONCE, Adoption
+from sandbox_server.sessions.adoption import AT_ONCE, Adoption, OthersBoxes
 from sandbox_server.sessions.lease import Lease
 from sandbox_server.sessions.ledger import Entry, entry_from
 from sandbox_server.sessions.registry import Record, Registry
@@ -27,17 +26,6 @@ log = structlog.get_logger()
 AGAIN_S = 300.0
 """How long a worker that is gone and has left nothing is not looked for: a box that it was making
 may come late, and it is remembered for a day."""
-
-
-class OthersBoxes(Protocol):
-    """The boxes of one provider, whoever has them."""
-
-    @property
-    def shared(self) -> bool: ...
-
-    async def of_others(self, workers: Sequence[str]) -> Sequence[SharedBox]: ...
-
-    async def one_of_others(self, box_id: str) -> SharedBox | None: ...
 
 
 class Takeover:
@@ -124,8 +112,11 @@ class Takeover:
         if box is None:
             return
         owner = box.holding.owner
-        if owner not in (record.worker, self._lease.worker):
-            await self._require_gone(owner, record)
+        ours_by_now = owner in (record.worker, self._lease.worker)
+        if not ours_by_now and not await self._registry.is_gone(owner):
+            raise Misdirected(
+                f"worker {owner} is taking over thread {record.thread_id!r}", worker=owner
+            )
         if self._lease.draining or self._table.room <= 0:
             raise Capacity(
                 f"worker {self._lease.worker} has no room for thread {record.thread_id!r}, whose"
@@ -136,9 +127,3 @@ class Takeover:
         self._log(box, owner, entry_from(box.holding.note), taken=taken)
         if not taken and await source.one_of_others(record.box_id) is not None:
             raise Misdirected(f"another worker is taking over thread {record.thread_id!r}")
-
-    async def _require_gone(self, owner: str, record: Record) -> None:
-        if not await self._registry.is_gone(owner):
-            raise Misdirected(
-                f"worker {owner} is taking over thread {record.thread_id!r}", worker=owner
-            )

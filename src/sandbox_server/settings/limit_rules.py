@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from sandbox_server.usage.accounts import OF_KEYS, key_account
+from sandbox_server.usage.figures import OF_KEYS, key_account
 
 ANY = "*"
 

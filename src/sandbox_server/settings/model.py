@@ -19,7 +19,7 @@ from pydantic import PrivateAttr, ValidationInfo, field_validator, model_validat
 
 from sandbox_sdk.units import size_text
 from sandbox_server import __version__
-from sandbox_server.audit import AuditSettings
+from sandbox_server.audit.log import AuditSettings
 from sandbox_server.checkpoints.opening import StoreSettings
 from sandbox_server.network.modes import ORDER
 from sandbox_server.network.outbound import EgressLimits

@@ -18,7 +18,7 @@ from sandbox_sdk.protocol.errors import FileTooLarge, NotFound, size_text
 from sandbox_sdk.protocol.models import Artifact, ArtifactList, ArtifactsRequest, DownloadInfo
 from sandbox_sdk.protocol.sandboxes import Download
 from sandbox_server.storage.database import Database
-from sandbox_server.storage.store import ByteStore
+from sandbox_server.storage.store import FolderStore
 
 log = structlog.get_logger()
 
@@ -53,7 +53,7 @@ class Artifacts:
 
     def __init__(
         self,
-        store: ByteStore,
+        store: FolderStore,
         database: Database,
         *,
         worker: str,
@@ -139,9 +139,8 @@ class Artifacts:
             "select artifact_id, size from (select artifact_id, number, size,"
             " sum(size) over (order by number desc) as so_far from artifacts where tenant = ?)"
             " where so_far > ?",
-            tenant,
-            self._quota,
-        )
+            tenant, self._quota,
+        )  # fmt: skip
         if rows:
             freed = sum(size for _, size in rows)
             log.info("artifacts.over_quota", tenant=tenant, deleted=len(rows), bytes=freed,
@@ -151,15 +150,11 @@ class Artifacts:
 
     async def _forget(self, where: str, value: object) -> None:
         """Delete rows, and their bytes unless others refer to the same."""
-        self._db.write(
-            [
-                (
-                    f"insert or ignore into unused select sha256 from artifacts where {where}",
-                    (value,),
-                ),
-                (f"delete from artifacts where {where}", (value,)),
-            ]
-        )
+        with self._db.transaction() as execute:
+            execute(
+                f"insert or ignore into unused select sha256 from artifacts where {where}", value
+            )
+            execute(f"delete from artifacts where {where}", value)
         for (digest,) in self._db.execute(
             "select sha256 from unused where sha256 not in (select sha256 from artifacts)"
         ):
@@ -184,9 +179,8 @@ class Artifacts:
             yield chunk
 
     def _rows(self, where: str, *values: str) -> list[Artifact]:
-        return [_artifact(row) for row in self._db.execute(
-            f"select {_COLUMNS} from artifacts {where}", *values
-        )]  # fmt: skip
+        rows = self._db.execute(f"select {_COLUMNS} from artifacts {where}", *values)
+        return [_artifact(row) for row in rows]
 
 
 def no_artifact(artifact_id: str) -> NotFound:
@@ -213,19 +207,8 @@ def download_info(artifact: Artifact) -> DownloadInfo:
     )
 
 
-def mime_of(path: str) -> str:
-    return mimetypes.guess_type(path)[0] or _OCTETS
-
-
 def _artifact(row: tuple[Any, ...]) -> Artifact:
-    artifact_id, thread_id, session_id, path, size, sha256, created_at = row
-    return Artifact(
-        artifact_id=artifact_id,
-        thread_id=thread_id,
-        session_id=session_id,
-        path=path,
-        size=size,
-        sha256=sha256,
-        mime=mime_of(path),
-        created_at=datetime.fromtimestamp(created_at, UTC),
-    )
+    found = dict(zip(_COLUMNS.split(", "), row, strict=True))
+    created_at = datetime.fromtimestamp(found.pop("created_at"), UTC)
+    mime = mimetypes.guess_type(found["path"])[0] or _OCTETS
+    return Artifact(**found, mime=mime, created_at=created_at)

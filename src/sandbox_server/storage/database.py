@@ -1,4 +1,4 @@
-"""The SQLite file of what outlives sessions. The processes of a server share it."""
+"""The SQLite files of a server. Its processes share them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,22 @@ _BUSY_S = 5.0
 _LOOK_AGAIN_S = 0.01
 
 
+def _unusable(exc: sqlite3.Error) -> RuntimeUnavailable:
+    return RuntimeUnavailable(f"what is stored of sessions cannot be used: {exc}")
+
+
 class Database:
     """In memory without a path. May be used by several threads. Close it."""
 
-    def __init__(self, path: Path | None, schema: str) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        schema: str,
+        *,
+        unusable: Callable[[sqlite3.Error], RuntimeUnavailable] = _unusable,
+    ) -> None:
+        """unusable: the error of whoever finds a full disk, for example."""
+        self._unusable = unusable
         if path is not None:
             private_file(path)  # SQLite creates its -wal and -shm files with the same mode.
         self._lock = threading.Lock()
@@ -59,7 +71,7 @@ class Database:
 
     def execute(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """Raises RuntimeUnavailable."""
-        with self._lock, _translated():
+        with self._lock, self._translated():
             return self._db.execute(sql, values).fetchall()
 
     @contextlib.contextmanager
@@ -69,7 +81,7 @@ class Database:
         def execute(sql: str, *values: object) -> list[tuple[Any, ...]]:
             return self._db.execute(sql, values).fetchall()
 
-        with self._lock, _translated():
+        with self._lock, self._translated():
             self._db.execute("begin immediate")
             try:
                 yield execute
@@ -84,10 +96,9 @@ class Database:
             for sql, values in statements:
                 execute(sql, *values)
 
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as exc:
-        raise RuntimeUnavailable(f"what is stored of sessions cannot be used: {exc}") from exc
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as exc:
+            raise self._unusable(exc) from exc

@@ -15,16 +15,8 @@ from typing import Any, Self
 
 import structlog
 
+from sandbox_sdk.protocol import models
 from sandbox_sdk.protocol.errors import RuntimeUnavailable, SessionNotFound
-from sandbox_sdk.protocol.models import (
-    Artifact,
-    StoredCommand,
-    StoredSession,
-    StoredSessionDetail,
-    StoredSessionList,
-    StoredSessionsRequest,
-    StoredState,
-)
 
 log = structlog.get_logger()
 
@@ -78,7 +70,7 @@ class Ran:
 class Ended:
     tenant: str
     session_id: str
-    state: StoredState
+    state: models.StoredState
     at: float
 
 
@@ -92,12 +84,14 @@ class History(ABC):
     async def write(self, notes: Sequence[Note]) -> None: ...
 
     @abstractmethod
-    async def find(self, tenant: str, request: StoredSessionsRequest) -> StoredSessionList: ...
+    async def find(
+        self, tenant: str, request: models.StoredSessionsRequest
+    ) -> models.StoredSessionList: ...
 
     @abstractmethod
     async def get(
         self, tenant: str, session_id: str
-    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+    ) -> tuple[models.StoredSession, list[models.StoredCommand], bool] | None:
         """A session with its commands, and whether older ones are no longer stored."""
 
     @abstractmethod
@@ -111,16 +105,12 @@ class Journal:
 
     def __init__(self, history: History | None = None, *, commands: bool = True) -> None:
         self._history = history
-        self._commands = commands and history is not None
+        self.wants_commands = commands and history is not None
         self._held: deque[Note] = deque()
         self._dropped = 0
         self._some = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
-
-    @property
-    def wants_commands(self) -> bool:
-        return self._commands
 
     def note(self, note: Note) -> None:
         if self._task is None:
@@ -180,17 +170,19 @@ def cut(text: str, *, end: bool = False) -> str:
     return f"{left_out}\n{text[-TEXT:]}" if end else f"{text[:TEXT]}\n{left_out}"
 
 
-def stored_session(fields: dict[str, Any]) -> StoredSession:
+def stored_session(fields: dict[str, Any]) -> models.StoredSession:
     """From the fields of Began, with state, ended_at and commands."""
-    known = {name: value for name, value in fields.items() if name in StoredSession.model_fields}
-    return StoredSession.model_validate(
+    known = {
+        name: value for name, value in fields.items() if name in models.StoredSession.model_fields
+    }
+    return models.StoredSession.model_validate(
         {**known, "created_at": moment(fields["at"]), "ended_at": moment(fields.get("ended_at"))}
     )
 
 
-def stored_command(fields: dict[str, Any]) -> StoredCommand:
+def stored_command(fields: dict[str, Any]) -> models.StoredCommand:
     """From the fields of Ran."""
-    return StoredCommand.model_validate({**fields, "at": moment(fields["at"])})
+    return models.StoredCommand.model_validate({**fields, "at": moment(fields["at"])})
 
 
 def moment(timestamp: float | None) -> datetime | None:
@@ -207,13 +199,13 @@ def printable(note: Ran) -> Ran:
 
 
 async def stored_detail(
-    history: History, tenant: str, session_id: str, artifacts: list[Artifact]
-) -> StoredSessionDetail:
+    history: History, tenant: str, session_id: str, artifacts: list[models.Artifact]
+) -> models.StoredSessionDetail:
     """All that is stored of a session. Raises SessionNotFound, also for one of another tenant."""
     found = await history.get(tenant, session_id)
     if found is None:
         raise SessionNotFound.of(thread_id=None, session_id=session_id)
     session, commands, truncated = found
-    return StoredSessionDetail(
+    return models.StoredSessionDetail(
         **dict(session), log=commands, log_truncated=truncated, artifacts=artifacts
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import re
 import time
@@ -12,13 +11,15 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from sandbox_sdk.protocol.errors import DiskFull, NotFound, RuntimeUnavailable
+from sandbox_sdk.protocol.errors import NotFound
 from sandbox_server.private import private_folder
+from sandbox_server.storage.store import remove_leftovers, translated, write_all
 
+_translated = partial(translated, "the store of checkpoints cannot be used", missing=True)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*")
-_LEFT_AFTER_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class FolderObjects(ObjectStore):
         self._folder = folder
         self._new = folder / "new"
         self._new.mkdir(mode=0o700, exist_ok=True)
-        self._remove_leftovers()
+        remove_leftovers(self._new.iterdir())
 
     def __repr__(self) -> str:
         return f"<FolderObjects {self._folder}>"
@@ -107,9 +108,7 @@ class FolderObjects(ObjectStore):
         try:
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
+                write_all(fd, data)
                 os.fdatasync(fd)
             finally:
                 os.close(fd)
@@ -131,23 +130,3 @@ class FolderObjects(ObjectStore):
         if not _NAME.fullmatch(name):
             raise NotFound(f"{name[:200]!r} is not the name of an object")
         return self._folder / name
-
-    def _remove_leftovers(self) -> None:
-        """Remove what a killed process was writing."""
-        for left in self._new.iterdir():
-            with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime > _LEFT_AFTER_S:
-                    left.unlink()
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as exc:
-        why = exc.strerror or type(exc).__name__
-        full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-        message = f"the store of checkpoints cannot be used: {why}"
-        raise (DiskFull if full else RuntimeUnavailable)(message) from exc

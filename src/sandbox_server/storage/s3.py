@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -56,52 +57,48 @@ class S3Objects(ObjectStore):
         return f"<S3Objects {self._url}>"
 
     async def put(self, name: str, data: bytes) -> None:
-        try:
+        with self._translated():
             await self._store.put_async(name, data)
-        except self._errors.BaseError as exc:
-            raise self._unavailable(exc) from exc
 
     async def get(self, name: str) -> bytes:
         try:
-            found = await self._store.get_async(name)
-            return bytes(await found.bytes_async())
+            with self._translated():
+                found = await self._store.get_async(name)
+                return bytes(await found.bytes_async())
         except FileNotFoundError:
             raise NotFound(f"the store has no object {name}") from None
-        except self._errors.BaseError as exc:
-            raise self._unavailable(exc) from exc
 
     async def look(self, name: str) -> StoredObject | None:
         try:
-            found = await self._store.head_async(name)
+            with self._translated():
+                found = await self._store.head_async(name)
         except FileNotFoundError:
             return None
-        except self._errors.BaseError as exc:
-            raise self._unavailable(exc) from exc
         return StoredObject(name, found["size"], _age_s(found["last_modified"]))
 
     async def list(self, prefix: str) -> AsyncIterator[StoredObject]:
-        try:
+        with self._translated():
             async for batch in self._store.list(prefix or None):
                 for each in batch:
                     yield StoredObject(each["path"], each["size"], _age_s(each["last_modified"]))
-        except self._errors.BaseError as exc:
-            raise self._unavailable(exc) from exc
 
     async def delete(self, name: str) -> None:
-        try:
+        with contextlib.suppress(FileNotFoundError), self._translated():
             await self._store.delete_async(name)
-        except FileNotFoundError:
-            return
-        except self._errors.BaseError as exc:
-            raise self._unavailable(exc) from exc
 
-    def _unavailable(self, error: Exception) -> RuntimeUnavailable:
-        """Without the request, which may have keys in it."""
-        why = str(error).splitlines()[0][:300]
-        return RuntimeUnavailable(
-            f"the store of checkpoints {self._url} cannot be used: {why}; retry in 2 s",
-            retry_after_s=2,
-        )
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Without the request, which may have keys in it. What is not there is told as it is."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except self._errors.BaseError as exc:
+            why = str(exc).splitlines()[0][:300]
+            raise RuntimeUnavailable(
+                f"the store of checkpoints {self._url} cannot be used: {why}; retry in 2 s",
+                retry_after_s=2,
+            ) from exc
 
 
 def _age_s(modified: datetime) -> float:

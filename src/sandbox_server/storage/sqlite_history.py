@@ -6,18 +6,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from sandbox_sdk.protocol.models import (
-    StoredCommand,
-    StoredSession,
-    StoredSessionList,
-    StoredSessionsRequest,
-)
-from sandbox_server.storage.database import Database
+from sandbox_sdk.protocol import models
+from sandbox_server.storage.database import Database, Statement
 from sandbox_server.storage.history import (
     Began,
-    Ended,
     History,
     Kept,
     Note,
@@ -46,9 +41,6 @@ create table if not exists commands (
 _SESSION = ("session_id", "sandbox_id", "thread_id", "generation", "provider", "environment",
             "agent", "worker", "state", "at", "ended_at", "ran")  # fmt: skip
 _COMMAND = ("command_id", "command", "at", "exit_code", "duration_ms", "output")
-_BEGAN = ("tenant", "session_id", "sandbox_id", "thread_id", "generation", "provider",
-          "environment", "agent", "worker", "at")  # fmt: skip
-Statement = tuple[str, tuple[object, ...]]
 
 
 class SqliteHistory(History):
@@ -59,63 +51,52 @@ class SqliteHistory(History):
         self._kept = kept
 
     async def write(self, notes: Sequence[Note]) -> None:
-        statements = [statement for note in notes for statement in self._statements(note)]
-        ran = Counter(note.session_id for note in notes if isinstance(note, Ran))
-        for session_id, count in ran.items():
-            statements += self._counted(session_id, count)
-        await asyncio.to_thread(self._db.write, statements)
+        await asyncio.to_thread(self._write, notes)
 
-    def _statements(self, note: Note) -> list[Statement]:
-        if isinstance(note, Began):
-            return self._began(note)
-        if isinstance(note, Ended):
-            return [
-                (
-                    "update sessions set state = ?, ended_at = ?"
-                    " where session_id = ? and ended_at is null",
-                    (note.state, note.at, note.session_id),
-                )
-            ]
-        return self._ran(printable(note))
+    def _write(self, notes: Sequence[Note]) -> None:
+        with self._db.transaction() as execute:
+            for note in notes:
+                if isinstance(note, Began):
+                    self._began(execute, note)
+                elif isinstance(note, Ran):
+                    fields = asdict(printable(note))
+                    del fields["tenant"]
+                    _insert(execute, "insert or replace into commands", fields)
+                else:
+                    execute(
+                        "update sessions set state = ?, ended_at = ?"
+                        " where session_id = ? and ended_at is null",
+                        note.state, note.at, note.session_id,
+                    )  # fmt: skip
+            ran = Counter(note.session_id for note in notes if isinstance(note, Ran))
+            for session_id, count in ran.items():
+                self._counted(execute, session_id, count)
 
-    def _began(self, note: Began) -> list[Statement]:
-        names = ", ".join(_BEGAN)
-        values = tuple(getattr(note, name) for name in _BEGAN)
-        places = ", ".join("?" * len(_BEGAN))
+    def _began(self, execute: Statement, note: Began) -> None:
+        _insert(execute, "insert or ignore into sessions", {**asdict(note), "state": "live"})
         oldest = (
             "select session_id from sessions where tenant = ? order by number desc limit -1"
             " offset ?"
         )
-        over = (note.tenant, self._kept.sessions)
-        return [
-            (f"insert or ignore into sessions ({names}, state) values ({places}, 'live')", values),
-            (f"delete from commands where session_id in ({oldest})", over),
-            (f"delete from sessions where session_id in ({oldest})", over),
-        ]
+        for table in ("commands", "sessions"):
+            execute(
+                f"delete from {table} where session_id in ({oldest})",
+                note.tenant, self._kept.sessions,
+            )  # fmt: skip
 
-    def _ran(self, note: Ran) -> list[Statement]:
-        values = tuple(getattr(note, name) for name in _COMMAND)
-        return [
-            (
-                f"insert or replace into commands (session_id, {', '.join(_COMMAND)})"
-                " values (?, ?, ?, ?, ?, ?, ?)",
-                (note.session_id, *values),
-            )
-        ]
-
-    def _counted(self, session_id: str, count: int) -> list[Statement]:
+    def _counted(self, execute: Statement, session_id: str, count: int) -> None:
         """After commands of a session: how many there were, and no more of them than are kept. Once
         for all that are written together, since finding the oldest walks over all of them."""
-        return [
-            ("update sessions set ran = ran + ? where session_id = ?", (count, session_id)),
-            (
-                "delete from commands where number <= (select number from commands"
-                " where session_id = ? order by number desc limit 1 offset ?) and session_id = ?",
-                (session_id, self._kept.commands, session_id),
-            ),
-        ]
+        execute("update sessions set ran = ran + ? where session_id = ?", count, session_id)
+        execute(
+            "delete from commands where number <= (select number from commands"
+            " where session_id = ? order by number desc limit 1 offset ?) and session_id = ?",
+            session_id, self._kept.commands, session_id,
+        )  # fmt: skip
 
-    async def find(self, tenant: str, request: StoredSessionsRequest) -> StoredSessionList:
+    async def find(
+        self, tenant: str, request: models.StoredSessionsRequest
+    ) -> models.StoredSessionList:
         where, values = _where(tenant, request)
         rows = await asyncio.to_thread(
             self._db.execute,
@@ -123,25 +104,24 @@ class SqliteHistory(History):
             f" order by number desc limit {request.limit + 1}",
             *values,
         )
-        return StoredSessionList(
+        return models.StoredSessionList(
             sessions=[_session(row) for row in rows[: request.limit]],
             truncated=len(rows) > request.limit,
         )
 
     async def get(
         self, tenant: str, session_id: str
-    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+    ) -> tuple[models.StoredSession, list[models.StoredCommand], bool] | None:
         return await asyncio.to_thread(self._get, tenant, session_id)
 
     def _get(
         self, tenant: str, session_id: str
-    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+    ) -> tuple[models.StoredSession, list[models.StoredCommand], bool] | None:
         rows = self._db.execute(
             f"select {', '.join(_SESSION)}, {_COUNT} from sessions"
             " where tenant = ? and session_id = ?",
-            tenant,
-            session_id,
-        )
+            tenant, session_id,
+        )  # fmt: skip
         if not rows:
             return None
         commands = self._db.execute(
@@ -153,13 +133,19 @@ class SqliteHistory(History):
         return _session(rows[0]), log, ran > len(log)
 
     async def tidy(self) -> None:
-        old = time.time() - self._kept.retention_s
+        await asyncio.to_thread(self._tidy, time.time() - self._kept.retention_s)
+
+    def _tidy(self, old: float) -> None:
         gone = "select session_id from sessions where ended_at < ?"
-        statements: list[Statement] = [
-            (f"delete from commands where session_id in ({gone})", (old,)),
-            ("delete from sessions where ended_at < ?", (old,)),
-        ]
-        await asyncio.to_thread(self._db.write, statements)
+        with self._db.transaction() as execute:
+            execute(f"delete from commands where session_id in ({gone})", old)
+            execute("delete from sessions where ended_at < ?", old)
+
+
+def _insert(execute: Statement, insert: str, fields: dict[str, object]) -> None:
+    execute(
+        f"{insert} ({', '.join(fields)}) values ({', '.join('?' * len(fields))})", *fields.values()
+    )
 
 
 _COUNT = (
@@ -167,14 +153,14 @@ _COUNT = (
 )
 
 
-def _where(tenant: str, request: StoredSessionsRequest) -> tuple[str, list[object]]:
+def _where(tenant: str, request: models.StoredSessionsRequest) -> tuple[str, list[object]]:
     conditions: list[tuple[str, list[object]]] = [("tenant = ?", [tenant])]
-    if request.thread is not None:
-        conditions.append(("thread_id = ?", [request.thread]))
-    if request.environment is not None:
-        conditions.append(("environment = ?", [request.environment]))
-    if request.state is not None:
-        conditions.append(("state = ?", [request.state]))
+    asked = {
+        "thread_id": request.thread,
+        "environment": request.environment,
+        "state": request.state,
+    }
+    conditions += [(f"{name} = ?", [value]) for name, value in asked.items() if value is not None]
     if request.before is not None:
         older = "number < coalesce((select number from sessions where session_id = ?), 0)"
         conditions.append((older, [request.before]))
@@ -191,5 +177,5 @@ def _where(tenant: str, request: StoredSessionsRequest) -> tuple[str, list[objec
     return where, [value for _, values in conditions for value in values]
 
 
-def _session(row: tuple[Any, ...]) -> StoredSession:
+def _session(row: tuple[Any, ...]) -> models.StoredSession:
     return stored_session(dict(zip((*_SESSION, "commands"), row, strict=True)))

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import DiskFull, NotFound, RuntimeUnavailable
-from sandbox_server.private import private_folder
+from sandbox_server.private import one_at_a_time, private_folder
 
 FRESH_S = 60.0
 """How long after it was put a stream is not deleted: whoever put it is about to refer to it."""
@@ -33,41 +32,23 @@ class Stored:
     size: int
 
 
-class ByteStore(ABC):
-    """Every method may raise RuntimeUnavailable."""
-
-    @abstractmethod
-    async def put(self, chunks: AsyncIterable[bytes]) -> Stored:
-        """Store a stream. It is there as a whole or, if reading it fails, not at all. Raises
-        DiskFull."""
-
-    @abstractmethod
-    def open(self, digest: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Read a stream. Raises NotFound."""
-
-    @abstractmethod
-    async def size(self, digest: str) -> int | None:
-        """Its bytes; None if there is no such stream."""
-
-    @abstractmethod
-    async def delete(self, digest: str) -> bool:
-        """Whether it is gone. One that was put within FRESH_S stays: try again later."""
-
-
-class FolderStore(ByteStore):
-    """A folder that only the server's user can read. Processes may share it."""
+class FolderStore:
+    """A folder that only the server's user can read. Processes may share it. Every method may raise
+    RuntimeUnavailable."""
 
     def __init__(self, folder: Path, *, fresh_s: float = FRESH_S) -> None:
         """Raises OSError."""
         private_folder(folder)
         self._folder = folder
         self._fresh_s = fresh_s
-        self._remove_leftovers()
+        remove_leftovers(folder.glob("new-*"))
 
     def __repr__(self) -> str:
         return f"<FolderStore {self._folder}>"
 
     async def put(self, chunks: AsyncIterable[bytes]) -> Stored:
+        """Store a stream. It is there as a whole or, if reading it fails, not at all. Raises
+        DiskFull."""
         new = self._folder / f"new-{uuid.uuid4().hex}"
         digest, size = hashlib.sha256(), 0
         try:
@@ -78,7 +59,7 @@ class FolderStore(ByteStore):
                     digest.update(chunk)
                     size += len(chunk)
                     with _translated():
-                        await asyncio.to_thread(_write, fd, chunk)
+                        await asyncio.to_thread(write_all, fd, chunk)
             finally:
                 os.close(fd)
             with _translated():
@@ -90,6 +71,7 @@ class FolderStore(ByteStore):
 
     @contextlib.asynccontextmanager
     async def open(self, digest: str) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Read a stream. Raises NotFound."""
         try:
             file = await asyncio.to_thread(self._path(digest).open, "rb")
         except OSError as exc:
@@ -102,13 +84,8 @@ class FolderStore(ByteStore):
         with file:
             yield chunks()
 
-    async def size(self, digest: str) -> int | None:
-        try:
-            return self._path(digest).stat().st_size
-        except OSError:
-            return None
-
     async def delete(self, digest: str) -> bool:
+        """Whether it is gone. One that was put within FRESH_S stays: try again later."""
         with _translated():
             return await asyncio.to_thread(self._delete, digest)
 
@@ -135,25 +112,20 @@ class FolderStore(ByteStore):
             raise _missing(digest)
         return self._folder / digest[:2] / digest
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """So that no stream is deleted that was put again since its time was looked at."""
-        fd = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
-
-    def _remove_leftovers(self) -> None:
-        """Remove what a killed process was writing."""
-        for left in self._folder.glob("new-*"):
-            with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime > _LEFT_AFTER_S:
-                    left.unlink()
+        return one_at_a_time(self._folder / "lock")
 
 
-def _write(fd: int, data: bytes) -> None:
+def remove_leftovers(new: Iterable[Path]) -> None:
+    """Remove what a killed process was writing."""
+    for left in new:
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _LEFT_AFTER_S:
+                left.unlink()
+
+
+def write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
@@ -164,11 +136,16 @@ def _missing(digest: str) -> NotFound:
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def translated(message: str, *, missing: bool = False) -> Iterator[None]:
+    """Translate errors of a disk. missing: leave a FileNotFoundError as it is."""
     try:
         yield
     except OSError as exc:
+        if missing and isinstance(exc, FileNotFoundError):
+            raise
         why = exc.strerror or type(exc).__name__
         full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
-        message = f"the server's store cannot be written: {why}"
-        raise (DiskFull if full else RuntimeUnavailable)(message) from exc
+        raise (DiskFull if full else RuntimeUnavailable)(f"{message}: {why}") from exc
+
+
+_translated = partial(translated, "the server's store cannot be written")

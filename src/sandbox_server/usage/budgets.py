@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from sandbox_sdk.protocol.errors import RateLimited
 from sandbox_sdk.units import size_bytes
-from sandbox_server.usage.accounts import OF_KEYS, key_in
-from sandbox_server.usage.figures import Figures, day_ends
+from sandbox_server.usage.figures import OF_KEYS, Figures, day_ends, key_in
 
 NEAR = 0.8
 """The share of a budget at which its tenant's operator is told."""

@@ -1,4 +1,4 @@
-"""The figures of usage, and how they are added."""
+"""The figures of usage: how they are added, and whose they are. Pure."""
 
 from __future__ import annotations
 
@@ -91,3 +91,23 @@ def spans(since: float, until: float) -> list[tuple[date, float]]:
 def days_between(since: date, until: date) -> list[date]:
     """Both included."""
     return [since + timedelta(days=n) for n in range((until - since).days + 1)]
+
+
+OF_KEYS = "key "
+"""Before a key, in the place of a tenant; no tenant's name has a space."""
+
+
+def key_account(tenant: str, key_id: str) -> str:
+    """With the tenant: an identity provider may give two of them the same subject. Empty for no
+    key."""
+    return f"{OF_KEYS}{tenant}/{key_id}" if key_id else ""
+
+
+def key_in(account: str) -> str:
+    """The id of the key whose account it is; empty for a tenant's."""
+    return account.partition("/")[2] if account.startswith(OF_KEYS) else ""
+
+
+def tenant_in(account: str) -> str:
+    """The tenant whose account it is, or to which its key belongs."""
+    return account.removeprefix(OF_KEYS).partition("/")[0]

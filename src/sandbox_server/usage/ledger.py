@@ -8,14 +8,23 @@ counted twice, and the next reading has what is missing.
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
 from sandbox_server.storage.database import Database, Statement
-from sandbox_server.usage.accounts import OF_KEYS, key_in
-from sandbox_server.usage.figures import NAMES, OF_SESSION, Figures, Row, day_of, spans
+from sandbox_server.usage.figures import (
+    NAMES,
+    OF_KEYS,
+    OF_SESSION,
+    Figures,
+    Row,
+    day_of,
+    key_in,
+    spans,
+)
 
 _FIGURES = ", ".join(
     f"{name} {'real' if name == 'memory_byte_s' else 'integer'} not null default 0"
@@ -137,10 +146,8 @@ class UsageLedger:
             f"insert into seen (session_id, at, {', '.join(_SEEN)}) values (?, ?, ?, ?, ?, ?, ?)"
             f" on conflict do update set at = max(at, excluded.at),"
             f" {', '.join(f'{name} = excluded.{name}' for name in _SEEN)}",
-            reading.session_id,
-            reading.at,
-            *now.values(),
-        )
+            reading.session_id, reading.at, *now.values(),
+        )  # fmt: skip
 
     def _add_day(self, execute: Statement, reading: Reading, day: date, figures: Figures) -> None:
         for account in filter(None, (reading.tenant, reading.account)):
@@ -189,15 +196,7 @@ class UsageLedger:
             " where tenant = ? and day between ? and ? order by day",
             tenant, str(since), str(until),
         )  # fmt: skip
-        return [
-            Row(
-                day=date.fromisoformat(day),
-                thread_id=thread_id,
-                session_id=session_id,
-                figures=_figures(figures),
-            )
-            for day, thread_id, session_id, *figures in found
-        ]
+        return [_row(*row) for row in found]
 
     def untold(self, limit: int) -> list[tuple[str, Row, int]]:
         """Rows that have changed since they were told of: tenant, row and version."""
@@ -207,38 +206,23 @@ class UsageLedger:
                 f"select tenant, day, {names}, version, {_COLUMNS} from {table}"
                 f" where version != told limit {limit}"
             ):
-                row = Row(
-                    day=date.fromisoformat(day), thread_id=thread_id, session_id=session_id,
-                    figures=_figures(figures),
-                )  # fmt: skip
-                found.append((tenant, row, version))
+                found.append((tenant, _row(day, thread_id, session_id, *figures), version))
         return found
 
     def told(self, rows: Iterable[tuple[str, Row, int]]) -> None:
         with self._db.transaction() as execute:
             for tenant, row, version in rows:
-                if row.session_id is None:
-                    execute(
-                        "update days set told = ? where tenant = ? and day = ?",
-                        version, tenant, str(row.day),
-                    )  # fmt: skip
-                else:
-                    execute(
-                        "update session_days set told = ?"
-                        " where tenant = ? and day = ? and session_id = ?",
-                        version, tenant, str(row.day), row.session_id,
-                    )  # fmt: skip
+                table, which = "days", "tenant = ? and day = ?"
+                values: list[object] = [version, tenant, str(row.day)]
+                if row.session_id is not None:
+                    table, which = "session_days", f"{which} and session_id = ?"
+                    values.append(row.session_id)
+                execute(f"update {table} set told = ? where {which}", *values)
 
     def warn_once(self, tenant: str, day: date, budget: str) -> bool:
         """Whether nobody was warned of this yet."""
-        return bool(
-            self._db.execute(
-                "insert or ignore into warned values (?, ?, ?) returning 1",
-                tenant,
-                str(day),
-                budget,
-            )
-        )
+        sql = "insert or ignore into warned values (?, ?, ?) returning 1"
+        return bool(self._db.execute(sql, tenant, str(day), budget))
 
     def tidy(self, today: date) -> None:
         """Forget what is past its retention."""
@@ -271,5 +255,28 @@ def _upsert(execute: Statement, table: str, key: dict[str, str], figures: Figure
     )
 
 
+def _row(day: str, thread_id: str | None, session_id: str | None, *figures: float) -> Row:
+    return Row(
+        day=date.fromisoformat(day),
+        thread_id=thread_id,
+        session_id=session_id,
+        figures=_figures(figures),
+    )
+
+
 def _figures(values: Sequence[float]) -> Figures:
     return Figures.of(dict(zip(NAMES, values, strict=True)))
+
+
+class SharedUsage(ABC):
+    """Where the ledgers of a fleet come together. Every method may raise RuntimeUnavailable."""
+
+    @abstractmethod
+    async def publish(self, ledger_id: str, rows: Sequence[tuple[str, Row]]) -> None:
+        """Rows as they are now; the same again changes nothing."""
+
+    @abstractmethod
+    async def others(
+        self, ledger_id: str, accounts: Sequence[str], day: date
+    ) -> dict[str, Figures]:
+        """What all other ledgers have of tenants and keys."""

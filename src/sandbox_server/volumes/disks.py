@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 from pathlib import Path
 
+from sandbox_sdk.protocol.models import VolumeMount
 from sandbox_server.runtime import loop_disk
 from sandbox_server.runtime.base import BoxVolume
 from sandbox_server.runtime.loop_disk import LABEL_BYTES, LoopUse
 from sandbox_server.volumes import ext4
-from sandbox_server.volumes.store import InUse, StoredVolume, Wanted
+from sandbox_server.volumes.store import InUse, StoredVolume
 
 _SUFFIX = ".img"
 
@@ -30,19 +31,17 @@ class VolumeDisks:
         path = _path(folder, name)
         found = path.stat()
         return StoredVolume(
-            name=name,
-            size=found.st_size,
-            used=found.st_blocks * 512,
-            made_at=ext4.made_at(path),
+            name=name, size=found.st_size, used=found.st_blocks * 512, made_at=ext4.made_at(path)
         )
 
     def make(self, folder: Path, name: str, size: int) -> None:
         ext4.make(_path(folder, name), size)
 
     def attach(
-        self, folder: Path, name: str, wanted: Wanted, held: contextlib.ExitStack
+        self, folder: Path, mount: VolumeMount, thread_id: str, held: contextlib.ExitStack
     ) -> BoxVolume:
-        path, label, read_only = _path(folder, name), _label(wanted.thread_id), wanted.mode == "ro"
+        assert mount.name is not None
+        path, label, read_only = _path(folder, mount.name), _label(thread_id), mount.mode == "ro"
         use = loop_disk.use_of(path)
         if use is None:
             ext4.repair(path)
@@ -50,7 +49,7 @@ class VolumeDisks:
             raise _in_use(use)
         disk = held.enter_context(loop_disk.attached(path, label=label, read_only=read_only))
         return BoxVolume(
-            name=wanted.path.rpartition("/")[2],
+            name=mount.path.rpartition("/")[2],
             device=disk.device,
             size=path.stat().st_size,
             read_only=read_only,

@@ -19,9 +19,9 @@ import shutil
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import DiskFull, size_text
-from sandbox_sdk.protocol.models import VolumeMode
+from sandbox_sdk.protocol.models import VolumeMode, VolumeMount
 from sandbox_server.runtime.base import BoxVolume
-from sandbox_server.volumes.store import InUse, StoredVolume, Wanted
+from sandbox_server.volumes.store import InUse, StoredVolume
 
 
 class VolumeFolders:
@@ -47,15 +47,16 @@ class VolumeFolders:
         new.rename(folder / name / "size")
 
     def attach(
-        self, folder: Path, name: str, wanted: Wanted, held: contextlib.ExitStack
+        self, folder: Path, mount: VolumeMount, thread_id: str, held: contextlib.ExitStack
     ) -> BoxVolume:
-        volume, read_only = self.look(folder, name), wanted.mode == "ro"
-        own = hashlib.sha256(wanted.thread_id.encode()).hexdigest()[:32]
-        for path, thread_id, mode in _users(folder / name):
-            if (path.name != own and "rw" in (mode, wanted.mode)) or (
-                path.name == own and mode != wanted.mode
-            ):
-                raise InUse(thread_id, mode)
+        assert mount.name is not None
+        name, read_only = mount.name, mount.mode == "ro"
+        volume = self.look(folder, name)
+        own = hashlib.sha256(thread_id.encode()).hexdigest()[:32]
+        for path, user, mode in _users(folder / name):
+            in_the_way = mode != mount.mode if path.name == own else "rw" in (mode, mount.mode)
+            if in_the_way:
+                raise InUse(user, mode)
         if volume.used > volume.size and not read_only:
             raise DiskFull(
                 f"volume {name!r} has {size_text(volume.used)} in it, and its size is"
@@ -63,11 +64,11 @@ class VolumeFolders:
                 limit_bytes=volume.size,
             )
         return BoxVolume(
-            name=wanted.path.rpartition("/")[2],
+            name=mount.path.rpartition("/")[2],
             source=str(folder / name / "files"),
             size=volume.size,
             read_only=read_only,
-            lock=_locked(folder / name / "users" / own, wanted, held),
+            lock=_locked(folder / name / "users" / own, f"{mount.mode} {thread_id}", held),
         )
 
     def remove(self, folder: Path, name: str) -> None:
@@ -81,13 +82,13 @@ class VolumeFolders:
         shutil.rmtree(folder / name)
 
 
-def _locked(path: Path, wanted: Wanted, held: contextlib.ExitStack) -> int:
+def _locked(path: Path, user: str, held: contextlib.ExitStack) -> int:
     """The descriptor of a thread's file, locked as long as anybody has it open."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     held.callback(os.close, fd)
     fcntl.flock(fd, fcntl.LOCK_SH)  # Shared: for a moment two boxes of the thread may have it.
     os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{wanted.mode} {wanted.thread_id}".encode(), 0)
+    os.pwrite(fd, user.encode(), 0)
     return fd
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sandbox_sdk.protocol.models import VolumeMode
+from sandbox_sdk.protocol.models import VolumeMode, VolumeMount
 from sandbox_server.runtime.base import BoxVolume
 
 
@@ -28,16 +28,6 @@ class InUse(Exception):
         self.mode = mode
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a box of a thread is to have."""
-
-    thread_id: str
-    mode: VolumeMode
-    path: str
-    """In the box."""
-
-
 class VolumeStore(Protocol):
     """Volumes of one tenant, in a folder. All of it blocks, and is called by one at a time, also of
     several processes. Raises OSError."""
@@ -53,9 +43,10 @@ class VolumeStore(Protocol):
         """It appears once it is complete."""
 
     def attach(
-        self, folder: Path, name: str, wanted: Wanted, held: contextlib.ExitStack
+        self, folder: Path, mount: VolumeMount, thread_id: str, held: contextlib.ExitStack
     ) -> BoxVolume:
-        """What a box can mount. held: closes what has to be open until then. Raises InUse.
+        """What a box of a thread can mount. held: closes what has to be open until then. Raises
+        InUse.
 
         A thread whose box is replaced may have a volume twice: the box that goes does so once the
         new one is there.

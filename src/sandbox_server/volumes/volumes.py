@@ -29,7 +29,7 @@ from sandbox_server.tasks import uninterrupted
 from sandbox_server.volumes.binding import BindFolders
 from sandbox_server.volumes.disks import VolumeDisks
 from sandbox_server.volumes.folders import VolumeFolders
-from sandbox_server.volumes.store import InUse, StoredVolume, VolumeStore, Wanted
+from sandbox_server.volumes.store import InUse, StoredVolume, VolumeStore
 
 log = structlog.get_logger()
 
@@ -68,16 +68,11 @@ class Volumes:
     ) -> Volumes:
         """In the way that this machine can offer. Blocks for some milliseconds."""
         private_folder(folder.parent)
-        if os.geteuid() != 0:
-            return cls(folder, size=size, quota=quota, store=VolumeFolders(), binds=binds)
-        return cls(
-            folder,
-            size=size,
-            quota=quota,
-            store=VolumeDisks(),
-            obstacle=loop_disk.obstacle(folder.parent),
-            binds=binds,
-        )
+        store: VolumeStore = VolumeFolders()
+        obstacle = ""
+        if os.geteuid() == 0:
+            store, obstacle = VolumeDisks(), loop_disk.obstacle(folder.parent)
+        return cls(folder, size=size, quota=quota, store=store, obstacle=obstacle, binds=binds)
 
     def __repr__(self) -> str:
         return f"<Volumes in {self._folder}>"
@@ -133,14 +128,13 @@ class Volumes:
             def attach(mount: VolumeMount) -> BoxVolume:
                 if mount.name is None:
                     return self._binds.attach(mount)
-                wanted = Wanted(thread_id=thread_id, mode=mount.mode, path=mount.path)
                 with self._locked(tenant) as folder:
                     if mount.name not in self._store.names(folder):
                         if mount.mode == "ro":
                             raise not_found(mount.name)
                         self._make(folder, mount.name, None)
                     # Held here, not by the caller: one that is cancelled never sees the result.
-                    return self._store.attach(folder, mount.name, wanted, held)
+                    return self._store.attach(folder, mount, thread_id, held)
 
             yield [
                 await self._once_free(mount.name or "", lambda mount=mount: attach(mount))  # type: ignore[misc]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_server.access.refusals import MOST_S, PER_S, REFUSED_S, Refusals
+from sandbox_server.access.limited import MOST_S, PER_S, REFUSED_S, Refusals
 
 
 class Clock:

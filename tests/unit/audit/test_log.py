@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.audit import AuditLog, AuditSettings
+from sandbox_server.audit.log import AuditLog, AuditSettings
 from sandbox_server.audit.verifying import verify_log
 from sandbox_server.metrics.prometheus import PrometheusMetrics
 from sandbox_server.policy.policy import Policy
@@ -55,7 +55,7 @@ import json, sys, resource, signal
 from pathlib import Path
 from sandbox_sdk.protocol.errors import AuditUnavailable
 from sandbox_server.audit import log as audit_log
-from sandbox_server.audit import AuditLog, AuditSettings
+from sandbox_server.audit.log import AuditLog, AuditSettings
 audit_log.AGAIN_S, audit_log.MOST_HELD = 0.01, 5
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 path, full = Path(sys.argv[1]), sys.argv[2]

@@ -16,8 +16,7 @@ from sandbox_sdk.protocol.errors import InvalidRequest, SandboxError, Unauthoriz
 from sandbox_sdk.protocol.models import USER, Target, checked
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server import log_fields
-from sandbox_server.access.caller import Caller
-from sandbox_server.access.keys import Scope
+from sandbox_server.access.keys import Caller, Scope
 from sandbox_server.api.e2b.errors import box_error, control_error
 from sandbox_server.api.e2b.tokens import AccessTokens, Holder, Purpose, SignedUrls
 from sandbox_server.api.route import Asked, Handler, PublicRoute, Served

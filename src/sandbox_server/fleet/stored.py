@@ -1,19 +1,16 @@
-"""The history of a fleet, in its Redis: coordinators answer from it, workers write to it."""
+"""What a fleet stores in its Redis beside its sessions: the history, and what was used. Workers
+write it, coordinators answer from it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import date
 from typing import Any
 
-from sandbox_sdk.protocol.models import (
-    StoredCommand,
-    StoredSession,
-    StoredSessionList,
-    StoredSessionsRequest,
-)
-from sandbox_server.fleet.store import Store
+from sandbox_sdk.protocol import models
+from sandbox_server.fleet.store import Store, flat
 from sandbox_server.storage.history import (
     Began,
     Ended,
@@ -24,12 +21,18 @@ from sandbox_server.storage.history import (
     stored_command,
     stored_session,
 )
+from sandbox_server.usage.figures import Figures, Row, days_between, key_in
+from sandbox_server.usage.ledger import Retention, SharedUsage
+from sandbox_server.usage.report import UsageRows
 
 _PIECE = 100
 _LOOKED_AT = 5000
 """Most sessions that one search looks at."""
 _LIVE_S = 30 * 86400.0
 """How long a session is stored whose end nobody tells: its worker is gone for good."""
+_DAYS_AT_ONCE = 50
+"""Days that are asked for at a time."""
+_DAY_MS = 86_400_000
 
 
 class RedisHistory(History):
@@ -50,7 +53,7 @@ class RedisHistory(History):
             sessions = self._store.histories_key(note.tenant)
             fields = {name: json.dumps(value) for name, value in asdict(note).items()}
             return [
-                ("HSET", key, "state", '"live"', *_flat(fields)),
+                ("HSET", key, "state", '"live"', *flat(fields)),
                 ("PEXPIRE", key, round(_LIVE_S * 1000)),
                 ("ZADD", sessions, note.at, note.session_id),
                 ("ZREMRANGEBYRANK", sessions, 0, -self._kept.sessions - 1),
@@ -71,8 +74,10 @@ class RedisHistory(History):
             ("HINCRBY", key, "ran", 1),
         ]
 
-    async def find(self, tenant: str, request: StoredSessionsRequest) -> StoredSessionList:
-        found: list[StoredSession] = []
+    async def find(
+        self, tenant: str, request: models.StoredSessionsRequest
+    ) -> models.StoredSessionList:
+        found: list[models.StoredSession] = []
         ids = await self._store.range_by_rank(self._store.histories_key(tenant), _LOOKED_AT)
         if request.before is not None:
             ids = ids[ids.index(request.before) + 1 :] if request.before in ids else []
@@ -81,13 +86,13 @@ class RedisHistory(History):
                 if not _fits(session, texts, request):
                     continue
                 if len(found) == request.limit:
-                    return StoredSessionList(sessions=found, truncated=True)
+                    return models.StoredSessionList(sessions=found, truncated=True)
                 found.append(session)
-        return StoredSessionList(sessions=found, truncated=len(ids) == _LOOKED_AT)
+        return models.StoredSessionList(sessions=found, truncated=len(ids) == _LOOKED_AT)
 
     async def _some(
-        self, tenant: str, ids: Sequence[str], request: StoredSessionsRequest
-    ) -> list[tuple[StoredSession, list[str]]]:
+        self, tenant: str, ids: Sequence[str], request: models.StoredSessionsRequest
+    ) -> list[tuple[models.StoredSession, list[str]]]:
         keys = [self._store.history_key(tenant, each) for each in ids]
         hashes = await self._store.pipeline([("HGETALL", key) for key in keys])
         counts = await self._store.pipeline([("LLEN", f"{key}:commands") for key in keys])
@@ -104,7 +109,7 @@ class RedisHistory(History):
 
     async def get(
         self, tenant: str, session_id: str
-    ) -> tuple[StoredSession, list[StoredCommand], bool] | None:
+    ) -> tuple[models.StoredSession, list[models.StoredCommand], bool] | None:
         key = self._store.history_key(tenant, session_id)
         fields, items = await self._store.pipeline(
             [("HGETALL", key), ("LRANGE", f"{key}:commands", 0, -1)]
@@ -121,11 +126,13 @@ class RedisHistory(History):
 _OF_SESSION = ("tenant", "session_id")
 
 
-def _session(fields: dict[str, str], commands: int) -> StoredSession:
+def _session(fields: dict[str, str], commands: int) -> models.StoredSession:
     return stored_session({**{n: json.loads(v) for n, v in fields.items()}, "commands": commands})
 
 
-def _fits(session: StoredSession, texts: Sequence[str], request: StoredSessionsRequest) -> bool:
+def _fits(
+    session: models.StoredSession, texts: Sequence[str], request: models.StoredSessionsRequest
+) -> bool:
     names = (session.thread_id, session.session_id, session.environment, session.agent)
     return (
         request.thread in (None, session.thread_id)
@@ -138,5 +145,63 @@ def _fits(session: StoredSession, texts: Sequence[str], request: StoredSessionsR
     )
 
 
-def _flat(fields: dict[str, str]) -> list[str]:
-    return [part for item in fields.items() for part in item]
+class RedisUsage(SharedUsage, UsageRows):
+    """Every ledger writes its own totals under its own name, as they are: written twice, they are
+    the same. What a worker has written stays when the worker is gone.
+
+    By tenant and day: a hash of the totals by ledger, and one of the sessions by ledger and
+    session."""
+
+    def __init__(self, store: Store, retention: Retention) -> None:
+        self._store = store
+        self._retention = retention
+
+    async def publish(self, ledger_id: str, rows: Sequence[tuple[str, Row]]) -> None:
+        commands: list[tuple[object, ...]] = []
+        for tenant, row in rows:
+            detail = row.session_id is not None
+            key = self._key(tenant, row.day, detail=detail)
+            field = f"{ledger_id}/{row.session_id}" if detail else ledger_id
+            text = json.dumps({"thread_id": row.thread_id, **asdict(row.figures)})
+            briefly = detail or key_in(tenant)
+            kept = self._retention.detail_days if briefly else self._retention.days
+            commands += [("HSET", key, field, text), ("PEXPIRE", key, (kept + 1) * _DAY_MS)]
+        await self._store.pipeline(commands)
+
+    async def others(
+        self, ledger_id: str, accounts: Sequence[str], day: date
+    ) -> dict[str, Figures]:
+        keys = [self._key(account, day, detail=False) for account in accounts]
+        hashes = await self._store.pipeline([("HGETALL", key) for key in keys])
+        return {
+            account: sum(
+                (Figures.of(json.loads(text)) for name, text in found.items() if name != ledger_id),
+                start=Figures(),
+            )
+            for account, found in zip(accounts, hashes, strict=True)
+        }
+
+    async def rows(self, tenant: str, since: date, until: date, *, detail: bool) -> list[Row]:
+        days = days_between(since, until)
+        found: list[Row] = []
+        for start in range(0, len(days), _DAYS_AT_ONCE):
+            some = days[start : start + _DAYS_AT_ONCE]
+            keys = [self._key(tenant, day, detail=detail) for day in some]
+            hashes = await self._store.pipeline([("HGETALL", key) for key in keys])
+            for day, fields in zip(some, hashes, strict=True):
+                found += [_row(day, name, text) for name, text in fields.items()]
+        return found
+
+    def _key(self, tenant: str, day: date, *, detail: bool) -> str:
+        return self._store.usage_key(tenant, f"{day}:sessions" if detail else str(day))
+
+
+def _row(day: date, name: str, text: str) -> Row:
+    _, has_session, session_id = name.partition("/")
+    body = json.loads(text)
+    return Row(
+        day=day,
+        figures=Figures.of(body),
+        thread_id=body.get("thread_id"),
+        session_id=session_id if has_session else None,
+    )
