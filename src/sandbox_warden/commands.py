@@ -2,9 +2,10 @@
 
 import errno
 import os
+import socket
 import stat
 import time
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .carrying import Carrying
 from .command import Command, Records, Totals, exit_of
@@ -37,13 +38,22 @@ after twice as many the state is dropped, after three times the command is given
 class Commands:
     """Every command of the box, by id and by idempotency key."""
 
-    def __init__(self, loop: Loop, meter: Meter, *, open_files: int) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        meter: Meter,
+        *,
+        open_files: int,
+        nursery: Optional[Tuple[int, socket.socket]] = None,
+    ) -> None:
         self._loop = loop
         self._meter = meter
         self.records = Records()
         self._by_shell: Dict[Shell, Command] = {}
         self._cells: Set[Command] = set()
-        self.shells = Shells(loop, open_files, on_exit=self._shell_ended, on_gone=self._all_gone)
+        self.shells = Shells(
+            loop, open_files, nursery, on_exit=self._shell_ended, on_gone=self._all_gone
+        )
         self.pipes = Pipes(loop, on_room=self._settle)
         self.carrying = Carrying(loop, self.shells, self.pipes)
         self.finished_at = time.monotonic()

@@ -8,15 +8,13 @@ posix_spawn, at a third of the cost of forking the warden.
 """
 
 import array
-import os
 import signal
 import socket
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Tuple
 
 from . import processes
 from .killing import Killing
 from .loop import READ, Loop
-from .nursery_process import serve
 from .processes import Process, Table
 from .shell import Shell
 
@@ -31,11 +29,11 @@ class Nursery:
     def __init__(
         self,
         loop: Loop,
-        prelude_fd: int,
+        process: Tuple[int, socket.socket],
         on_exit: Callable[["Nursery", int], None],
         on_gone: Callable[["Nursery"], None],
     ) -> None:
-        """Raises OSError if the box is out of processes."""
+        """process: from nursery_process.fork(). Raises OSError."""
         self.shell: Optional[Shell] = None
         self.alive = True
         self._over = False
@@ -47,23 +45,17 @@ class Nursery:
         self._loop = loop
         self._on_exit = on_exit
         self._on_gone = on_gone
-        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._sock.setblocking(False)
+        self.pid, self._sock = process
         try:
             loop.watch(self._sock.fileno(), READ, lambda _events: self.listen())
-            self.pid = os.fork()
         except OSError:
-            self.close()
-            theirs.close()
+            self._sock.close()  # It exits.
             raise
-        if self.pid == 0:
-            serve(theirs, prelude_fd)
-        theirs.close()
 
     def start(self, shell: Shell) -> None:
         """Start bash with the shell's descriptors. Raises OSError."""
         fds = array.array("i", shell.child_fds)
-        self._sock.sendmsg([shell.extras or b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        self._sock.sendmsg([shell.kind], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         shell.handed_over()
         self.shell = shell
         self._early = []

@@ -12,7 +12,7 @@ import socket
 import termios
 from typing import Dict, List, NoReturn, Optional, Tuple
 
-from .shell import ARGV, INTERACTIVE_ARGV, KEYS, PRELUDE, PRELUDE_TARGET, TARGETS, prctl
+from .shell import ARGV, INTERACTIVE_ARGV, PRELUDE_TARGET, TARGETS, TYPED, prctl
 from .state import WORKSPACE
 from .stdin import signal_foreground
 
@@ -26,13 +26,28 @@ Moves = List[Tuple[int, int]]
 """Descriptors of the nursery, and the numbers that they have in a shell."""
 
 
-def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
+def fork() -> Tuple[int, socket.socket]:
+    """Start a nursery: its pid, and the socket to it. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            raise
+        if pid == 0:
+            _serve(theirs)
+    ours.setblocking(False)
+    return pid, ours
+
+
+def _serve(sock: socket.socket) -> NoReturn:
     """Main function of the forked process."""
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        _close_others(sock.fileno(), prelude_fd)
+        _close_others(sock.fileno())
         kind = _become_subreaper()
         if kind == _PLAIN:
             os.setsid()
@@ -47,13 +62,13 @@ def serve(sock: socket.socket, prelude_fd: int) -> NoReturn:
                 _wait_for_all()
                 sock.send(b"empty")
                 continue
-            extras = {bytes([each]): fd for each, fd in zip(message, fds[len(TARGETS) :])}
-            moves = [(extras.get(PRELUDE, prelude_fd), PRELUDE_TARGET), *zip(fds, TARGETS)]
+            moves = list(zip(fds, TARGETS))
             terminal = os.isatty(fds[0])
             try:
                 if terminal:
-                    argv = INTERACTIVE_ARGV if PRELUDE in extras else ARGV
-                    pid = _spawn_on_terminal(bash, argv, environ, moves, extras.get(KEYS))
+                    argv = INTERACTIVE_ARGV if message == TYPED else ARGV
+                    keys = fds[len(TARGETS)] if len(fds) > len(TARGETS) else None
+                    pid = _spawn_on_terminal(bash, argv, environ, moves, keys)
                 else:
                     pid = _spawn(bash, environ, moves, own_session=kind != _PLAIN)
             except OSError as exc:
@@ -131,8 +146,8 @@ def _become_subreaper() -> bytes:
 
 def _receive(sock: socket.socket) -> Tuple[bytes, List[int]]:
     fds = array.array("i")
-    size = socket.CMSG_SPACE((len(TARGETS) + 2) * fds.itemsize)
-    message, control, _, _ = sock.recvmsg(2, size, socket.MSG_CMSG_CLOEXEC)
+    size = socket.CMSG_SPACE((len(TARGETS) + 1) * fds.itemsize)
+    message, control, _, _ = sock.recvmsg(1, size, socket.MSG_CMSG_CLOEXEC)
     for _level, _kind, data in control:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return message, list(fds)

@@ -9,10 +9,14 @@ from typing import Dict
 from .door import Door
 from .loop import Loop
 from .meter import Meter
+from .nursery_process import fork
 from .paths import HOME, VOLUMES, set_home
 from .relay import SOCKET_NAME
+from .shell import prctl
 from .state import WORKSPACE
 from .warden import Warden
+
+_PR_SET_DUMPABLE = 4
 
 
 def main(arguments: Dict[str, str]) -> None:
@@ -31,6 +35,11 @@ def main(arguments: Dict[str, str]) -> None:
     set_home(arguments.get("home", HOME))
     if "file_bytes" in arguments:
         limit_itself(int(arguments["file_bytes"]), int(arguments.get("open_files", "0")))
+    prctl(_PR_SET_DUMPABLE, 0)
+    # Before anything else: what this process writes to its memory from here on is not the
+    # nursery's as well.
+    gc.freeze()
+    nursery = fork()
     listen_fd = arguments.get("listen_fd")
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -51,6 +60,7 @@ def main(arguments: Dict[str, str]) -> None:
         build=arguments.get("build", ""),
         deadman_s=float(arguments.get("deadman_s", "120")),
         open_files=int(arguments.get("open_files", "0")),
+        nursery=nursery,
         port=bound(int(arguments["port"])) if "port" in arguments else None,
     )
     gc.collect()

@@ -28,15 +28,15 @@ ARGV = [
     '__sandbox_begin; builtin eval "$__sandbox_run"',
 ]
 INTERACTIVE_ARGV = ["bash", "--rcfile", "/dev/fd/200", "-i"]
-TARGETS = (0, 1, 2, 201, 202, 203, 204, 205)
-"""Descriptors of a shell: stdin, stdout, stderr, state, save, go, call, ended. prelude.sh, itself
-number 200, uses them; the numbers are too high for users' own redirections."""
-PRELUDE, KEYS = b"p", b"k"
-"""What a shell may get besides: a prelude of its own, and where signals of keys come from."""
+PRELUDE_TARGET = 200
+TARGETS = (0, 1, 2, 201, 202, 203, 204, 205, PRELUDE_TARGET)
+"""Descriptors of a shell: stdin, stdout, stderr, state, save, go, call, ended, and prelude.sh,
+which uses them; the numbers are too high for users' own redirections."""
+PLAIN, TYPED = b"p", b"t"
+"""Kinds of shells: one that waits for calls, and one in which somebody types."""
 MOST_COMMANDS = 64
 """Of one shell. Each is an `eval` within that of the one before, and leaves things behind that only
 a new shell is without."""
-PRELUDE_TARGET = 200
 PIPE_SIZE = 256 * 1024
 
 _STEP = (
@@ -102,21 +102,22 @@ class Shell:
     """The warden's descriptors for one bash, which waits for its call."""
 
     def __init__(
-        self, *, stdin: bool, terminal: Optional[Size] = None, prelude: Optional[int] = None
+        self, prelude: int, *, stdin: bool, terminal: Optional[Size] = None, kind: bytes = PLAIN
     ) -> None:
-        """terminal: instead of pipes, a terminal of this size. prelude: that of a shell in which
-        somebody types. Raises OSError if the box is out of descriptors."""
+        """terminal: instead of pipes, a terminal of this size. Raises OSError if the box is out of
+        descriptors."""
+        self.kind = kind
         self.pid = self.session = 0
         self.stdin = self.stdout = self.stderr = -1
         self.keys: Optional[Keys] = None
         self.commands = 0
         """How many calls it has got."""
-        extras = {} if prelude is None else {PRELUDE: prelude}
+        keys: List[int] = []
         self._ours: List[int] = []
         theirs: List[int] = []
         try:
             if terminal is not None:
-                in_read = out = err = self._terminal(terminal, theirs, extras)
+                in_read = out = err = self._terminal(terminal, theirs, keys)
             else:
                 in_read, self.stdin = self._input(theirs, stdin)
                 self.stdout, out = self._pipe(theirs)
@@ -134,13 +135,12 @@ class Shell:
             raise
         self.child_ends = theirs
         self.child_fds = (
-            in_read, out, err, self._state, self._save, self._go_read, self._call, ended,
-            *extras.values(),
+            in_read, out, err, self._state, self._save, self._go_read, self._call, ended, prelude,
+            *keys,
         )  # fmt: skip
-        self.extras = b"".join(extras)
-        """Which descriptors follow after the TARGETS."""
+        """For the TARGETS, and where signals of keys come from, if not from the kernel."""
 
-    def _terminal(self, size: Size, theirs: List[int], extras: Dict[bytes, int]) -> int:
+    def _terminal(self, size: Size, theirs: List[int], keys: List[int]) -> int:
         """Make a terminal. Our copy of its end is closed with the shell, so that its output is read
         until then, whatever a command does to its own descriptors."""
         self.stdout, shown = os.openpty()
@@ -150,9 +150,10 @@ class Shell:
         self._ours.append(self.stdin)
         os.set_blocking(self.stdout, False)
         if Keys.missing(self.stdout):
-            extras[KEYS], tell = os.pipe()
+            told, tell = os.pipe()
             self._ours.append(tell)
-            theirs.append(extras[KEYS])
+            theirs.append(told)
+            keys.append(told)
             self.keys = Keys(self.stdin, tell)
         return shown
 

@@ -5,15 +5,17 @@ import errno
 import os
 import resource
 import signal
+import socket
 from collections import deque
-from typing import Callable, Deque, List, Optional, Set
+from typing import Callable, Deque, List, Optional, Set, Tuple
 
 from . import processes
 from .killing import Trace, orphans
 from .loop import Loop
 from .nursery import Nursery
+from .nursery_process import fork
 from .processes import Killer, Process, Table
-from .shell import MOST_COMMANDS, Shell, prelude_file
+from .shell import MOST_COMMANDS, PLAIN, TYPED, Shell, prelude_file
 from .stdin import Size
 
 _SPARES = 1
@@ -28,6 +30,7 @@ _REMEMBERED = 256
 class Shells:
     """Gives out shells and reports their end.
 
+    first: a nursery that was forked already, for the first shell.
     on_exit(nursery, status): a shell given out has ended; its user releases the nursery.
     on_gone(nursery): everything killed is gone.
     """
@@ -36,6 +39,7 @@ class Shells:
         self,
         loop: Loop,
         open_files: int,
+        first: Optional[Tuple[int, socket.socket]],
         *,
         on_exit: Callable[[Nursery, int], None],
         on_gone: Callable[[Nursery], None],
@@ -44,9 +48,9 @@ class Shells:
         self._on_exit = on_exit
         self._on_gone = on_gone
         self._open_files = open_files
-        self._prelude = prelude_file(open_files)
-        self._typed: Optional[int] = None
-        """The prelude of interactive shells, once there was one."""
+        self._first = first
+        self._preludes = {PLAIN: prelude_file(open_files)}
+        """By kind of shell, once there was one."""
         self._limits = processes.limits(os.getpid())
         if open_files:
             self._limits[resource.RLIMIT_NOFILE] = (open_files, open_files)
@@ -65,14 +69,12 @@ class Shells:
             if not nursery.alive and nursery in self._spares:
                 self._drop_spare(nursery)
         if stdin or terminal or not self._spares:
-            prelude = self._interactive_prelude() if interactive else None
-            return self._start(Shell(stdin=stdin, terminal=terminal, prelude=prelude))
+            kind = TYPED if interactive else PLAIN
+            if kind not in self._preludes:
+                self._preludes[kind] = prelude_file(self._open_files, interactive=interactive)
+            prelude = self._preludes[kind]
+            return self._start(Shell(prelude, stdin=stdin, terminal=terminal, kind=kind))
         return self._spares.pop(0)
-
-    def _interactive_prelude(self) -> int:
-        if self._typed is None:
-            self._typed = prelude_file(self._open_files, interactive=True)
-        return self._typed
 
     def can_go_on(self, nursery: Nursery) -> bool:
         """Whether a shell that has told the end of its command can run another: nothing is left of
@@ -105,7 +107,7 @@ class Shells:
         """Start spare shells for the next commands."""
         try:
             while self.needs_spare:
-                self._spares.append(self._start(Shell(stdin=False)))
+                self._spares.append(self._start(Shell(self._preludes[PLAIN], stdin=False)))
         except OSError:
             pass  # The box is at its limit; the next command gets the error.
 
@@ -190,7 +192,8 @@ class Shells:
         return next((n for n in self._nurseries if n.alive and n.shell is None), None)
 
     def _new_nursery(self) -> Nursery:
-        nursery = Nursery(self._loop, self._prelude, self._exited, self._on_gone)
+        process, self._first = self._first or fork(), None
+        nursery = Nursery(self._loop, process, self._exited, self._on_gone)
         self._nurseries.append(nursery)
         self._pids.add(nursery.pid)
         return nursery

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from . import frames
 from .cells import Cells
@@ -16,14 +16,12 @@ from .frames import decode_json
 from .loop import READ, Loop
 from .meter import Meter
 from .requests import Requests
-from .shell import prctl
 from .tunnels import Tunnels
 
 if TYPE_CHECKING:
     from .port import Port
 
 MAX_CONNECTIONS = 16
-_PR_SET_DUMPABLE = 4
 _HELLO_S = 10.0
 _DEADMAN_TICK_S = 5.0
 
@@ -32,14 +30,15 @@ class Warden:
     def __init__(
         self, loop: Loop, door: Door, meter: Meter, *,
         box: str, build: str, deadman_s: float, open_files: int,
-        port: Optional[socket.socket] = None,
+        nursery: Optional[Tuple[int, socket.socket]] = None, port: Optional[socket.socket] = None,
     ) -> None:  # fmt: skip
-        """port: bound to a TCP port, at which the warden listens once it is asked to."""
+        """nursery: one that was forked already. port: bound to a TCP port, at which the warden
+        listens once it is asked to."""
         self._loop = loop
         self._door = door
         self._bound = port
         self._port: Optional[Port] = None
-        self._commands = Commands(loop, meter, open_files=open_files)
+        self._commands = Commands(loop, meter, open_files=open_files, nursery=nursery)
         self._requests = Requests(
             self._commands, Cells(loop, self._commands, meter), meter, Tunnels(loop),
             loop=loop, box=box, build=build, hello=self._hello, listen=self._listen,
@@ -51,7 +50,6 @@ class Warden:
 
     def serve(self) -> None:
         """Run as PID 1: reap children, accept streams, and end the box if its owner is silent."""
-        prctl(_PR_SET_DUMPABLE, 0)
         # The kernel drops signals to PID 1 without a handler, even SIGKILL from inside the box.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         # gVisor's does not, and a kubelet asks a pod to end long before it has to.

@@ -13,7 +13,7 @@ from sandbox_warden.connection import Source
 from sandbox_warden.door import Door
 from sandbox_warden.loop import Loop
 from sandbox_warden.meter import Meter
-from sandbox_warden.shell import Shell, encode_call
+from sandbox_warden.shell import Shell, encode_call, prelude_file
 from sandbox_warden.state import ShellState
 from sandbox_warden.warden import Warden
 
@@ -157,7 +157,7 @@ def test_a_child_that_cannot_be_dealt_with_does_not_hide_the_others(
 
 
 def test_a_shell_that_was_killed_before_its_call() -> None:
-    shell = Shell(stdin=False)
+    shell = Shell(prelude_file(0), stdin=False)
     shell.handed_over()
     shell.call(encode_call("true", command_id="c", cwd=None, env={}), ShellState.fresh())
     shell.close()
