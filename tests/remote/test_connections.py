@@ -5,10 +5,12 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import httpx
 import pytest
 import uvloop
 
 from sandbox_sdk import RemoteBackend
+from sandbox_sdk.backends.remote.direct_connection import Connection, Connections, Place
 from sandbox_sdk.protocol import errors
 from sandbox_sdk.protocol.models import ExecuteRequest, Target
 from tests.api.serving import served
@@ -197,6 +199,41 @@ async def test_a_cancelled_call_takes_its_connection_along(connect: Connect) -> 
         await script.ended.wait()
         assert (await remote.sessions()).sessions == []
         assert script.accepted == 2
+
+
+async def test_a_call_that_waits_when_the_client_is_closed_fails(connect: Connect) -> None:
+    asked = asyncio.Event()
+
+    async def wait(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()  # Until the client ends it.
+        raise EOFError
+
+    script = Script(wait)
+    async with listening(script) as url, connect(url) as remote:
+        call = asyncio.create_task(remote.sessions())
+        await asked.wait()
+        await remote.close()
+        with pytest.raises(errors.RuntimeUnavailable, match="were closed before"):
+            await call
+        assert script.accepted == 1  # Another would be one that nobody closes.
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_client_that_is_closed_while_it_connects(turns: int) -> None:
+    script = Script()
+    async with listening(script) as url:
+        connections = Connections(Place.of(httpx.URL(url), verify=False), httpx.Limits())
+        taking = asyncio.create_task(connections.take(connect_s=5))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        connections.close()
+        (taken,) = await asyncio.gather(taking, return_exceptions=True)
+        if isinstance(taken, Connection):
+            assert not taken.is_usable
+        else:
+            assert isinstance(taken, httpx.ConnectError)
+        await script.ended.wait()
 
 
 async def test_an_answer_is_taken_no_faster_than_it_is_read(connect: Connect) -> None:

@@ -17,7 +17,7 @@ FINAL = FailedAttempt(RuntimeUnavailable("done"), repeatable=False)
 
 
 def retry(for_s: float, *, known: bool) -> Retry:
-    return Retry(for_s, known=known, began=100.0)
+    return Retry(for_s, known=known, began=100.0, client=None)
 
 
 def given_up_after(patience: Retry, failed: FailedAttempt, *, each_takes_s: float = 0.0) -> float:

@@ -285,7 +285,7 @@ class RemoteBackend(_Remote):
             await self.close()
 
     async def close(self) -> None:
-        """Close the connections of this event loop."""
+        """Close the connections of this event loop. Calls without an answer fail."""
         self._users.pop(current_token(), None)
         await self._server.close()
 

@@ -206,6 +206,7 @@ class Connections:
         self._used: set[Connection] = set()
         self._kept: list[Connection] = []
         """The one that was used last is used first."""
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Connections {len(self._used)} used, {len(self._kept)} kept>"
@@ -222,6 +223,9 @@ class Connections:
             with _translated(httpx.ConnectError, httpx.ConnectTimeout):
                 async with asyncio.timeout(connect_s):
                     connection = await self._place.open(Connection)
+        if self._closed:
+            connection.close()
+            raise httpx.ConnectError("the client was closed while it connected")
         self._used.add(connection)
         return connection
 
@@ -236,6 +240,7 @@ class Connections:
             connection.close()
 
     def close(self) -> None:
+        self._closed = True
         for connection in (*self._used, *self._kept):
             connection.close()
         self._used.clear()

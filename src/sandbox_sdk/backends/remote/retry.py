@@ -53,8 +53,10 @@ class Retry:
     has may be the wrong one, whether it refuses connections or closes them, and is given up soon.
     """
 
-    def __init__(self, for_s: float, *, known: bool, began: float) -> None:
-        """known: whether the server has ever answered. began: when the call did."""
+    def __init__(self, for_s: float, *, known: bool, began: float, client: object) -> None:
+        """known: whether the server has ever answered. began: when the call did. client: whose
+        connections it uses."""
+        self.client = client
         self.known = known
         self._began = began
         self._for_s = for_s

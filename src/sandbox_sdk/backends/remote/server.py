@@ -127,7 +127,7 @@ class Server:
         """By event loop: a connection belongs to the loop it was made in."""
 
     async def close(self) -> None:
-        """Close the connections of this event loop."""
+        """Close the connections of this event loop. Calls without an answer fail."""
         if client := self._clients.pop(current_token(), None):
             await client.aclose()
 
@@ -175,7 +175,7 @@ class Server:
     def retry(self, *, at_most_s: float | None = None) -> Retry:
         """The retries of one call."""
         for_s = self._retry_for_s if at_most_s is None else min(self._retry_for_s, at_most_s)
-        return Retry(for_s, known=self._known, began=time.monotonic())
+        return Retry(for_s, known=self._known, began=time.monotonic(), client=self._client)
 
     async def ask(self, call: Call, *, at_most_s: float | None = None) -> bytes:
         """The body of the answer. at_most_s: an upper bound for retries. Raises SandboxError."""
@@ -283,6 +283,10 @@ class Server:
             message = "the server at %s %s (%s); trying for another %.0f s"
             log.warning(message, self.url, how, failed.seen, left_s)
         await asyncio.sleep(pause_s)
+        if self._clients.get(current_token()) is not retry.client:
+            # It would make connections that nobody closes.
+            message = f"the connections to {self.url} were closed before the call had its answer"
+            raise RuntimeUnavailable(message) from failed.__cause__
 
     @contextlib.asynccontextmanager
     async def _attempt(self, call: Call) -> AsyncIterator[httpx.Response]:
