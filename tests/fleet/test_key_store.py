@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import stat
 import uuid
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -127,3 +128,13 @@ def test_the_secret_is_private(tmp_path: Path) -> None:
     assert len(one.secret) == 32
     assert os.stat(tmp_path / "keys.secret").st_mode & 0o777 == 0o600
     assert sorted(each.name for each in tmp_path.iterdir() if "new" in each.name) == []
+
+
+async def test_the_first_key_may_come_before_the_first_start(tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "sandbox"
+    store = SqliteKeys(folder)
+    try:
+        assert store.secret == SqliteKeys(folder).secret
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    finally:
+        await store.close()

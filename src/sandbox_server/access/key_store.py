@@ -125,6 +125,7 @@ class RedisKeys(KeyStore):
 def _secret_in(path: Path) -> bytes:
     """Of several processes that make it at once, one does, and all read what it wrote."""
     if not path.exists():
+        private_folder(path.parent)
         made = path.with_name(f"{path.name}.{os.getpid()}.new")
         private_file(made)
         made.write_bytes(os.urandom(_SECRET_BYTES))
