@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
@@ -31,17 +32,18 @@ def find_setup(state: StateFolder) -> Setup:
     host.require_bash()
     state.prepare()
     facts = _facts(state)
-    reasons = []
-    for program in host.bwrap_programs():
-        failed = first = ""
-        for candidate in _candidates(replace(facts, bwrap=program), state):
-            setup = _with_reason(candidate, failed) if failed else candidate
-            failed = _try(setup, state)
-            if not failed:
-                return replace(setup, groups=cgroups.find())
-            first = first or failed
-        reasons.append(f"{program.path}: {first}")
-    text = host.explain("; ".join(reasons))
+    reasons: dict[str, list[str]] = {}
+    # Every program in the strictest way before any in a weaker one: a bwrap with libraries of its
+    # own, in PATH, does not start where the launcher has mounted it alone.
+    ways = [_candidates(replace(facts, bwrap=each), state) for each in host.bwrap_programs()]
+    for candidate in (each for way in zip_longest(*ways) for each in way if each is not None):
+        failed = reasons.setdefault(candidate.bwrap.path, [])
+        setup = _with_reason(candidate, failed[-1]) if failed else candidate
+        why = _try(setup, state)
+        if not why:
+            return replace(setup, groups=cgroups.find())
+        failed.append(why)
+    text = host.explain("; ".join(f"{path}: {failed[0]}" for path, failed in reasons.items()))
     raise RuntimeUnavailable(f"bubblewrap does not work here: {text}")
 
 
