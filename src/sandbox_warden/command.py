@@ -90,6 +90,10 @@ class Command:
         self.deadline: Optional[Timer] = None
         self.timed_out = False
         self.signalled = False
+        self.tries = 0
+        """How many times more it is tried, if the box has no process left for it."""
+        self.waits: Optional[Timer] = None
+        """Tries it again."""
         self.shells = 0
         """Shells that ended before they began the command."""
         self.refused: Optional[Refused] = None

@@ -24,12 +24,15 @@ from .stdin import Size, Stdin
 
 OVERLAP_S = 0.02
 """A command that runs for longer gets a spare shell beside it, for one that comes meanwhile."""
+ROOM_S, ROOM_TRIES = 0.05, 40
+"""How often, and how many times, a command is tried that the box has no process left for."""
 SETTLE_S = 10.0
 """How long an ended command waits for readers to take its last output."""
 TOLD_BYTES = 1000
 """Most bytes of a command's text and of its folder in a summary; of its variables, half of that."""
 TIMEOUT_EXIT_CODE = 124
 EXHAUSTED_EXIT_CODE = 254
+_CROWDED = "the box has reached its process limit"
 KILLED_SHELLS = 3
 """After this many shells were killed before they began a command, background processes are killed;
 after twice as many the state is dropped, after three times the command is given up."""
@@ -114,17 +117,33 @@ class Commands:
         self.ran += 1
         if not own:
             self.totals.begin(command)
-        if self._meter.crowded():
-            self._make_room(command, "the box has reached its process limit")
-        try:
-            has_input = stdin or stdin_open or on_terminal
-            self._spawn(command, stdin=has_input, stdin_open=stdin_open or on_terminal)
-        except (OSError, MemoryError) as exc:
-            self._could_not_start(command, exc)
-            return command
-        if timeout_s is not None and command.result is None:
+        if timeout_s is not None:
             self._limit(command, timeout_s)
+        if self._meter.crowded():
+            self._make_room(command, _CROWDED)
+        has_input = stdin or stdin_open or on_terminal
+        command.tries = 0 if has_input else ROOM_TRIES
+        self._begin(command, stdin=has_input, stdin_open=stdin_open or on_terminal)
         return command
+
+    def _begin(self, command: Command, *, stdin: bool = False, stdin_open: bool = False) -> None:
+        try:
+            self._spawn(command, stdin=stdin, stdin_open=stdin_open)
+        except (OSError, MemoryError) as exc:
+            self._not_begun(command, exc)
+
+    def _not_begun(self, command: Command, error: Exception) -> None:
+        """There was no shell for it. What the box's processes are to blame for ends with those in
+        the background, which takes them a moment."""
+        if command.tries == 0 or not isinstance(error, OSError) or error.errno != errno.EAGAIN:
+            self._could_not_start(command, error)
+            return
+        if command.tries == ROOM_TRIES and not self._meter.crowded():
+            self._make_room(command, _CROWDED)
+        else:  # It has been told.
+            self.shells.kill_background()
+        command.tries -= 1
+        command.waits = self._loop.after(ROOM_S, lambda: self._begin(command))
 
     def start_service(
         self, text: str, *, ident: str, env: Dict[str, str], log: OutputLog,
@@ -182,6 +201,7 @@ class Commands:
             self._abandon(command, shell)
             raise
         nursery.call(lambda: self._call(command, shell))
+        command.waits = None
         if self.shells.needs_spare:
             command.overlap = self._loop.after(OVERLAP_S, self.shells.prepare)
 
@@ -232,6 +252,10 @@ class Commands:
         if command.on_signal is not None and command.result is None:
             command.on_signal(number)
         if nursery is None:
+            if command.waits is not None and command.result is None and number == 9:
+                code = TIMEOUT_EXIT_CODE if command.timed_out else 137
+                reason = "timeout" if command.timed_out else None
+                self._finish(command, exit_code=code, signal="KILL", reason=reason)
             return
         command.signalled = True
         if number != 9:
@@ -264,7 +288,7 @@ class Commands:
         return Trace(shell, session, command.marker, command.age_s, self.records.knows)
 
     def _time_out(self, command: Command) -> None:
-        if command.nursery is not None:
+        if command.nursery is not None or command.waits is not None:
             command.timed_out = True
             self.kill(command, 9)
 
@@ -326,10 +350,7 @@ class Commands:
             command.log.append(STDERR, b"sandbox: the command was not begun; run it again\n")
             self._finish(command, exit_code=EXHAUSTED_EXIT_CODE, reason="exhausted")
             return
-        try:
-            self._spawn(command, stdin=False)
-        except (OSError, MemoryError) as exc:
-            self._could_not_start(command, exc)
+        self._begin(command)
 
     def _leave_nursery(self, command: Command) -> None:
         nursery, command.nursery = command.nursery, None
@@ -349,7 +370,10 @@ class Commands:
         if status is None or nursery is None or not nursery.gone:
             return
         if status < 0:  # bash could not be started at all.
-            self._could_not_start(command, OSError(-status, os.strerror(-status)))
+            command.status = None
+            self.pipes.close(command)
+            self._leave_nursery(command)
+            self._not_begun(command, OSError(-status, os.strerror(-status)))
             return
         if not self.pipes.drain(command):
             if command.deadline is None:
@@ -402,7 +426,7 @@ class Commands:
 
     def _clear(self, command: Command) -> None:
         """Close what only a running command needs."""
-        for timer in (command.timer, command.deadline, command.overlap):
+        for timer in (command.timer, command.deadline, command.overlap, command.waits):
             if timer is not None:
                 timer.cancel()
         command.left = command.call = None
