@@ -11,7 +11,7 @@ from .carrying import Carrying
 from .command import Command, Records, Totals, exit_of
 from .errors import Refused, refusal
 from .killing import Trace
-from .loop import READ, Loop
+from .loop import READ, Loop, Timer
 from .marks import has_marks, is_unchanged
 from .meter import Meter
 from .nursery import Nursery
@@ -24,6 +24,8 @@ from .stdin import Size, Stdin
 
 OVERLAP_S = 0.02
 """A command that runs for longer gets a spare shell beside it, for one that comes meanwhile."""
+REST_S = 30.0
+"""After so long without a command, a box has one shell again."""
 ROOM_S, ROOM_TRIES = 0.05, 40
 """How often, and how many times, a command is tried that the box has no process left for."""
 SETTLE_S = 10.0
@@ -59,6 +61,7 @@ class Commands:
         )
         self.pipes = Pipes(loop, on_room=self._settle)
         self.carrying = Carrying(loop, self.shells, self.pipes)
+        self._rest: Optional[Timer] = None
         self.finished_at = time.monotonic()
         self.ran = 0
         self.totals = Totals()
@@ -203,13 +206,25 @@ class Commands:
         nursery.call(lambda: self._call(command, shell))
         command.waits = None
         if self.shells.needs_spare:
-            command.overlap = self._loop.after(OVERLAP_S, self.shells.prepare)
+            command.overlap = self._loop.after(OVERLAP_S, self._prepare_spare)
 
     def _prepare(self) -> None:
         """Have a shell ready for the next command. Mostly that of the last one is: a second one
         would be a third of the memory and of the start of a box."""
         if self.shells.needs_spare and self.carrying.waiting_shell is None:
-            self._loop.after(0, self.shells.prepare)
+            self._loop.after(0, self._prepare_spare)
+
+    def _prepare_spare(self) -> None:
+        self.shells.prepare()
+        if self._rest is None:
+            self._rest = self._loop.after(REST_S, self._end_spares)
+
+    def _end_spares(self) -> None:
+        self._rest = None
+        if self._by_shell or time.monotonic() - self.finished_at < REST_S:
+            self._rest = self._loop.after(REST_S, self._end_spares)
+        elif self.carrying.waiting_shell is not None:
+            self.shells.end_spares()
 
     def _call(self, command: Command, shell: Shell) -> None:
         assert command.call is not None

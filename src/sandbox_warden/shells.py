@@ -111,6 +111,15 @@ class Shells:
         except OSError:
             pass  # The box is at its limit; the next command gets the error.
 
+    def end_spares(self) -> None:
+        """End spare shells, and the nurseries that have none."""
+        for nursery in self._spares[:]:
+            self._drop_spare(nursery)
+        for nursery in self._nurseries[:]:
+            if nursery.shell is None:
+                nursery.close()
+                self._nurseries.remove(nursery)
+
     def reaped(self, pid: int, status: int) -> None:
         """A child of the warden has ended: a nursery, or the shell of one that was killed."""
         self._pids.discard(pid)
