@@ -13,7 +13,7 @@ from sandbox_warden import commands, state
 from sandbox_warden.loop import Loop
 from sandbox_warden.meter import Meter
 
-commands.REST_S = 0.3
+commands.REST_S, commands.OVERLAP_S = 0.3, 60
 loop = Loop()
 made = commands.Commands(loop, Meter({}, max_pids=0), open_files=0)
 made.shells.prepare()
@@ -41,6 +41,7 @@ tick()
 run("true")
 run("true")
 short = shells()
+commands.OVERLAP_S = 0.02
 run("sleep 0.2")
 long = shells()
 until(lambda: shells() == 1)
