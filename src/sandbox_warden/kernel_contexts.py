@@ -13,9 +13,13 @@ from .kernel_specs import Spec
 
 GRACE_S = 3.0
 """How long a cell may take to end after it was interrupted, before its kernel is killed."""
+_BEGIN_S = 1.0
+"""How long an interrupt waits until its kernel says that it runs the cell: one that comes before is
+lost in ipykernel. A kernel may never say it, as its outputs are closed."""
 _IDLE_S = 1.0
-"""How long after its reply a kernel may take to say that it is idle. One whose outputs were closed
-by its own code never does."""
+"""How long after its reply a kernel may take to say that it is idle, and the other way round. One
+whose outputs were closed by its own code never says it, and ipykernel does not reply if it was
+interrupted just before the code or just after."""
 _SETTLE_S = 0.05
 """How long to wait for output after a kernel has said that it is idle, unless it is ipykernel.
 Deno's sends what was printed from another task, after that in one of 150 cells."""
@@ -37,6 +41,7 @@ _RESTORE_ENV = (
 
 Body = Dict[str, Any]
 
+_INTERRUPTED: Body = {"status": "error", "ename": "KeyboardInterrupt", "evalue": ""}
 
 class Cell:
     """One run of code."""
@@ -63,7 +68,11 @@ class Cell:
         self.reply: Optional[Body] = None
         self.idle_by: Optional[float] = None
         self.is_idle = False
+        self.running = False
+        """Whether its code is being executed."""
         self.interrupted: Optional[float] = None
+        self.signalled = False
+        """Whether its kernel has been told of the interrupt."""
         self.reason: Optional[str] = None
         self.failed = False
         self.count: Optional[int] = None
@@ -196,6 +205,10 @@ class Context:
             if message.content.get("execution_state") == "idle":
                 cell.is_idle = True
                 self._settle(cell)
+        elif message.kind == "execute_input" and cell.request == cell.main:
+            cell.running = True
+            if cell.interrupted is not None and not cell.signalled:
+                self._signal(cell)
         elif cell.request == cell.main:
             _show(cell, message)
 
@@ -206,6 +219,8 @@ class Context:
     def _settle(self, cell: Cell) -> None:
         """Go on if both its reply and the end of its output are there."""
         if cell.reply is None or not cell.is_idle:
+            if cell.reply is None and cell.signalled:
+                cell.idle_by = time.monotonic() + _IDLE_S
             return
         if self.spec is None or self.spec.is_ipykernel:
             self._replied(cell, cell.reply)
@@ -214,6 +229,7 @@ class Context:
 
     def _replied(self, cell: Cell, reply: Body) -> None:
         if cell.request == cell.main:
+            cell.running = False
             count = reply.get("execution_count")
             if isinstance(count, int):
                 cell.count = self.count = count
@@ -254,7 +270,13 @@ class Context:
         elif cell.interrupted is None and self.kernel is not None:
             cell.interrupted = time.monotonic()
             cell.reason = cell.reason or reason
-            self.kernel.interrupt()
+            if cell.running:
+                self._signal(cell)
+
+    def _signal(self, cell: Cell) -> None:
+        assert self.kernel is not None
+        cell.interrupted, cell.signalled = time.monotonic(), True
+        self.kernel.interrupt()
 
     def tick(self, now: float) -> Optional[float]:
         """Do what is due. When to look again."""
@@ -271,11 +293,14 @@ class Context:
         return self._next_tick()
 
     def _tick_cell(self, cell: Cell, kernel: Kernel, now: float) -> None:
-        if cell.interrupted is not None and now >= cell.interrupted + GRACE_S:
-            cell.interrupted = now
-            kernel.kill()
-        if cell.reply is not None and cell.idle_by is not None and now >= cell.idle_by:
-            self._replied(cell, cell.reply)
+        if cell.interrupted is not None and now >= cell.interrupted + _grace_s(cell):
+            if cell.signalled:
+                cell.interrupted = now
+                kernel.kill()
+            else:
+                self._signal(cell)
+        if cell.idle_by is not None and now >= cell.idle_by:
+            self._replied(cell, cell.reply or _INTERRUPTED)
 
     def _next_tick(self) -> Optional[float]:
         times: List[float] = []
@@ -283,7 +308,7 @@ class Context:
             times.append(self.kernel.next_ask())
         if self.cell is not None:
             if self.cell.interrupted is not None:
-                times.append(self.cell.interrupted + GRACE_S)
+                times.append(self.cell.interrupted + _grace_s(self.cell))
             elif self.cell.deadline is not None:
                 times.append(self.cell.deadline)
             if self.cell.idle_by is not None:
@@ -324,6 +349,11 @@ class Context:
         for cell in cells:
             cell.output.error({"ename": "ContextLost", "evalue": "its context was " + reason})
             self._end(cell, "killed", 137)
+
+
+def _grace_s(cell: Cell) -> float:
+    """How long after an interrupt something else is done."""
+    return GRACE_S if cell.signalled else _BEGIN_S
 
 
 def _code(cell: Cell) -> int:

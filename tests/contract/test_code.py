@@ -155,6 +155,17 @@ async def _contexts(sandboxes: Sandboxes, subtests: pytest.Subtests) -> None:
         late = await run(sandboxes, "time.sleep(60)", context_id="two", timeout=0.3)
         assert (late.timed_out, late.reason, late.context_state) == (True, "timeout", "live")
         assert (await run(sandboxes, "y", context_id="two")).text == "1"
+    with subtests.test("interrupted before the kernel has begun"):
+        for timeout in (0.001, 0.003, 0.005):
+            env = {"A": "b"} if timeout == 0.003 else {}
+            late = await run(
+                sandboxes, "time.sleep(60)", context_id="two", timeout=timeout, env=env
+            )
+            assert (late.reason, late.context_state) == ("timeout", "live")
+            assert late.error is not None
+            assert late.error.name == "KeyboardInterrupt"
+        after = await run(sandboxes, "y, os.environ.get('A')", context_id="two")
+        assert after.text == "(1, None)"
     with subtests.test("restarted and removed"):
         await context(sandboxes, op.RESTART_CONTEXT, "two")
         gone = await run(sandboxes, "y", context_id="two")
