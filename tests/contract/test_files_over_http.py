@@ -88,7 +88,9 @@ async def test_what_is_just_not_too_large(http: httpx.AsyncClient) -> None:
 
 
 async def test_a_listing_of_more_than_fifty_thousand(sandboxes: Sandboxes) -> None:
-    await run(sandboxes, "t", "mkdir many; cd many; seq -f %06g 50200 | xargs touch")
+    command = "mkdir many; cd many; seq -f %06g 50200 | xargs touch"
+    made = await run(sandboxes, "t", command, timeout=300)  # A disk may be slow.
+    assert made.exit_code == 0, made
     listing = await sandboxes.list_files(thread("t"), path="many", limit=100_000)
     assert (len(listing.entries), listing.truncated) == (50_200, False)
 
