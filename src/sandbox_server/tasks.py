@@ -35,6 +35,13 @@ class TaskSet(Generic[_T]):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(then, context=context)
 
+    async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Do what goes on if its caller is cancelled, and what `stop` waits for then."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
     async def stop(self, *, after_s: float = 0) -> None:
         """Cancel tasks that are not done within after_s, and wait for their end."""
         if self._tasks and after_s:

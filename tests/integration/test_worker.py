@@ -306,3 +306,23 @@ async def test_a_box_that_cannot_be_destroyed_now_is_later(
         await worker.table.cleanup(session)
         await eventually(lambda: len(tried) == 3)
     assert not await runtime.boxes("late")
+
+
+async def test_closing_waits_for_a_box_that_is_being_ended(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, may_end, began = [], asyncio.Event(), asyncio.Event()
+    destroy = BubblewrapBox.destroy
+
+    async def slowly(box: BubblewrapBox) -> None:
+        began.set()
+        await may_end.wait()
+        await destroy(box)
+        ended.append(box.id)
+
+    monkeypatch.setattr(BubblewrapBox, "destroy", slowly)
+    async with make_worker(state_dir, "closing") as worker:
+        session, _ = await worker.table.open(SOLE_TENANT, "t", SessionOptions(idle_timeout_s=0.1))
+        await began.wait()
+        asyncio.get_running_loop().call_later(0.5, may_end.set)
+    assert ended == [session.box.id]

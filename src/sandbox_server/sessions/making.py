@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shlex
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -31,9 +30,13 @@ from sandbox_server.sessions.live import Key, LiveSession, digest, kept_of, stat
 from sandbox_server.sessions.registry import Record, Status
 from sandbox_server.sessions.rules import SessionRules, SessionTerms
 from sandbox_server.sessions.volumes import volumes_of
+from sandbox_server.tasks import TaskSet
 from sandbox_server.volumes.volumes import Volumes
 
 log = structlog.get_logger()
+
+_FINISH_S = 30.0
+"""How long closing waits for what is being ended."""
 
 
 class BoxSource(Protocol):
@@ -131,6 +134,7 @@ class SessionMaker:
         self._ledger = ledger
         self._rules = rules
         self._endings = Endings()
+        self._finishing: TaskSet[None] = TaskSet()
 
     def terms(self, options: SessionOptions) -> SessionTerms:
         """What a session with these options gets. Raises InvalidRequest."""
@@ -198,7 +202,7 @@ class SessionMaker:
                 await agent.run(exports, own=True)
                 await _tell_kernels(agent, options.env)
         except BaseException:
-            await asyncio.shield(self.discard(box, agent))
+            await self.finish(self.discard(box, agent))
             raise
         return LiveSession(
             self.placed(record, box, terms.provider),
@@ -237,7 +241,7 @@ class SessionMaker:
                 if await self.sharing.claim(box):
                     return box, agent
             except BaseException:
-                await asyncio.shield(self.discard(box, agent))
+                await self.finish(self.discard(box, agent))
                 raise
             log.warning("box.claimed_by_another", box=box.id)
             await self.give_up(box, agent)
@@ -290,7 +294,7 @@ class SessionMaker:
             async with source.pack([WORKSPACE], pause_s=PAUSE_S) as tree:
                 await agent.unpack(aiter(tree))
         finally:
-            await asyncio.shield(self.discard(other, source))
+            await self.finish(self.discard(other, source))
 
     async def give_up(self, box: Box, agent: BoxAgent) -> None:
         """Leave a box to the worker that has claimed it."""
@@ -299,8 +303,13 @@ class SessionMaker:
             self._ledger.forget(box.id)
 
     async def close(self) -> None:
-        """No more sessions are made or ended."""
+        """No more sessions are made or ended. Waits for those that are being ended."""
+        await self._finishing.stop(after_s=_FINISH_S)
         await self._endings.close()
+
+    async def finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what may not be broken off with its caller."""
+        await self._finishing.finish(work)
 
     async def discard(self, box: Box, agent: BoxAgent) -> None:
         """Destroy a box, after this has returned if it fails now."""

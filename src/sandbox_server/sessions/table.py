@@ -530,7 +530,7 @@ class SessionTable:
                 self.keeper.points.require(source_of(session))
             await self._reporter.begin(session.record, before=before)
         except BaseException:  # Not in the table: nothing else would destroy the box.
-            await asyncio.shield(self._maker.discard(session.box, session.agent))
+            await self._maker.finish(self._maker.discard(session.box, session.agent))
             raise
         self._enter(session)
         self.notes.began(session)
@@ -551,7 +551,7 @@ class SessionTable:
                 ),
             )
         except BaseException:
-            await asyncio.shield(self._end(session, Status.LOST))
+            await self._maker.finish(self._end(session, Status.LOST))
             raise
 
     async def _end(self, session: LiveSession, status: Status, *, told_as: str = "") -> None:
@@ -567,7 +567,7 @@ class SessionTable:
                 await self._reporter.end(replace(session.record, status=status))
             finally:
                 self._leave(session)
-        await asyncio.shield(self._end_box(session))
+        await self._maker.finish(self._end_box(session))
 
     async def _give_up(self, session: LiveSession) -> None:
         """Leave a session to the worker that has taken it over, with its box."""
@@ -577,7 +577,7 @@ class SessionTable:
         if self.usage is not None:
             self.usage.forget(session)
         self.notes.metrics.session_ended("moved")
-        await asyncio.shield(self._let_go(session))
+        await self._maker.finish(self._let_go(session))
 
     async def _let_go(self, session: LiveSession) -> None:
         await session.let_go()

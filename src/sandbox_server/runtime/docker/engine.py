@@ -109,6 +109,7 @@ class Engine:
         self.endpoint = endpoint
         self._timeout = aiohttp.ClientTimeout(total=call_s, sock_connect=5)
         self._client: aiodocker.Docker | None = None
+        self._closed = False
         self._info: dict[str, object] | None = None
 
     def __repr__(self) -> str:
@@ -118,6 +119,8 @@ class Engine:
     def client(self) -> aiodocker.Docker:
         """The API client, created on first use because it belongs to the running event loop."""
         if self._client is None:
+            if self._closed:
+                raise RuntimeUnavailable(f"the connection to {self.endpoint.url} is closed")
             with self.errors():
                 connector = self.endpoint.connector()
                 url = self.endpoint.base_url
@@ -223,6 +226,7 @@ class Engine:
         )
 
     async def close(self) -> None:
+        self._closed = True
         client, self._client = self._client, None
         if client is not None:
             await client.close()
