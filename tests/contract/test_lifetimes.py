@@ -97,6 +97,7 @@ TICKS = "while true; do date +%s%N > next; mv next tick; sleep 0.02; done"
 
 async def test_a_paused_session_stands_still_until_it_is_used(sandboxes: Sandboxes) -> None:
     command_id = (await run(sandboxes, "calm", TICKS, background=True, timeout=600)).command_id
+    await run(sandboxes, "calm", "until [ -e tick ]; do sleep 0.01; done")
     paused = await sandboxes.pause(thread("calm"))
     assert paused.state == "paused"
     assert (await sandboxes.pause(thread("calm"))).state == "paused"
