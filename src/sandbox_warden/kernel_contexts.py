@@ -43,6 +43,7 @@ Body = Dict[str, Any]
 
 _INTERRUPTED: Body = {"status": "error", "ename": "KeyboardInterrupt", "evalue": ""}
 
+
 class Cell:
     """One run of code."""
 

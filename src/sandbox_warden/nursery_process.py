@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import termios
-from typing import Dict, List, NoReturn, Optional, Tuple
+from typing import Any, Dict, List, NoReturn, Optional, Tuple
 
 from .shell import ARGV, INTERACTIVE_ARGV, PRELUDE_TARGET, TARGETS, TYPED, prctl
 from .state import WORKSPACE
@@ -19,8 +19,10 @@ from .stdin import signal_foreground
 _PR_SET_CHILD_SUBREAPER = 36
 _BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 """Not from PATH, which may start with folders the user can write to."""
-_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python ignores these signals, and a command would inherit that."""
+_DEFAULT = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+"""For a command no signal is ignored or blocked. Python ignores two, and a server that was started
+with `nohup` or with `&` in a script others."""
+_SIGNALS: Dict[str, Any] = {"setsigdef": _DEFAULT, "setsigmask": ()}
 _PLAIN = b"plain"
 Moves = List[Tuple[int, int]]
 """Descriptors of the nursery, and the numbers that they have in a shell."""
@@ -90,12 +92,8 @@ def _spawn(bash: str, environ: Dict[str, str], moves: Moves, *, own_session: boo
     not hang up when one of it ends while another is stopped."""
     actions = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in moves]
     if own_session:
-        return os.posix_spawn(
-            bash, ARGV, environ, file_actions=actions, setsid=True, setsigdef=_IGNORED
-        )
-    return os.posix_spawn(
-        bash, ARGV, environ, file_actions=actions, setpgroup=0, setsigdef=_IGNORED
-    )
+        return os.posix_spawn(bash, ARGV, environ, file_actions=actions, setsid=True, **_SIGNALS)
+    return os.posix_spawn(bash, ARGV, environ, file_actions=actions, setpgroup=0, **_SIGNALS)
 
 
 def _spawn_on_terminal(
@@ -108,8 +106,9 @@ def _spawn_on_terminal(
         return pid
     try:
         os.setsid()
-        for number in _IGNORED:
+        for number in _DEFAULT:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for fd, to in moves:
             os.dup2(fd, to)
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -160,3 +160,36 @@ async def test_what_is_right_is_not_refused(state_dir: Path, tmp_path: Path) -> 
     for url in ("redis://r", "rediss://r:1/2", "unix:///r", "redis+cluster://r:1",
                 "redis+sentinel://a:1,b:2/service/0"):  # fmt: skip
         await check_start(load(role="coordinator", redis_url=url))
+
+
+_PROGRAM = """
+import asyncio, signal, sys
+from sandbox_sdk import LocalBackend
+from sandbox_sdk.protocol.models import ExecuteRequest, Target
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+
+async def main():
+    async with LocalBackend(runtime="bubblewrap", pool_size=0, state_dir=sys.argv[1]) as sandboxes:
+        for command in sys.argv[2:]:
+            request = ExecuteRequest(thread_id="t", command=command)
+            print((await sandboxes.execute(request)).output, end="")
+        await sandboxes.cleanup(Target(thread_id="t"))
+
+asyncio.run(main())
+"""
+
+
+def test_what_a_server_was_started_with_is_not_inherited(state_dir: Path) -> None:
+    """As by `nohup`, or by `&` in a script: with ignored signals no shell can go on."""
+    start = 'trap "" HUP INT QUIT TERM USR2; umask 077; exec "$@"'
+    commands = ["echo $$", "echo $$", "trap -p HUP INT QUIT TERM USR2", "umask", "kill -USR1 $$"]
+    ended = subprocess.run(
+        ["sh", "-c", start, "sh", sys.executable, "-c", _PROGRAM, state_dir, *commands, "echo $$"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    first, second, umask, third = ended.stdout.split()
+    assert first == second != third, ended
+    assert umask == "0022"
