@@ -45,7 +45,7 @@ class Carrying:
         return (
             not command.signalled
             and not left_traps(command.saved)
-            and ShellState.saved(command.saved) is not None
+            and _left(command) is not None
             and self._shells.can_go_on(nursery)
         )
 
@@ -66,13 +66,14 @@ class Carrying:
 
     def take(self, command: Command) -> bool:
         """Keep the state: the last command to end wins; a killed one leaves none."""
+        left = _left(command)
         data, command.saved = command.saved, b""
         if folder_refused(data):
             message = "cannot enter the start folder %s: it is gone or not accessible" % command.cwd
             command.refused = Refused("invalid_path", message)
         elif not begun(data) and command.age_s > LOAD_S:
             self.drop(command)
-        state = None if command.timed_out else ShellState.saved(data)
+        state = None if command.timed_out else left
         if state is None:
             _report_unsaved(command, data)
             return False
@@ -97,6 +98,13 @@ class Carrying:
             b" options are reset, and the folder is %s\n" % WORKSPACE.encode()
         )
         command.log.append(STDERR, text)
+
+
+def _left(command: Command) -> Optional[ShellState]:
+    """The state that a command has left."""
+    assert command.nursery is not None
+    shell = command.nursery.shell
+    return None if shell is None else shell.state(command.saved)
 
 
 def _report_unsaved(command: Command, data: bytes) -> None:

@@ -17,6 +17,7 @@ from .meter import Meter
 from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
+from .plain import is_plain
 from .shell import Shell, encode_call, is_special
 from .shells import Shells
 from .state import begun
@@ -106,6 +107,7 @@ class Commands:
         # First, since it may raise: that must not leave a shell waiting.
         on_terminal = terminal is not None
         call = encode_call(text, command_id=ident, cwd=cwd, env=env, last=on_terminal)
+        plain = not cwd and not env and is_plain(text)
         log = OutputLog(output_limit, only_end=on_terminal)
         command = Command(ident, digest, log, time.monotonic())
         command.terminal = terminal
@@ -114,7 +116,7 @@ class Commands:
         command.cwd = cwd
         command.told = _told(text, cwd, env)
         command.oom_before = self._meter.oom_kills()
-        command.call = lambda shell: shell.call(call, self.carrying.state)
+        command.call = lambda shell: shell.call(call, self.carrying.state, plain=plain)
         command.special = is_special(text) or on_terminal
         self.records.add(command)
         self.ran += 1

@@ -43,9 +43,11 @@ class Pipes:
     def _read(self, command: Command, fd: int, most: int) -> int:
         """Bytes read; 0 if the pipe is empty or closed."""
         try:
-            data = os.read(fd, most)
             if command.terminal is not None:
+                data = os.read(fd, most)
                 data += _more(fd, most - len(data))
+            else:  # To ask for 256 KiB takes longer than the read.
+                data = os.read(fd, min(most, available(fd)) or 1)
         except BlockingIOError:
             return 0
         except OSError:

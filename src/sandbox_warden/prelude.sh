@@ -68,6 +68,7 @@ __sandbox_begin() {
   builtin unset -f __sandbox_wait __sandbox_load __sandbox_options __sandbox_check
   builtin eval "${__sandbox_call[1]}"
   __sandbox_command=$__sandbox_set${__sandbox_call[2]}
+  __sandbox_same=
   builtin trap "$__sandbox_leaving" EXIT
   [[ $__sandbox_aliases ]] || builtin shopt -s expand_aliases
   # A shell with unusual options does not go on: our own statements would show in a trace.
@@ -111,34 +112,41 @@ __sandbox_save() {
   builtin return "$1"
 }
 __sandbox_next() {
-  # After a command: save the state, tell that the command has ended, and wait for the next. Fails
-  # if there is none, or if the shell is not as every new one is.
+  # After a command: save the state if it may have changed, tell that the command has ended, and wait
+  # for the next. Fails if there is none, or if the shell is not as every new one is.
   __sandbox_call=() __sandbox_command= __sandbox_run= __sandbox_restore=
   [[ $BASHOPTS\ $SHELLOPTS == "$__sandbox_usual" && ${DIRSTACK[0]-} == /* ]] || builtin return
   [[ . -ef ${DIRSTACK[0]} && -x . ]] || builtin return
-  # Functions are printed only if there are others than our five: that takes as long as all the
-  # rest. They are counted through the file of the call, which has been read.
-  builtin declare -F >/dev/fd/204 && builtin mapfile -t __sandbox_call </dev/fd/204 || builtin return
-  __sandbox_go=${#__sandbox_call[@]} __sandbox_call=()
-  {
-    builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${DIRSTACK[0]//$'\n'/?}" \
-        "${DIRSTACK[0]}" "$__sandbox_usual" '' &&
-      builtin umask -p &&
-      builtin declare -p &&
-      builtin alias -p &&
-      builtin printf '__sandbox_loaded=functions\n' &&
-      { [[ $__sandbox_go == 5 ]] || builtin declare -f; } &&
-      builtin declare -Fx &&
-      builtin printf '__sandbox_loaded=all\n#end KEY\n'
-  } >&202 && builtin printf '%s\n' "$__sandbox_status" >&205 || builtin return
+  if [[ $__sandbox_same ]]; then
+    builtin printf '#same KEY\n' >&202 || builtin return
+  else
+    # Functions are printed only if there are others than our five: that takes as long as all the
+    # rest. They are counted through the file of the call, which has been read.
+    builtin declare -F >/dev/fd/204 && builtin mapfile -t __sandbox_call </dev/fd/204 ||
+      builtin return
+    __sandbox_go=${#__sandbox_call[@]} __sandbox_call=()
+    {
+      builtin printf '#KEY %s\n__sandbox_load %q %q %q\n' "${DIRSTACK[0]//$'\n'/?}" \
+          "${DIRSTACK[0]}" "$__sandbox_usual" '' &&
+        builtin umask -p &&
+        builtin declare -p &&
+        builtin alias -p &&
+        builtin printf '__sandbox_loaded=functions\n' &&
+        { [[ $__sandbox_go == 5 ]] || builtin declare -f; } &&
+        builtin declare -Fx &&
+        builtin printf '__sandbox_loaded=all\n#end KEY\n'
+    } >&202 || builtin return
+  fi
+  builtin printf '%s\n' "$__sandbox_status" >&205 || builtin return
   builtin trap - XFSZ
   builtin read -rN1 -u203 __sandbox_go && builtin mapfile -d '' -u204 __sandbox_call &&
-    [[ ${#__sandbox_call[@]} == 4 && . -ef ${DIRSTACK[0]} && -x . ]] || builtin return
+    [[ ${#__sandbox_call[@]} == 5 && . -ef ${DIRSTACK[0]} && -x . ]] || builtin return
   [[ ! $__sandbox_call ]] || builtin cd -- "$__sandbox_call" || builtin return
   builtin hash -r
   builtin dirs -c
   builtin eval "${__sandbox_call[1]}"
   __sandbox_command=${__sandbox_call[2]}
+  __sandbox_same=${__sandbox_call[4]}
   builtin printf '#begun\n' >&202
 }
 __sandbox_end() { builtin return "$__sandbox_status"; }

@@ -17,7 +17,7 @@ import termios
 from typing import Dict, List, Optional, Tuple
 
 from . import processes
-from .state import BEGUN, STATE_LIMIT, ShellState, key
+from .state import BEGUN, STATE_LIMIT, ShellState, key, says_same
 from .stdin import Keys, Size, resize
 
 ARGV = [
@@ -38,6 +38,8 @@ MOST_COMMANDS = 64
 """Of one shell. Each is an `eval` within that of the one before, and leaves things behind that only
 a new shell is without."""
 PIPE_SIZE = 256 * 1024
+_MOSTLY = 64 * 1024
+"""Most states are smaller."""
 
 _STEP = (
     'builtin eval "$__sandbox_command"; if { __sandbox_status=$?;'
@@ -112,6 +114,10 @@ class Shell:
         self.keys: Optional[Keys] = None
         self.commands = 0
         """How many calls it has got."""
+        self.begins_with = ShellState.fresh()
+        """The state at the start of its last call."""
+        self.told_same = False
+        """Whether it need not save that again after the call."""
         keys: List[int] = []
         self._ours: List[int] = []
         theirs: List[int] = []
@@ -183,9 +189,11 @@ class Shell:
             os.close(fd)
         self.child_ends = []
 
-    def call(self, call: bytes, state: ShellState) -> None:
+    def call(self, call: bytes, state: ShellState, *, plain: bool = False) -> None:
         """Let the shell run a call (from encode_call). A new one starts from this state; one that
-        went on has it."""
+        went on has it. plain: the command leaves it as it is."""
+        self.begins_with = state
+        self.told_same = plain and state.is_plain and self.commands > 0
         if self.commands == 0:
             fill(self._state, state.load())
             os.close(self.keep(self._state))
@@ -194,7 +202,7 @@ class Shell:
             _rewind(self._save)
             _rewind(self._call)
         self.commands += 1
-        fill(self._call, call)
+        fill(self._call, call + (b"same\0" if self.told_same else b"\0"))
         try:
             os.write(self._go, b"g")
         except BrokenPipeError:
@@ -202,7 +210,14 @@ class Shell:
 
     def saved(self) -> bytes:
         """What it has written of its state: a little more than the limit at most."""
-        return os.pread(self._save, STATE_LIMIT + 1, 0)
+        start = os.pread(self._save, _MOSTLY, 0)  # To ask for 4 MiB takes longer than the read.
+        return start if len(start) < _MOSTLY else os.pread(self._save, STATE_LIMIT + 1, 0)
+
+    def state(self, saved: bytes) -> Optional[ShellState]:
+        """The state that a call has left, by what was written of it. None if there is none."""
+        if self.told_same and says_same(saved):
+            return self.begins_with
+        return ShellState.saved(saved)
 
     def exit_code(self) -> Optional[int]:
         """The exit code of a command after which it waits for the next. None if it exits; -1 if
@@ -234,7 +249,7 @@ class Shell:
         if self._go in self._ours:
             # A command may have told its own end, and is still running or saving its state: then
             # that must not be mixed up with what is written here.
-            if ShellState.saved(self.saved()) is not None:
+            if self.state(self.saved()) is not None:
                 _rewind(self._save)
                 os.write(self._save, BEGUN)
             os.close(self.keep(self._go))

@@ -19,6 +19,7 @@ _NOT_LOADED = re.compile(
     re.M | re.S,
 )
 """bash's own variables, which mean something only in their shell, and ours."""
+_NAMES = re.compile(rb"^(?:alias |declare -\w*n)", re.M)
 
 
 @lru_cache(maxsize=None)
@@ -26,6 +27,17 @@ def key() -> bytes:
     """Marks a state written by prelude.sh, since a command may write to the same file. Made at its
     first use, not at the import: boxes are forked from one process that has imported this."""
     return os.urandom(8).hex().encode()
+
+
+@lru_cache(maxsize=None)
+def _no_functions() -> bytes:
+    """How a state without functions ends."""
+    return b"\n__sandbox_loaded=functions\n__sandbox_loaded=all\n#end %s\n" % key()
+
+
+@lru_cache(maxsize=None)
+def _same() -> bytes:
+    return b"#same %s\n" % key()
 
 
 @lru_cache(maxsize=None)
@@ -39,6 +51,7 @@ class ShellState:
 
     def __init__(self, text: bytes, cwd: str) -> None:
         self._text = text
+        self._plain: Optional[bool] = None
         self.cwd = cwd
 
     @classmethod
@@ -59,6 +72,15 @@ class ShellState:
         cwd = data[start + len(head) :].split(b"\n", 1)[0]
         return cls(data[start:], cwd.decode("utf-8", "replace"))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it certainly has no functions and no aliases, which could be behind any name, and
+        no references, which could be to `a[i++]`."""
+        if self._plain is None:
+            text = self._text
+            self._plain = text.endswith(_no_functions()) and _NAMES.search(text) is None
+        return self._plain
+
     def load(self) -> bytes:
         """What a new shell has to run to have this state."""
         return _NOT_LOADED.sub(b"", self._text)
@@ -72,9 +94,15 @@ class ShellState:
         return text
 
 
+def says_same(data: bytes) -> bool:
+    """Whether a shell has not written its state because it was told that it stays the same."""
+    return data.startswith(BEGUN) and data.endswith(_same())
+
+
 def left_traps(data: bytes) -> bool:
     """Whether the command has set traps, by what its shell wrote when it ended."""
-    return _OWN_TRAPS.fullmatch(data, len(BEGUN), max(data.find(_marks()[0]), 0)) is None
+    end = data.find(_same() if says_same(data) else _marks()[0])
+    return _OWN_TRAPS.fullmatch(data, len(BEGUN), max(end, 0)) is None
 
 
 def begun(data: bytes) -> bool:

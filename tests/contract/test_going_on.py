@@ -6,6 +6,7 @@ import asyncio
 import pytest
 
 from sandbox_server.runtime.warden.client import WardenClient
+from tests.waiting import until_running
 
 from .conftest import RUNTIMES
 
@@ -121,6 +122,60 @@ async def test_commands_at_once_and_the_state_of_the_last_to_end(warden: WardenC
     quick = asyncio.create_task(warden.run("cat; x=fed", stdin=b"in"))
     assert (await quick).output == "in"
     assert (await warden.run("echo $x")).output == "fed\n"
+
+
+HIDDEN = {
+    "a function": ("f() { x=2; }", "f", "$x", "2"),
+    "an alias": ("alias f='x=3;'", "f", "$x", "3"),
+    "a reference": ("declare -n r='a[i=4]'; a=(1 2 3 4 5)", "echo $r", "$i", "4"),
+    "a function for what is not found": (
+        "command_not_found_handle() { :; }; shopt -s lastpipe; g() { read y; }",
+        "echo 5 | g",
+        "$y",
+        "5",
+    ),
+}
+
+
+async def test_what_changes_the_state_behind_a_plain_name_is_kept(
+    warden: WardenClient, subtests: pytest.Subtests
+) -> None:
+    """The state of a command that only starts programs is that of the one before, and not saved
+    again. These only look so."""
+    for name, (before, command, look, seen) in HIDDEN.items():
+        with subtests.test(name):
+            await warden.run(before)
+            await warden.run("echo hi | cat")
+            await warden.run(command)
+            await warden.run("echo hi | cat")
+            assert (await warden.run("kill -9 $$")).exit_code == 137
+            assert (await warden.run(f"echo {look}")).stdout == f"{seen}\n"
+
+
+async def test_programs_leave_the_state_as_it_was(warden: WardenClient) -> None:
+    await warden.run("x=1; cd /tmp")
+    for command in ("echo hi", "ls -l | head -2 > listing 2>&1", "echo $x; pwd", "cat listing"):
+        await warden.run(command)
+    assert (await warden.run("kill -9 $$")).exit_code == 137
+    assert (await warden.run("echo $x $PWD")).stdout == "1 /tmp\n"
+    await warden.run("mkdir -p here && cd here")
+    moved = await warden.run("mv /tmp/here /tmp/there")
+    assert moved.state_saved
+    assert (await warden.run("pwd -P")).stdout in ("/tmp/there\n", "/workspace\n")
+
+
+async def test_a_plain_command_that_ends_last_leaves_the_state_it_began_with(
+    warden: WardenClient,
+) -> None:
+    await warden.run("x=first")
+    assert (await warden.run("echo $x")).stdout == "first\n"
+    wait = "import os, time\nwhile not os.path.exists('/tmp/end'): time.sleep(0.01)"
+    slow = asyncio.create_task(warden.run(f'python3 -c "{wait}"'))
+    await until_running(warden)
+    await warden.run("x=second")
+    await warden.mkdir("/tmp/end")
+    await slow
+    assert (await warden.run("echo $x")).stdout == "first\n"
 
 
 async def test_input_is_empty_again_after_a_command_with_input(warden: WardenClient) -> None:

@@ -16,7 +16,8 @@ OURS = (
     "__sandbox_wait", "__sandbox_load", "__sandbox_begin", "__sandbox_save",
     "__sandbox_go", "__sandbox_call", "__sandbox_restore", "__sandbox_lost", "__sandbox_set",
     "__sandbox_aliases", "__sandbox_loaded", "__sandbox_command", "__sandbox_run", "__sandbox_end",
-    "__sandbox_next", "__sandbox_status", "__sandbox_leaving", "__sandbox_usual", "__sandbox_other",
+    "__sandbox_next", "__sandbox_status", "__sandbox_leaving", "__sandbox_usual", "__sandbox_same",
+    "__sandbox_other",
 )  # fmt: skip
 
 
@@ -44,7 +45,7 @@ POISONS = [
     "enable -n builtin",
     "enable -n eval unset printf declare trap enable",
     # Variables.
-    *(f"readonly __sandbox_{name}=x" for name in ("call", "command", "restore", "loaded")),
+    *(f"readonly __sandbox_{name}=x" for name in ("call", "command", "restore", "loaded", "same")),
     ours("readonly %s=x"),
     ours("declare -n %s=PATH"),
     ours("declare -i %s=5"),
