@@ -22,7 +22,7 @@ AT_ONCE = 20
 async def measure_crowd(stage: Stage, found: Results, *, count: int) -> None:
     if r.RUNC not in stage.runtimes:
         return
-    async with server(stage, r.RUNC, pool=POOL, capacity=count + POOL) as (at, client):
+    async with server(stage, r.RUNC, pool=POOL, capacity=count + POOL, lag=True) as (at, client):
         found.add(r.CROWD_MEMORY, "with no session", at.memory_mb())
         slots = asyncio.Semaphore(AT_ONCE)
         took: list[float] = []

@@ -49,7 +49,7 @@ class Server:
             return dict(await answer.json())
 
     def lag_ms(self) -> list[float]:
-        """How late its event loop was, sample by sample, from its start on."""
+        """How late its event loop was, sample by sample, from its start on. Of one with samples."""
         return [float(line) for line in self._lag.read_text().split()]
 
     def memory_mb(self) -> float:
@@ -80,15 +80,15 @@ def _settings(stage: Stage, runtime: str, pool: int, capacity: int | None) -> di
 
 @asynccontextmanager
 async def server(
-    stage: Stage, runtime: str, *, pool: int = 5, capacity: int | None = 250
+    stage: Stage, runtime: str, *, pool: int = 5, capacity: int | None = 250, lag: bool = False
 ) -> AsyncIterator[tuple[Server, RemoteBackend]]:
-    """A server process, and a client of it."""
+    """A server process, and a client of it. lag: it takes samples, which cost it 1 % of a core."""
     settings = _settings(stage, runtime, pool, capacity)
     port, name = free_port(), settings["SANDBOX_WORKER_ID"]
-    lag = stage.state_dir / f"{name}.lag"
+    samples = stage.state_dir / f"{name}.lag"
     with (stage.state_dir / f"{name}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.server", str(lag),
+            sys.executable, "-m", "bench.server", *([str(samples)] if lag else []),
             env={**os.environ, **settings, "SANDBOX_PORT": str(port)},
             stdin=DEVNULL, stdout=DEVNULL, stderr=log,
         )  # fmt: skip
@@ -98,7 +98,7 @@ async def server(
         connector = aiohttp.TCPConnector(keepalive_timeout=4)
         async with RemoteBackend(url) as client, aiohttp.ClientSession(connector=connector) as http:
             await ready(client, pool=pool)
-            yield Server(process, url, lag, http), client
+            yield Server(process, url, samples, http), client
     finally:
         await _end(process)
 

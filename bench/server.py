@@ -1,5 +1,5 @@
-"""`python -m bench.server FILE`: the server as users run it, which also writes down how late its
-event loop is: a line for every sample, in milliseconds."""
+"""`python -m bench.server [FILE]`: the server as users run it. With a file, it also writes down how
+late its event loop is: a line for every sample, in milliseconds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from sandbox_server.settings import load
 EVERY_S = 0.02
 
 
-async def main(path: Path) -> None:
+async def main(files: list[str]) -> None:
     settings = load()
     logs.configure(form=settings.log_format, level=settings.log_level)
-    watching = asyncio.create_task(write_lag(path))
+    watching = [asyncio.create_task(write_lag(Path(file))) for file in files]
     try:
         await serve(settings, on_listening=_nothing)
     finally:
-        watching.cancel()
+        for task in watching:
+            task.cancel()
 
 
 async def _nothing(url: str, tenants: Tenants, previews: PreviewPort | None) -> None:
@@ -41,4 +42,4 @@ async def write_lag(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_server(main(Path(sys.argv[1])))
+    run_server(main(sys.argv[1:]))

@@ -78,7 +78,7 @@ async def soak(runtime: str, *, threads: int, seconds: float) -> Soak:
     seen = Soak(tally)
     async with (
         open_stage([runtime]) as stage,
-        server(stage, RUNTIMES[runtime], pool=2, capacity=threads + 20) as (at, _),
+        server(stage, RUNTIMES[runtime], pool=2, capacity=threads + 20, lag=True) as (at, _),
         RemoteBackend(at.url) as sandboxes,
     ):
         seen.before = (at.memory_mb(), at.descriptors())

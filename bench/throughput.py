@@ -138,8 +138,9 @@ async def _repeat(command: Command, for_s: float) -> int:
 
 
 async def _measure_others(stage: Stage, found: Results, *, seconds: float, commands: int) -> None:
-    argv = ("bash", "-c", SCRIPT)
-    found.add(r.CPU, r.HOST, *(1000 * cpu.of_program(*argv) for _ in range(commands)))
+    for _ in range(commands):
+        await asyncio.sleep(PAUSE_S)  # As for ours: after a pause the caches are cold.
+        found.add(r.CPU, r.HOST, 1000 * cpu.of_program("bash", "-c", SCRIPT))
     for count in CALLERS:
         await _rate(found, r.HOST, [host_bash()] * count, seconds)
     if stage.docker is None:
