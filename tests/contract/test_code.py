@@ -166,6 +166,16 @@ async def _contexts(sandboxes: Sandboxes, subtests: pytest.Subtests) -> None:
             assert late.error.name == "KeyboardInterrupt"
         after = await run(sandboxes, "y, os.environ.get('A')", context_id="two")
         assert after.text == "(1, None)"
+    with subtests.test("awaited"):
+        code = "import asyncio\nz = await asyncio.sleep(0.01, 'slept')\nz"
+        assert (await run(sandboxes, code, context_id="two")).text == "'slept'"
+        for timeout in (0.001, 0.3):
+            late = await run(
+                sandboxes, "await asyncio.sleep(60)", context_id="two", timeout=timeout
+            )
+            assert (late.reason, late.context_state) == ("timeout", "live")
+        code = "await asyncio.sleep(0, 'again'), z"
+        assert (await run(sandboxes, code, context_id="two")).text == "('again', 'slept')"
     with subtests.test("restarted and removed"):
         await context(sandboxes, op.RESTART_CONTEXT, "two")
         gone = await run(sandboxes, "y", context_id="two")

@@ -105,8 +105,8 @@ async def test_a_paused_session_stands_still_until_it_is_used(sandboxes: Sandbox
     assert [each.state for each in (await sandboxes.sessions(state="paused")).sessions] == [
         "paused"
     ]
-    (info,) = (await sandboxes.commands(thread("calm"))).commands
-    assert info.running
+    commands = (await sandboxes.commands(thread("calm"))).commands
+    assert [each.command_id for each in commands if each.running] == [command_id]
     assert paused.expires_at - datetime.now(UTC) > timedelta(hours=23)
     await sandboxes.set_lifetime(thread("calm"), 600)  # Is no use.
     assert (await sandboxes.session(thread("calm"))).state == "paused"
