@@ -141,6 +141,7 @@ async def test_programs_for_terminals(warden: WardenClient) -> None:
     await typist.sees(">>> ")
     await typist.type("6 * 7\r")
     await typist.sees("42")
+    await typist.sees(">>> ")  # What is typed between two prompts is lost, if it is Ctrl-D.
     await typist.type("\x04")
     assert (await typist.left()).exit_code == 0
     typist = await terminal(warden, "seq 1000 | less")
