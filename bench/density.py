@@ -21,7 +21,7 @@ from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest
 from sandbox_sdk.protocol.sandboxes import Sandboxes
 from sandbox_server.runtime.bubblewrap.processes import Process
-from sandbox_server.runtime.bubblewrap.state import StateFolder
+from sandbox_server.runtime.bubblewrap.state import Record, StateFolder
 
 POOL = 5
 AT_ONCE = 20
@@ -52,11 +52,20 @@ async def measure_density(stage: Stage, found: Results, *, arrivals: int, count:
         if before is not None and during is not None:
             found.add(r.DENSE_MEMORY, "each session, with all that the host gave up",
                       (before - during) / count)  # fmt: skip
-        shares = [sum(pss_mb(each.pid) for each in box) for box in boxes[::SAMPLED]]
+        shares = map(_share_mb, StateFolder(stage.state_dir).records()[::SAMPLED])
         found.add(r.DENSE_MEMORY, "each session, its processes", *shares)
         found.add(r.DENSE_MEMORY, "the server", at.memory_mb())
         failed += await _each(client, found, count, first=False)
         found.add(r.FAILED, f"{count} sessions", failed)
+
+
+def _share_mb(box: Record) -> float:
+    """Of the processes of a box. Its spare shell may end meanwhile."""
+    whole = 0.0
+    for each in family(box.keeper):
+        with contextlib.suppress(OSError):
+            whole += pss_mb(each.pid)
+    return whole
 
 
 async def _idle_share(server: Server, boxes: list[list[Process]]) -> float:
