@@ -128,12 +128,6 @@ HIDDEN = {
     "a function": ("f() { x=2; }", "f", "$x", "2"),
     "an alias": ("alias f='x=3;'", "f", "$x", "3"),
     "a reference": ("declare -n r='a[i=4]'; a=(1 2 3 4 5)", "echo $r", "$i", "4"),
-    "a function for what is not found": (
-        "command_not_found_handle() { :; }; shopt -s lastpipe; g() { read y; }",
-        "echo 5 | g",
-        "$y",
-        "5",
-    ),
 }
 
 
@@ -144,7 +138,7 @@ async def test_what_changes_the_state_behind_a_plain_name_is_kept(
     again. These only look so."""
     for name, (before, command, look, seen) in HIDDEN.items():
         with subtests.test(name):
-            await warden.run(before)
+            await warden.run(f"unset -f f; unalias -a; {before}")
             await warden.run("echo hi | cat")
             await warden.run(command)
             await warden.run("echo hi | cat")
@@ -161,7 +155,7 @@ async def test_programs_leave_the_state_as_it_was(warden: WardenClient) -> None:
     await warden.run("mkdir -p here && cd here")
     moved = await warden.run("mv /tmp/here /tmp/there")
     assert moved.state_saved
-    assert (await warden.run("pwd -P")).stdout in ("/tmp/there\n", "/workspace\n")
+    assert (await warden.run("pwd -P")).stdout == "/tmp/there\n"
 
 
 async def test_a_plain_command_that_ends_last_leaves_the_state_it_began_with(
