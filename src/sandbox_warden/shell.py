@@ -38,8 +38,8 @@ MOST_COMMANDS = 64
 """Of one shell. Each is an `eval` within that of the one before, and leaves things behind that only
 a new shell is without."""
 PIPE_SIZE = 256 * 1024
-_MOSTLY = 64 * 1024
-"""Most states are smaller."""
+_USUAL_SIZE = 64 * 1024
+"""Most states are smaller than this."""
 
 _STEP = (
     'builtin eval "$__sandbox_command"; if { __sandbox_status=$?;'
@@ -210,8 +210,8 @@ class Shell:
 
     def saved(self) -> bytes:
         """What it has written of its state: a little more than the limit at most."""
-        start = os.pread(self._save, _MOSTLY, 0)  # To ask for 4 MiB takes longer than the read.
-        return start if len(start) < _MOSTLY else os.pread(self._save, STATE_LIMIT + 1, 0)
+        start = os.pread(self._save, _USUAL_SIZE, 0)  # To ask for 4 MiB takes longer than the read.
+        return start if len(start) < _USUAL_SIZE else os.pread(self._save, STATE_LIMIT + 1, 0)
 
     def state(self, saved: bytes) -> Optional[ShellState]:
         """The state that a call has left, by what was written of it. None if there is none."""
@@ -289,8 +289,8 @@ def encode_call(
     env: Dict[str, str],
     last: bool = False,
 ) -> bytes:
-    """A call as the shell reads it. last: the shell does not go on with others. Raises
-    UnicodeEncodeError for invalid text."""
+    """A call as the shell reads it, but for what Shell.call adds: whether the state stays the same.
+    last: the shell does not go on with others. Raises UnicodeEncodeError for invalid text."""
     goes_on = "" if last or is_special(command) else "goes on"
     parts = (cwd or "", _call_lines(command_id, env), command, goes_on)
     return b"".join(part.encode("utf-8", "surrogateescape") + b"\0" for part in parts)

@@ -120,7 +120,10 @@ class Engine:
         """The API client, created on first use because it belongs to the running event loop."""
         if self._client is None:
             if self._closed:
-                raise RuntimeUnavailable(f"the connection to {self.endpoint.url} is closed")
+                raise RuntimeUnavailable(
+                    f"this worker has stopped, and closed its connection to {self.endpoint.url};"
+                    " ask one that runs"
+                )
             with self.errors():
                 connector = self.endpoint.connector()
                 url = self.endpoint.base_url
