@@ -14,6 +14,8 @@ from .errors import report
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
+FEW_TIMERS = 64
+"""Among so many, cancelled ones are not looked for."""
 PAUSE_S = 0.2
 """How long a descriptor is not watched after its handler failed: it may fail every time."""
 
@@ -22,7 +24,7 @@ Call = Callable[[], None]
 
 
 class Timer:
-    """A scheduled call. A cancelled one is dropped by the loop when it is due."""
+    """A scheduled call. A cancelled one is dropped when it is due, or when there are many."""
 
     __slots__ = ("at", "call")
 
@@ -54,6 +56,8 @@ class Loop:
         self._new: Set[int] = set()
         self._timers: List[Tuple[float, int, Timer]] = []
         self._sequence = 0
+        self._many = FEW_TIMERS
+        """Timers before cancelled ones are dropped."""
 
     def watch(
         self, fd: int, events: int, handler: Handler, *, on_error: Optional[Call] = None
@@ -79,10 +83,18 @@ class Loop:
 
     def after(self, delay_s: float, call: Call) -> Timer:
         """Call once, after `delay_s` seconds."""
+        if len(self._timers) >= self._many:
+            self._drop_cancelled()
         timer = Timer(call, time.monotonic() + delay_s)
         self._sequence += 1
         heapq.heappush(self._timers, (timer.at, self._sequence, timer))
         return timer
+
+    def _drop_cancelled(self) -> None:
+        """Most time limits are cancelled long before they are due."""
+        self._timers = [entry for entry in self._timers if entry[2].call is not None]
+        heapq.heapify(self._timers)
+        self._many = max(2 * len(self._timers), FEW_TIMERS)
 
     def run(self) -> None:
         """Run forever: PID 1 must not return."""

@@ -156,3 +156,16 @@ def test_a_door_without_descriptors_waits_and_opens_again() -> None:
     )
     assert done.stdout == "b''\n", done.stderr
     assert done.stderr.count("Too many open files") == 1
+
+
+def test_cancelled_timers_are_dropped_before_they_are_due(loop: Loop) -> None:
+    """A command's time limit is cancelled at its end: a fast caller leaves thousands of them."""
+    kept: list[int] = []
+    for number in range(1000):
+        limit = loop.after(300, lambda: None)
+        if number % 100 == 0:
+            loop.after(0.01 + number / 1e5, lambda number=number: kept.append(number))  # type: ignore[misc]
+        limit.cancel()
+    assert len(loop._timers) <= loop_module.FEW_TIMERS
+    turn_for(loop, 0.1)
+    assert kept == list(range(0, 1000, 100))
