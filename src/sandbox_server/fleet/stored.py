@@ -17,7 +17,7 @@ from sandbox_server.storage.history import (
     History,
     Kept,
     Note,
-    printable,
+    command_fields,
     stored_command,
     stored_session,
 )
@@ -66,9 +66,8 @@ class RedisHistory(History):
                 ("PEXPIRE", key, ms),
                 ("PEXPIRE", log, ms),
             ]
-        fields = asdict(printable(note))
         return [
-            ("RPUSH", log, json.dumps({n: v for n, v in fields.items() if n not in _OF_SESSION})),
+            ("RPUSH", log, json.dumps(command_fields(note))),
             ("LTRIM", log, -self._kept.commands, -1),
             ("PEXPIRE", log, round(_LIVE_S * 1000)),
             ("HINCRBY", key, "ran", 1),
@@ -121,9 +120,6 @@ class RedisHistory(History):
 
     async def tidy(self) -> None:
         """No-op: keys expire, and the list of a tenant is bounded."""
-
-
-_OF_SESSION = ("tenant", "session_id")
 
 
 def _session(fields: dict[str, str], commands: int) -> models.StoredSession:

@@ -9,7 +9,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -189,13 +189,21 @@ def moment(timestamp: float | None) -> datetime | None:
     return None if timestamp is None else datetime.fromtimestamp(timestamp, UTC)
 
 
-def printable(note: Ran) -> Ran:
-    """As any database can store it: text that is valid Unicode, and of a bounded length."""
+def command_fields(note: Ran) -> dict[str, Any]:
+    """What is stored of a command, as any database can: text that is valid Unicode, and of a
+    bounded length. No `asdict`, which copies deeply: calls wait for the thread that writes."""
 
     def clean(text: str) -> str:
         return text.encode("utf-8", "replace").decode()
 
-    return replace(note, command=cut(clean(note.command)), output=cut(clean(note.output), end=True))
+    return {
+        "command_id": note.command_id,
+        "command": cut(clean(note.command)),
+        "at": note.at,
+        "exit_code": note.exit_code,
+        "duration_ms": note.duration_ms,
+        "output": cut(clean(note.output), end=True),
+    }
 
 
 async def stored_detail(

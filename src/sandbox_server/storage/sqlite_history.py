@@ -17,7 +17,7 @@ from sandbox_server.storage.history import (
     Kept,
     Note,
     Ran,
-    printable,
+    command_fields,
     stored_command,
     stored_session,
 )
@@ -59,8 +59,7 @@ class SqliteHistory(History):
                 if isinstance(note, Began):
                     self._began(execute, note)
                 elif isinstance(note, Ran):
-                    fields = asdict(printable(note))
-                    del fields["tenant"]
+                    fields = {"session_id": note.session_id, **command_fields(note)}
                     _insert(execute, "insert or replace into commands", fields)
                 else:
                     execute(
