@@ -1,14 +1,16 @@
 """What goes from command to command: the state, and the shell that has it and waits."""
 
+import signal
 from typing import Optional
 
+from . import processes
 from .command import Command, exit_of
 from .errors import Refused
 from .loop import Loop
 from .nursery import Nursery
 from .output import STDERR
 from .pipes import Pipes
-from .shell import Shell
+from .shell import NEXT_TAKES_OVER, Shell
 from .shells import Shells
 from .state import WORKSPACE, ShellState, begun, folder_refused, left_traps, unsaved
 from .stdin import Size
@@ -34,6 +36,7 @@ class Carrying:
         waiting = self._waiting
         if waiting is not None and not (stdin or command.special):
             waiting.listen()  # It may have been killed, and is not waiting any more then.
+            self.renew(NEXT_TAKES_OVER)
             if waiting is self._waiting and waiting.alive:
                 self._waiting = None
                 return waiting
@@ -85,6 +88,14 @@ class Carrying:
         if self._waiting is not None and self._waiting.shell is not None:
             self._waiting.shell.dismiss()  # It has an older state.
             self._waiting = None
+
+    def renew(self, most: int) -> None:
+        """End the shell that waits, if it has run so many commands and there is a spare one. Its
+        state is saved."""
+        shell = self.waiting_shell
+        if shell is not None and shell.commands >= most and not self._shells.needs_spare:
+            self._waiting = None
+            processes.kill(shell.pid, signal.SIGKILL)
 
     @property
     def waiting_shell(self) -> Optional[Shell]:

@@ -18,7 +18,7 @@ from .nursery import Nursery
 from .output import STDERR, STDOUT, OutputLog
 from .pipes import Pipes
 from .plain import is_plain
-from .shell import Shell, encode_call, is_special
+from .shell import NEXT_STARTS, WORN, Shell, encode_call, is_special
 from .shells import Shells
 from .state import begun
 from .stdin import Size, Stdin
@@ -26,7 +26,7 @@ from .stdin import Size, Stdin
 OVERLAP_S = 0.02
 """A command that runs for longer gets a spare shell beside it, for one that comes meanwhile."""
 REST_S = 30.0
-"""After so long without a command, a box has one shell again."""
+"""After so long without a command, a box has one shell again, and none that is worn."""
 ROOM_S, ROOM_TRIES = 0.05, 40
 """How often, and how many times, a command is tried that the box has no process left for."""
 SETTLE_S = 10.0
@@ -213,20 +213,33 @@ class Commands:
     def _prepare(self) -> None:
         """Have a shell ready for the next command. Mostly that of the last one is: a second one
         would be a third of the memory and of the start of a box."""
-        if self.shells.needs_spare and self.carrying.waiting_shell is None:
+        waiting = self.carrying.waiting_shell
+        if self.shells.needs_spare and (waiting is None or waiting.commands >= NEXT_STARTS):
             self._loop.after(0, self._prepare_spare)
+        elif waiting is not None and waiting.commands >= WORN:
+            self._watch_for_rest()
 
     def _prepare_spare(self) -> None:
         self.shells.prepare()
-        if self._rest is None:
-            self._rest = self._loop.after(REST_S, self._end_spares)
+        self._watch_for_rest()
 
-    def _end_spares(self) -> None:
+    def _watch_for_rest(self) -> None:
+        if self._rest is None:
+            self._rest = self._loop.after(REST_S, self._rests)
+
+    def _rests(self) -> None:
         self._rest = None
+        waiting = self.carrying.waiting_shell
         if self._by_shell or time.monotonic() - self.finished_at < REST_S:
-            self._rest = self._loop.after(REST_S, self._end_spares)
-        elif self.carrying.waiting_shell is not None:
+            self._watch_for_rest()
+        elif waiting is None:
+            self.shells.end_idle()
+        elif waiting.commands < WORN:
             self.shells.end_spares()
+        else:
+            self.shells.prepare()
+            self.carrying.renew(WORN)
+            self._watch_for_rest()
 
     def _call(self, command: Command, shell: Shell) -> None:
         assert command.call is not None

@@ -17,6 +17,8 @@ from .state import WORKSPACE
 from .warden import Warden
 
 _PR_SET_DUMPABLE = 4
+GARBAGE = 20_000
+"""New objects before unused ones are looked for, which takes a millisecond for some thousand."""
 
 
 def main(arguments: Dict[str, str]) -> None:
@@ -65,6 +67,7 @@ def main(arguments: Dict[str, str]) -> None:
     )
     gc.collect()
     gc.freeze()
+    gc.set_threshold(GARBAGE)
     if "ready_fd" in arguments:
         os.write(int(arguments["ready_fd"]), b"r")
         os.close(int(arguments["ready_fd"]))

@@ -34,9 +34,13 @@ TARGETS = (0, 1, 2, 201, 202, 203, 204, 205, PRELUDE_TARGET)
 which uses them; the numbers are too high for users' own redirections."""
 PLAIN, TYPED = b"p", b"t"
 """Kinds of shells: one that waits for calls, and one in which somebody types."""
-MOST_COMMANDS = 64
-"""Of one shell. Each is an `eval` within that of the one before, and leaves things behind that only
-a new shell is without."""
+MOST_COMMANDS = 512
+"""Of one shell. Each is an `eval` within that of the one before, which takes 8 kB, and leaves
+things behind that only a new shell is without."""
+NEXT_STARTS, NEXT_TAKES_OVER = 490, 500
+"""After so many commands the next shell is started, and used, so that no command waits for it."""
+WORN = 64
+"""After so many commands, a box that rests gets another shell instead, which is smaller."""
 PIPE_SIZE = 256 * 1024
 _USUAL_SIZE = 64 * 1024
 """Most states are smaller than this."""

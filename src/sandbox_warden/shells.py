@@ -112,9 +112,13 @@ class Shells:
             pass  # The box is at its limit; the next command gets the error.
 
     def end_spares(self) -> None:
-        """End spare shells, and the nurseries that have none."""
+        """End spare shells, and their nurseries."""
         for nursery in self._spares[:]:
             self._drop_spare(nursery)
+        self.end_idle()
+
+    def end_idle(self) -> None:
+        """End the nurseries that have no shell."""
         for nursery in self._nurseries[:]:
             if nursery.shell is None:
                 nursery.close()

@@ -9,11 +9,12 @@ import sandbox_warden
 
 PROGRAM = """
 import json, os, socket, sys, time
-from sandbox_warden import commands, state
+from sandbox_warden import carrying, commands, state
 from sandbox_warden.loop import Loop
 from sandbox_warden.meter import Meter
 
 commands.REST_S, commands.OVERLAP_S = 0.3, 60
+commands.WORN = 3
 loop = Loop()
 made = commands.Commands(loop, Meter({}, max_pids=0), open_files=0)
 made.shells.prepare()
@@ -21,11 +22,12 @@ made.carrying.replace(state.ShellState(b"__sandbox_load / '' ''\\n__sandbox_load
 
 def run(text):
     command = made.start(
-        text, ident=text, key=None, digest="", timeout_s=None, cwd=None, env={}, stdin=False,
-        stdin_open=False, output_limit=1000,
+        text, ident=str(made.ran), key=None, digest="", timeout_s=None, cwd=None, env={},
+        stdin=False, stdin_open=False, output_limit=1000,
     )
     until(lambda: command.result is not None)
     assert command.result["exit_code"] == 0, command.result
+    return made.carrying.waiting_shell and made.carrying.waiting_shell.pid
 
 def until(true):
     while not true():
@@ -47,14 +49,27 @@ long = shells()
 until(lambda: shells() == 1)
 run("exit 0")
 until(lambda: made.shells._spares)
-print(json.dumps([short, long]))
+
+worn = [run("true") for _ in range(3)]
+until(lambda: made.carrying.waiting_shell is None)
+until(lambda: shells() == 1)
+rested = run("true")
+
+commands.REST_S, commands.NEXT_STARTS, carrying.NEXT_TAKES_OVER = 60, 3, 5
+pids = [rested, *(run("true") for _ in range(7))]
+print(json.dumps([short, long, [*worn, rested], pids]))
 """
 
 
-def test_a_second_shell_is_there_while_it_is_needed() -> None:
+def test_a_box_has_the_shells_that_it_needs() -> None:
     source = str(Path(sandbox_warden.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env={"PYTHONPATH": source, "PATH": "/usr/bin:/bin"},
         stdout=subprocess.PIPE, timeout=60, check=True,
     )  # fmt: skip
-    assert json.loads(done.stdout) == [1, 2]
+    short, long, worn, pids = json.loads(done.stdout)
+    assert (short, long) == (1, 2)
+    # After a rest there is a new shell instead of one with many commands.
+    assert worn[0] == worn[1] == worn[2] != worn[3]
+    # The next shell takes over after five, and is there by then.
+    assert pids[0] == pids[4] != pids[5] == pids[7]
