@@ -53,6 +53,12 @@ class TaskSet(Generic[_T]):
             return await work()
 
 
+def until_next(period_s: float) -> float:
+    """How long to sleep for something that is done again and again. What has the same period is
+    done at the same time, so that an idle server wakes up once for all of it."""
+    return period_s - asyncio.get_running_loop().time() % period_s
+
+
 async def stop(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()

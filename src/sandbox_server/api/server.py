@@ -20,6 +20,10 @@ from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.websocket_protocol import WebSocketProtocol
 from sandbox_server.private import private_listener
 from sandbox_server.tasks import stop as stop_tasks
+from sandbox_server.tasks import until_next
+
+_DATE_S = 1.0
+"""How often the time in the headers of answers is set."""
 
 
 async def serve_app(
@@ -94,7 +98,30 @@ async def _stop_on(stop: asyncio.Event, server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-class NestedServer(uvicorn.Server):
+class AppServer(uvicorn.Server):
+    """Ends as soon as it is told to; uvicorn's own looks ten times a second whether it was."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        self._end = asyncio.Event()
+        super().__init__(config)
+
+    @property
+    def should_exit(self) -> bool:
+        return self._end.is_set()
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        if value:
+            self._end.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(until_next(_DATE_S)):
+                    await self._end.wait()
+
+
+class NestedServer(AppServer):
     """One beside another that callers see, and that has the signals."""
 
     @contextlib.contextmanager
@@ -102,7 +129,7 @@ class NestedServer(uvicorn.Server):
         yield
 
 
-class _Server(uvicorn.Server):
+class _Server(AppServer):
     """Calls on_listening, and handles signals in the event loop."""
 
     def __init__(

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-import uvicorn
 
 from sandbox_sdk.protocol.sandboxes import Sandboxes, Tenants
 from sandbox_server import logs
@@ -24,7 +23,7 @@ from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import SOLE_TENANT
 from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.origin import ANY, AllowedHosts
-from sandbox_server.api.server import server_config, serving_privately
+from sandbox_server.api.server import AppServer, server_config, serving_privately
 from sandbox_server.main import open_service
 from sandbox_server.previews.opening import PreviewsOnDemand
 from sandbox_server.sessions.lease import alone
@@ -94,7 +93,7 @@ async def _reachable(service: Tenants, settings: Settings) -> AsyncIterator[None
     app = create_app(service, limits=limits, hosts=AllowedHosts(more=[ANY]))
     # No graceful shutdown: guests repeat their open calls on the next host.
     config = server_config(app, limits, drain_timeout_s=0)
-    server = uvicorn.Server(config)
+    server = AppServer(config)
     with _silent("uvicorn.error"):
         async with serving_privately(server, socket_path(settings), backlog=128):
             yield

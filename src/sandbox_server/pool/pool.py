@@ -27,7 +27,7 @@ from sandbox_server.pool.warm import Ready, WarmBox, let_go, make
 from sandbox_server.runtime.agent import BoxAgent
 from sandbox_server.runtime.base import Box, BoxSpec, BoxVolume, DiskImage, Limits, Runtime
 from sandbox_server.runtime.box_network import BoxNetwork
-from sandbox_server.tasks import TaskSet, stop
+from sandbox_server.tasks import TaskSet, stop, until_next
 
 CLOSE_ANSWER_S = 1.0
 CLOSE_S = 15.0
@@ -390,7 +390,7 @@ class Pool:
             except Exception:
                 log.exception("pool.maintenance_broke")
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.tick_s):
+                async with asyncio.timeout(until_next(self._settings.tick_s)):
                     await self._wake.wait()
 
     def _carry_out_plan(self) -> None:

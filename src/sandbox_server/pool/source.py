@@ -26,7 +26,7 @@ from sandbox_server.runtime.base import (
     SharedBox,
 )
 from sandbox_server.runtime.box_network import BoxNetwork
-from sandbox_server.tasks import stop
+from sandbox_server.tasks import stop, until_next
 
 _FOLLOW_S = 1.0
 """How often to look whether the environments have changed, besides with every claim."""
@@ -114,7 +114,7 @@ class PooledBoxes:
 
     async def _keep_following(self) -> None:
         while True:
-            await asyncio.sleep(_FOLLOW_S)
+            await asyncio.sleep(until_next(_FOLLOW_S))
             await self._follow()
             for pool in [pool for pool in self._retired if not pool.claiming]:
                 self._retired.remove(pool)
