@@ -76,6 +76,18 @@ async def test_what_is_not_state_does_not_go_on(
             assert (await warden.run("echo $kept; type -t left")).stdout == f"{number}\nfunction\n"
 
 
+async def test_limits_that_a_program_sets_on_its_shell_are_gone(warden: WardenClient) -> None:
+    """A plain command can open nothing in its shell, but a program may limit the one above it."""
+    lower = (
+        "import os, resource\nresource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (64, 64))\n"
+    )
+    await warden.run("cat > /tmp/lower.py", stdin=lower.encode())
+    look = "grep -c 'Max open files  *4096 ' /proc/self/limits"
+    assert (await warden.run(look)).output == "1\n"
+    assert (await warden.run("python3 /tmp/lower.py")).exit_code == 0
+    assert (await warden.run(look)).output == "1\n"
+
+
 async def test_output_and_exit_code_of_such_commands_are_their_own(warden: WardenClient) -> None:
     await warden.run(FUNCTIONS)
     result = await warden.run("traps; (exit 7)")
