@@ -48,6 +48,12 @@ class ServiceFacts:
             limits = limits.model_copy(update=network_limits(session.network))
         return limits if session.limits is None else limits.with_values(session.limits)
 
+    def command_timeout_s(self, session: LiveSession) -> float:
+        """The time limit of a call that asks for none."""
+        if session.limits is not None:
+            return session.limits["command_timeout_s"]
+        return self.by_provider.get(session.provider, self.limits).command_timeout_s
+
 
 def network_limits(network: NetworkTerms) -> dict[str, Any]:
     """As a session is told."""

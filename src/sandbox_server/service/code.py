@@ -163,7 +163,7 @@ class CodeHandlers:
         }
 
     def _timeout_s(self, session: LiveSession, request: models.RunCodeRequest) -> float:
-        return request.timeout or self._facts.limits_of(session).command_timeout_s
+        return request.timeout or self._facts.command_timeout_s(session)
 
     # Contexts
 

@@ -352,7 +352,7 @@ class CommandHandlers:
         """None for no limit: nobody waits for a command in the background."""
         if request.timeout == 0 or (request.timeout is None and request.background):
             return None
-        return request.timeout or self._facts.limits_of(session).command_timeout_s
+        return request.timeout or self._facts.command_timeout_s(session)
 
 
 def _info(session: LiveSession, summary: CommandSummary) -> models.CommandInfo:
