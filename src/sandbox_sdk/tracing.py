@@ -101,8 +101,8 @@ def begin(
 
 def current() -> Span:
     """The span that this code runs in, once any was begun here. Do not end it."""
-    spans = sys.modules.get("sandbox_sdk.otel_spans")
-    found: Span | None = spans.current_span() if spans is not None else None
+    look = getattr(sys.modules.get("sandbox_sdk.otel_spans"), "current_span", None)
+    found: Span | None = look() if look is not None else None
     return found or NO_SPAN
 
 

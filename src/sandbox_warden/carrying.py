@@ -35,7 +35,6 @@ class Carrying:
         """A nursery whose shell waits for its call. Raises OSError."""
         waiting = self._waiting
         if waiting is not None and not (stdin or command.special):
-            waiting.listen()  # It may have been killed, and is not waiting any more then.
             self.renew(NEXT_TAKES_OVER)
             if waiting is self._waiting and waiting.alive:
                 self._waiting = None
@@ -90,10 +89,12 @@ class Carrying:
             self._waiting = None
 
     def renew(self, most: int) -> None:
-        """End the shell that waits, if it has run so many commands and there is a spare one. Its
+        """End the shell that waits, if it has run so many commands and a spare one has started. Its
         state is saved."""
+        if self._waiting is not None:
+            self._waiting.listen()  # It may have been killed, and is not waiting any more then.
         shell = self.waiting_shell
-        if shell is not None and shell.commands >= most and not self._shells.needs_spare:
+        if shell is not None and shell.commands >= most and self._shells.have_spare():
             self._waiting = None
             processes.kill(shell.pid, signal.SIGKILL)
 

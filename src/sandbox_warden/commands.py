@@ -230,7 +230,7 @@ class Commands:
     def _rests(self) -> None:
         self._rest = None
         waiting = self.carrying.waiting_shell
-        if self._by_shell or time.monotonic() - self.finished_at < REST_S:
+        if self.running or time.monotonic() - self.finished_at < REST_S:
             self._watch_for_rest()
         elif waiting is None:
             self.shells.end_idle()

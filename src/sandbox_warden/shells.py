@@ -103,6 +103,15 @@ class Shells:
     def needs_spare(self) -> bool:
         return len(self._spares) < _SPARES
 
+    def have_spare(self) -> bool:
+        """Whether a spare shell has started: a box may have no process left for it."""
+        for nursery in self._spares[:]:
+            nursery.listen()
+        return any(
+            nursery.alive and nursery.shell is not None and nursery.shell.pid
+            for nursery in self._spares
+        )
+
     def prepare(self) -> None:
         """Start spare shells for the next commands."""
         try:
