@@ -9,6 +9,9 @@ from .frames import REPLY, WINDOW, Decoder, FrameError, TooLong, encode_error, e
 from .loop import READ, WRITE, Loop, Timer
 
 READ_SIZE = 256 * 1024
+FIRST_READ = 16 * 1024
+"""For a request. Memory for more is taken from the kernel and given back every time: only while a
+caller sends as much."""
 HIGH_WATER = 256 * 1024
 """Sources are not pulled while this much waits to be written."""
 OUT_LIMIT = 4 << 20
@@ -65,12 +68,15 @@ class Wire:
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self.read_fd = read_fd
         self.write_fd = write_fd
+        self._read_size = FIRST_READ
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
 
     def read(self) -> bytes:
         """b"" at the end. Raises OSError, BlockingIOError if there is nothing yet."""
-        return os.read(self.read_fd, READ_SIZE)
+        data = os.read(self.read_fd, self._read_size)
+        self._read_size = FIRST_READ if len(data) < self._read_size else READ_SIZE
+        return data
 
     def write(self, buffers: List[Any]) -> int:
         """How many bytes are written. Raises OSError, BlockingIOError if there is no room: then it
