@@ -128,18 +128,34 @@ async def test_a_box_cannot_speak_to_its_own_warden(warden: WardenClient) -> Non
     assert (await warden.state()).epoch == 1
 
 
-@pytest.mark.parametrize("kind", ["children", "orphans"])
+ZOMBIES = {
+    "children": """
+import os
+for n in range(200):
+    try: child = os.fork() or os._exit(0)
+    except OSError: break
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+print(n)
+""",
+    "orphans": """
+import os
+for n in range(200):
+    try: child = os.fork()
+    except OSError: break
+    if child == 0:
+        try: os.fork()
+        finally: os._exit(0)
+    os.wait()
+print(n)
+""",
+}
+
+
+@pytest.mark.parametrize("kind", ZOMBIES)
 async def test_zombies_are_reaped(warden: WardenClient, kind: str) -> None:
     """Children of a process that never waits, and of those that are gone already. One at a time:
     two hundred that live are more than the memory of a box on gVisor."""
-    fork = "os.fork() or os._exit(0)"
-    each = f"child = {fork}; os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)"
-    if kind == "orphans":
-        each = f"os.fork() or [{fork}, os._exit(0)]; os.wait()"
-    made = await run_python(
-        warden,
-        f"import os\nfor n in range(200):\n    try: {each}\n    except OSError: break\nprint(n)\n",
-    )
+    made = await run_python(warden, ZOMBIES[kind])
     assert int(made.stdout) > 30, made.output
     assert await zombies(warden) == 0
 

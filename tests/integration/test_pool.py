@@ -398,7 +398,8 @@ async def test_a_claim_cancelled_while_its_box_starts_leaves_the_box_to_the_pool
     runtime: Flaky, open_pool: OpenPool, claim: Any
 ) -> None:
     runtime.open.clear()
-    async with open_pool(size=1, max_size=1) as pool:
+    # A look at the pool meanwhile would start a second box, for the next claim.
+    async with open_pool(size=1, max_size=1, tick_s=3600) as pool:
         claiming = asyncio.create_task(pool.claim({}))
         await until(lambda: runtime.attempts == 1)
         claiming.cancel()
