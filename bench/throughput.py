@@ -37,7 +37,7 @@ async def measure_throughput(
     runtimes = [name for name in stage.runtimes if name in NAMES]
     for runtime in runtimes:
         await _measure_server(stage, found, runtime, seconds=seconds, commands=commands)
-    await _measure_others(stage, found, seconds=seconds, commands=commands)
+    await _measure_others(stage, found, seconds=seconds)
     await _measure_tight(stage, found, runtimes, count=commands)
     for runtime in runtimes:
         found.add(r.STARTS, r.box(runtime), await _starts_per_s(stage, runtime, starts))
@@ -60,6 +60,7 @@ async def _measure_server(
             if count == 1:
                 found.add(r.CPU_MACHINE, name, 1000 * busy / len(tally.took_ms))
         in_server = await _server_cpu_ms(at, threads[0], commands)
+        await _host_cpu(found, commands)  # Beside each of ours: a machine may become slower.
         bodies = [{"thread_id": thread, "command": SCRIPT} for thread in threads[:_BUSY]]
         load = asyncio.create_task(callers.call(at.url, bodies, wanted="hi", for_s=flames.TAKES_S))
         await flames.take(found, f"server_{NAMES[runtime]}", at.pid)
@@ -137,10 +138,13 @@ async def _repeat(command: Command, for_s: float) -> int:
     return count
 
 
-async def _measure_others(stage: Stage, found: Results, *, seconds: float, commands: int) -> None:
-    for _ in range(commands):
+async def _host_cpu(found: Results, count: int) -> None:
+    for _ in range(count):
         await asyncio.sleep(PAUSE_S)  # As for ours: after a pause the caches are cold.
         found.add(r.CPU, r.HOST, 1000 * cpu.of_program("bash", "-c", SCRIPT))
+
+
+async def _measure_others(stage: Stage, found: Results, *, seconds: float) -> None:
     for count in CALLERS:
         await _rate(found, r.HOST, [host_bash()] * count, seconds)
     if stage.docker is None:
