@@ -10,8 +10,8 @@ from .loop import READ, WRITE, Loop, Timer
 
 READ_SIZE = 256 * 1024
 FIRST_READ = 16 * 1024
-"""For a request. Memory for more is taken from the kernel and given back every time: only while a
-caller sends as much."""
+"""Room for a request. Memory for READ_SIZE is taken from the kernel and given back at every read,
+so it is used only while a caller sends as much."""
 HIGH_WATER = 256 * 1024
 """Sources are not pulled while this much waits to be written."""
 OUT_LIMIT = 4 << 20
