@@ -13,6 +13,7 @@ from tests.contract.on_kubernetes import KUBECONFIG
 from tests.leftovers import Leftovers
 from tests.machine import Machine
 from tests.s3_server import S3Server
+from tests.timing import Timing
 
 GRACE_S = 10.0
 """Boxes end asynchronously: how long after the last test their traces may still be there."""
@@ -25,6 +26,10 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Timing())
 
 
 def pytest_collection_finish() -> None:
