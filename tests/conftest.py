@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from tests import preloaded
+from tests import lanes, preloaded, run
 from tests.contract.on_kubernetes import KUBECONFIG
 from tests.leftovers import Leftovers
 from tests.machine import Machine
@@ -29,13 +29,30 @@ gc.disable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # Tests may run in several processes.
+        run.open_temporary_folder()
     config.pluginmanager.register(Timing())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        run.remove_temporary_folder()
 
 
 def pytest_collection_finish() -> None:
     """What is imported by now stays: looking through it again and again is a good part of a run."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of this lane and slice."""
+    kept = lanes.chosen(items)
+    if len(kept) < len(items):
+        known = set(map(id, kept))
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in known])
+        items[:] = kept
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -81,7 +98,7 @@ def s3_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):  # Tests may run in several processes.
+    if not hasattr(session.config, "workerinput"):
         factory = session.config._tmp_path_factory  # type: ignore[attr-defined]
         session.config.stash[LEFTOVERS] = Leftovers(factory.getbasetemp())
 

@@ -1,17 +1,20 @@
 """What a run of the tests has left behind on this machine, one line each.
 
-Judged by what this run made: containers and volumes by their owner, everything else by the folder
-the run keeps its files in. What cannot tell who made it (a control group, a loop device) counts
-when it is new and nobody uses it: those of a box that lives are in use.
+Judged by what this run made, as others run servers on the same machine: containers, volumes and
+pods by their owner, everything else by the folder that the run keeps its files in. Control groups
+have the state folder of their server in their names, loop devices stand on a file in one.
 """
 
+import fcntl
 import json
 import os
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from sandbox_server.runtime.bubblewrap.cgroups import prefix_of
 from tests.run import RUN, VARIABLE
 
 
@@ -20,7 +23,6 @@ class Leftovers:
 
     def __init__(self, folder: Path) -> None:
         self._folder = f"{folder}/"
-        self._before = set(self._unnamed())
 
     def found(self) -> set[str]:
         return {
@@ -28,7 +30,9 @@ class Leftovers:
             *_pods(),
             *self._mounts(),
             *self._processes(),
-            *(trace for trace in self._unnamed() if trace not in self._before),
+            *_control_groups(self._folder),
+            *_loop_devices(self._folder),
+            *(f"temporary {path}" for path in Path(tempfile.gettempdir()).glob("sandbox-*")),
         }
 
     def _docker_objects(self) -> Iterator[str]:
@@ -58,16 +62,6 @@ class Leftovers:
             if ours & {pid, *_ancestors(pid, parents)} - spared:
                 words = _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
                 yield f"process {pid}: {words[:300].strip()}"
-
-    def _unnamed(self) -> Iterator[str]:
-        if has_docker():  # Images being made for boxes: each takes a moment.
-            for prefix in ("sandbox-derive-", "sandbox-environment-"):
-                making = ("ps", "--all", "--filter", f"name={prefix}", "--format", "{{.Names}}")
-                yield from (f"container {name}" for name in docker(*making))
-        yield from _empty_cgroups()
-        yield from _unused_loop_devices(self._folder)
-        for path in Path(tempfile.gettempdir()).glob("sandbox-*"):
-            yield f"temporary {path}"
 
 
 def _pods() -> Iterator[str]:
@@ -121,37 +115,47 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _empty_cgroups() -> Iterator[str]:
-    for folder, subfolders, _ in os.walk("/sys/fs/cgroup"):
-        for name in subfolders:
-            group = Path(folder, name)
-            if name.startswith("sandbox") and not _members(group):
-                yield f"cgroup {group}"
+def _control_groups(folder: str) -> Iterator[str]:
+    """Those of servers whose state folder is below this one."""
+    found = [Path(at, name) for at, names, _ in os.walk("/sys/fs/cgroup") for name in names]
+    if found := [group for group in found if group.name.startswith("sandbox-")]:
+        ours = tuple(
+            f"{prefix_of(Path(at))}-" for at, names, _ in os.walk(folder) if "boxes" in names
+        )
+        yield from (f"control group {group}" for group in found if group.name.startswith(ours))
 
 
-def _members(group: Path) -> str:
-    try:
-        return (group / "cgroup.procs").read_text()
-    except OSError:
-        return "gone meanwhile"
+_LOOP_GET_STATUS64 = 0x4C05
+_LOOP_INFO_BYTES = 232
 
 
-def _unused_loop_devices(folder: str) -> Iterator[str]:
-    attached = {}
+def _loop_devices(folder: str) -> Iterator[str]:
+    """Those on a file below this folder, or on a file of a disk that is one of those."""
+    ours: set[int] = set()
+    """Numbers of devices."""
+    others: dict[Path, str] = {}
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
-            attached[f"/dev/{backing.parts[3]}"] = backing.read_text().strip()
+            text = backing.read_text().strip()
+            number = os.stat(f"/dev/{backing.parts[3]}").st_rdev
         except OSError:
             continue  # Detached meanwhile.
-    if attached:
-        for table in Path("/proc").glob("[0-9]*/mounts"):
-            try:
-                used = {line.split()[0] for line in table.read_text().splitlines()}
-            except OSError:
-                continue
-            for device in used & attached.keys():
-                del attached[device]
-    for device, backing_file in attached.items():
-        if backing_file.endswith("/pool.xfs") and not backing_file.startswith(folder):
-            continue  # A server of somebody else's has it open, mounted nowhere.
-        yield f"loop device {device} on {backing_file}"
+        if text.startswith(folder):
+            ours.add(number)
+            yield f"loop device {backing.parts[3]} on {text}"
+        else:
+            others[Path("/dev", backing.parts[3])] = text
+    for device, text in others.items():
+        if _device_below(device) in ours:
+            yield f"loop device {device.name} on {text}"
+
+
+def _device_below(loop_device: Path) -> int | None:
+    """The device that the file behind a loop device is on; None if it was detached meanwhile."""
+    try:
+        with loop_device.open("rb") as file:
+            info = fcntl.ioctl(file, _LOOP_GET_STATUS64, bytes(_LOOP_INFO_BYTES))
+    except OSError:
+        return None
+    (number,) = struct.unpack_from("=Q", info)
+    return os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00)

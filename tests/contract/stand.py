@@ -561,8 +561,8 @@ def make_runtime(name: str, state_dir: Path, *, disks: Path | None = None) -> Ru
         return E2bDoor.runtime()
     if name in ("kubernetes", "kubernetes_gvisor"):
         return cluster_runtime("gvisor" if name == "kubernetes_gvisor" else None)
-    from sandbox_server.runtime.docker import DISK_FOLDER, DockerRuntime
+    from sandbox_server.runtime.docker import DockerRuntime
 
     return DockerRuntime(
-        engine_runtime="runsc" if name == "gvisor" else None, disk_folder=disks or DISK_FOLDER
+        engine_runtime="runsc" if name == "gvisor" else None, disk_folder=disks or state_dir
     )

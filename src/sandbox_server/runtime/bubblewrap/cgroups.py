@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from sandbox_server.runtime import cpu_limit
@@ -37,12 +38,14 @@ class Groups:
 
     version: int
     parents: Mapping[str, Path]
+    prefix: str = "sandbox"
+    """Of the names of groups: the servers of a machine share the folders."""
 
     def folders(self, box_id: str) -> list[str]:
         return list(dict.fromkeys(map(str, self._by_controller(box_id).values())))
 
     def _by_controller(self, box_id: str) -> dict[str, Path]:
-        return {name: parent / f"sandbox-{box_id}" for name, parent in self.parents.items()}
+        return {name: parent / f"{self.prefix}-{box_id}" for name, parent in self.parents.items()}
 
     def plan(self, box_id: str, limits: Limits) -> GroupPlan:
         folders = self._by_controller(box_id)
@@ -60,6 +63,11 @@ class Groups:
                 if controller in folders
             },
         )
+
+
+def prefix_of(state_folder: Path) -> str:
+    """Starts the names of the groups of one state folder's boxes."""
+    return f"sandbox-{sha256(os.fsencode(state_folder)).hexdigest()[:8]}"
 
 
 _Write = tuple[str, str, str, bool]

@@ -41,7 +41,7 @@ def find_setup(state: StateFolder) -> Setup:
         setup = _with_reason(candidate, failed[-1]) if failed else candidate
         why = _try(setup, state)
         if not why:
-            return replace(setup, groups=cgroups.find())
+            return replace(setup, groups=replace(cgroups.find(), prefix=state.group_prefix))
         failed.append(why)
     text = host.explain("; ".join(f"{path}: {failed[0]}" for path, failed in reasons.items()))
     raise RuntimeUnavailable(f"bubblewrap does not work here: {text}")

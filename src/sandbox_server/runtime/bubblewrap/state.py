@@ -86,6 +86,7 @@ class StateFolder:
         """For the files behind the disks of boxes."""
         self._boxes = self.path / "boxes"
         self._uids = self.path / "uids"
+        self.group_prefix = cgroups.prefix_of(self.path)
 
     def prepare(self) -> None:
         """Create missing folders. Raises RuntimeUnavailable."""

@@ -1,0 +1,121 @@
+"""Which tests `make test` runs, and which are left to the rest of `make test-all`.
+
+A test that is run over several ways or runtimes is run once in `make test`, where that is cheapest.
+Marks say where this is not enough:
+
+    seam    over every way: what is easily right on one way and wrong on the next
+    kernel  on every runtime: what the kernel, an engine or a disk does, not our code alone
+    rest    not at all: takes minutes, and something quicker in `make test` tells of the same faults
+
+Nothing is left out of the rest that `make test` does not run, so both together are everything.
+docs/testing.md has the table of who runs what, and tests/breaks shows that faults are found.
+"""
+
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.contract.stand import Way
+
+LANE = os.environ.get("SANDBOX_TEST_LANE", "all")
+"""`main` is what `make test` runs, `rest` everything else."""
+SLICE = os.environ.get("SANDBOX_TEST_SLICE", "")
+"""`3/8`: the third of eight parts of that, which need no order."""
+
+WAYS = ("sync-local", "service", "http", "async-remote", "processes", "routed", "fake")
+RUNTIMES = ("bubblewrap", "docker", "gvisor", "e2b", "kubernetes", "kubernetes_gvisor")
+"""The cheapest first."""
+HOSTILE = ("bubblewrap", "docker")
+"""The runtimes on which `make test` runs every hostile case."""
+
+
+def rounds(number: int) -> int:
+    """Rounds of a test that repeats something at random moments: one in `make test`."""
+    return 1 if LANE == "main" else number
+
+
+@dataclass(frozen=True)
+class Place:
+    """The way and the runtime of an instance, as far as it has them."""
+
+    way: str = ""
+    runtime: str = ""
+    store: str = ""
+
+    @property
+    def cost(self) -> tuple[int, int, bool]:
+        way = WAYS.index(self.way) if self.way else 0
+        runtime = RUNTIMES.index(self.runtime) if self.runtime in RUNTIMES else 0
+        return runtime, way, self.store not in ("", "folder", "disks")
+
+
+def chosen(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    return in_slice(in_lane(items, LANE), SLICE)
+
+
+def in_lane(items: Sequence[pytest.Item], lane: str) -> list[pytest.Item]:
+    if lane == "all":
+        return list(items)
+    main = set(map(id, _main(items)))
+    return [item for item in items if (id(item) in main) == (lane == "main") or _in_both(item)]
+
+
+def in_slice(items: Iterable[pytest.Item], which: str) -> list[pytest.Item]:
+    if not which:
+        return list(items)
+    number, _, of = which.partition("/")
+    return [item for item in items if zlib.crc32(item.nodeid.encode()) % int(of) == int(number) - 1]
+
+
+def _in_both(item: pytest.Item) -> bool:
+    """One round in `make test`, and all of them in the rest."""
+    return item.get_closest_marker("rounds") is not None
+
+
+def _main(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    groups: dict[str, list[tuple[pytest.Item, Place]]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("rest") is None:
+            same, place = _placed(item)
+            groups[same].append((item, place))
+    return [item for group in groups.values() for item in _chosen(group)]
+
+
+def _chosen(group: list[tuple[pytest.Item, Place]]) -> list[pytest.Item]:
+    """Of the instances of one test."""
+    one = group[0][0]
+    cheapest = min(place.cost for _, place in group)
+    found = []
+    for item, place in group:
+        is_hostile = "/hostile/" in one.nodeid and place.runtime in HOSTILE
+        if place.cost == cheapest or is_hostile or _asked_for(one, place):
+            found.append(item)
+    return found
+
+
+def _asked_for(test: pytest.Item, place: Place) -> bool:
+    if place.runtime in ("e2b", "kubernetes", "kubernetes_gvisor"):
+        return False
+    if place.way:
+        return test.get_closest_marker("seam") is not None
+    return test.get_closest_marker("kernel") is not None
+
+
+def _placed(item: pytest.Item) -> tuple[str, Place]:
+    """What the instances of a test have in common, and where this one is run."""
+    test, _, ids = item.nodeid.partition("[")
+    place = Place()
+    callspec = getattr(item, "callspec", None)
+    for value in callspec.params.values() if callspec else ():
+        if isinstance(value, Way):
+            place = Place(value.name, value.runtime, value.store)
+        elif isinstance(value, str) and value in RUNTIMES:
+            place = replace(place, runtime=value)
+        else:
+            continue
+        ids = ids.replace(str(value), "*", 1)
+    return f"{test}[{ids}", place
