@@ -11,6 +11,8 @@ N ?= 20
 # Of `make soak`.
 MINUTES ?= 5
 RUNTIME ?= bubblewrap
+# Of `make test-all`: 3/8 is the third of eight parts.
+SLICE ?=
 # Of `make test-cluster`.
 PODS ?= kubernetes,kubernetes_gvisor
 BIN := .venv/bin
@@ -21,7 +23,7 @@ SERVES := .venv/.serves
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve image console pictures test cluster test-cluster docs docs-check check chaos hostile soak bench clean
+.PHONY: help setup serve image console pictures test test-all cluster test-cluster docs docs-check check chaos hostile soak bench clean
 
 help: ## list these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,8 +55,15 @@ pictures: $(STAMP) ## take the pictures of the console in docs/images
 	@SANDBOX_TEST_PICTURES=$(CURDIR)/docs/images scripts/engine.sh run \
 		$(BIN)/python -m pytest tests/console/test_pictures.py $(PYTEST_ARGS)
 
-test: $(STAMP) ## run all tests, with a real engine and cluster where they can be had; PYTEST_ARGS="-k name -x"
-	@scripts/engine.sh run scripts/cluster.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+PYTEST = scripts/engine.sh run scripts/cluster.sh run $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test: $(STAMP) ## run every test once, and more of them where it matters: docs/testing.md; PYTEST_ARGS="-k name -x"
+	@SANDBOX_TEST_LANE=main $(PYTEST) --junitxml=build/junit/test.xml $(PYTEST_ARGS)
+
+test-all: $(STAMP) ## run every test on every way and runtime; SLICE=3/8 runs an eighth of what `make test` leaves out
+	@SANDBOX_TEST_LANE=$(if $(SLICE),rest,all) SANDBOX_TEST_SLICE=$(SLICE) $(PYTEST) \
+		--junitxml=build/junit/test-all$(if $(SLICE),-$(subst /,-of-,$(SLICE))).xml $(PYTEST_ARGS)
+
 
 docs: $(STAMP) ## write the pages that are made from the code
 	@$(BIN)/python scripts/signatures.py

@@ -12,6 +12,7 @@ docs/testing.md has the table of who runs what, and tests/breaks shows that faul
 """
 
 import os
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -65,10 +66,14 @@ def in_lane(items: Sequence[pytest.Item], lane: str) -> list[pytest.Item]:
 
 
 def in_slice(items: Iterable[pytest.Item], which: str) -> list[pytest.Item]:
+    """Raises UsageError."""
     if not which:
         return list(items)
-    number, _, of = which.partition("/")
-    return [item for item in items if zlib.crc32(item.nodeid.encode()) % int(of) == int(number) - 1]
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", which)
+    number, of = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= of:
+        raise pytest.UsageError(f"SLICE={which}: give one as 3/8, the third of eight parts")
+    return [item for item in items if zlib.crc32(item.nodeid.encode()) % of == number - 1]
 
 
 def _in_both(item: pytest.Item) -> bool:

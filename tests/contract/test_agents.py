@@ -21,6 +21,7 @@ def call(
     return CallToolRequest(thread_id=thread, tool=tool, arguments=given, idempotency_key=key)
 
 
+@pytest.mark.seam
 async def test_a_session_for_an_agent(sandboxes: Sandboxes) -> None:
     listed = {agent.name: agent for agent in (await sandboxes.registry()).agents}
     assert {"code_executor", "shell"} <= listed.keys()

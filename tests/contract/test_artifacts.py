@@ -22,6 +22,7 @@ async def read(sandboxes: Sandboxes, artifact_id: str) -> bytes:
         return b"".join([chunk async for chunk in download.chunks])
 
 
+@pytest.mark.seam
 async def test_an_artifact_outlives_its_session(sandboxes: Sandboxes) -> None:
     assert (await run(sandboxes, "art", "true", artifacts=True)).artifacts == []
     result = await run(sandboxes, "art", "echo x > file", artifacts=True)

@@ -56,6 +56,7 @@ async def only(sandboxes: Sandboxes, name: str) -> CommandInfo:
 # Looking
 
 
+@pytest.mark.seam
 async def test_how_a_command_stands_and_how_it_ended(sandboxes: Sandboxes) -> None:
     command = "echo out; echo err >&2; until [ -e go ]; do sleep 0.05; done; echo end; exit 3"
     command_id = await start(sandboxes, "bg", command)
@@ -94,6 +95,7 @@ async def test_a_background_command_that_times_out(sandboxes: Sandboxes) -> None
     assert (result.exit_code, result.timed_out, result.output) == (124, True, "part\n")
 
 
+@pytest.mark.seam
 async def test_waiting_by_following(sandboxes: Sandboxes) -> None:
     command_id = await start(sandboxes, "wait", "echo a; sleep 0.3; echo b")
     events = await collect(sandboxes.follow(thread("wait"), command_id))
@@ -160,6 +162,7 @@ async def test_a_session_does_not_expire_under_a_background_command(sandboxes: S
     assert (await ended(sandboxes, "stay", command_id)).output == "done\n"
 
 
+@pytest.mark.seam
 async def test_a_lost_box_is_told(sandboxes: Sandboxes, stand: Stand) -> None:
     command_id = await start(sandboxes, "lost", "sleep 60", stdin_open=True)
     await stand.lose_box("lost")
@@ -172,6 +175,7 @@ async def test_a_lost_box_is_told(sandboxes: Sandboxes, stand: Stand) -> None:
 # Signals
 
 
+@pytest.mark.seam
 async def test_kill_ends_everything_a_command_has_started(sandboxes: Sandboxes) -> None:
     tree = (
         "(setsid bash -c 'sleep 1116 & disown; sleep 1117' &);"
@@ -238,6 +242,7 @@ async def test_input_in_pieces(sandboxes: Sandboxes) -> None:
     assert (await ended(sandboxes, "in", command_id)).output == "one\ntwo\nend\n"
 
 
+@pytest.mark.seam
 async def test_a_conversation(sandboxes: Sandboxes) -> None:
     command_id = await start(sandboxes, "repl", "python3 -iuq 2>&1", stdin_open=True)
     offset = 0
@@ -275,6 +280,7 @@ async def test_a_hole_is_refused(sandboxes: Sandboxes) -> None:
     assert (await ended(sandboxes, "hole", command_id)).output == "y"
 
 
+@pytest.mark.seam
 async def test_bytes_of_any_kind_and_number(sandboxes: Sandboxes) -> None:
     data = bytes(range(256)) * 12_000
     command_id = await start(sandboxes, "bytes", "cat > copy; sha256sum copy", stdin_open=True)
@@ -385,6 +391,7 @@ async def test_no_time_limit(sandboxes: Sandboxes) -> None:
 # Sessions
 
 
+@pytest.mark.seam
 async def test_the_sessions(sandboxes: Sandboxes) -> None:
     first = await sandboxes.create_session(CreateSessionRequest(thread_id="one"))
     await sandboxes.create_session(CreateSessionRequest(thread_id="two", idle_timeout_s=300))

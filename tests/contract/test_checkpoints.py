@@ -38,6 +38,7 @@ async def read(sandboxes: Sandboxes, thread: str, path: str) -> str:
         return b"".join([chunk async for chunk in download.chunks]).decode()
 
 
+@pytest.mark.seam
 async def test_a_thread_goes_back(sandboxes: Sandboxes) -> None:
     await put(sandboxes, "back", "a.txt", "one")
     before = await sandboxes.session(Target(thread_id="back"))
@@ -97,6 +98,7 @@ async def test_a_checkpoint_outlives_its_session(sandboxes: Sandboxes) -> None:
     assert await read(sandboxes, "gone", "a.txt") == "kept"
 
 
+@pytest.mark.seam
 async def test_threads_from_a_thread(sandboxes: Sandboxes) -> None:
     await put(sandboxes, "trunk", "a.txt", "trunk")
     forked = await sandboxes.fork(ForkRequest(thread_id="trunk", into=["twig-1", "twig-2"]))
@@ -111,6 +113,7 @@ async def test_threads_from_a_thread(sandboxes: Sandboxes) -> None:
         await sandboxes.fork(ForkRequest(checkpoint_id=forked.checkpoint_id, into=["trunk"]))
 
 
+@pytest.mark.seam
 async def test_the_same_call_twice(sandboxes: Sandboxes) -> None:
     await put(sandboxes, "twice", "a.txt", "one")
     wanted = CheckpointRequest(thread_id="twice", name="n", idempotency_key="key-1")
@@ -134,6 +137,7 @@ async def test_the_same_call_twice(sandboxes: Sandboxes) -> None:
     assert [s.session_id for s in again.sessions] == [s.session_id for s in forked.sessions]
 
 
+@pytest.mark.seam
 async def test_what_is_not_there(sandboxes: Sandboxes) -> None:
     await put(sandboxes, "here", "a.txt", "here")
     session = await sandboxes.session(Target(thread_id="here"))
@@ -281,6 +285,7 @@ async def test_a_thread_that_began_with_a_checkpoint_goes_on_unused(sandboxes: S
     assert await read(sandboxes, "unused", "a.txt") == "kept"
 
 
+@pytest.mark.seam
 @pytest.mark.bash
 @pytest.mark.inside
 async def test_a_lost_box_goes_on_from_the_last_checkpoint(

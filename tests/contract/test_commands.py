@@ -27,6 +27,7 @@ async def processes(warden: WardenClient) -> str:
 # Output
 
 
+@pytest.mark.kernel
 async def test_streams_apart_and_together(warden: WardenClient) -> None:
     result = await warden.run("echo out; sleep 0.1; echo err >&2; sleep 0.1; echo out2")
     assert (result.stdout, result.stderr) == ("out\nout2\n", "err\n")
@@ -40,6 +41,7 @@ async def test_one_mebibyte_is_kept_whole(warden: WardenClient) -> None:
     assert not result.truncated
 
 
+@pytest.mark.kernel
 async def test_more_is_cut_in_the_middle_and_told(warden: WardenClient, runtime_name: str) -> None:
     size = much(runtime_name)
     result = await warden.run(f"echo first; head -c {size} /dev/zero | tr '\\0' x; echo last")
@@ -97,6 +99,7 @@ async def test_output_arrives_before_the_command_ends(warden: WardenClient) -> N
     assert isinstance(rest[-1], CommandResult)
 
 
+@pytest.mark.kernel
 async def test_a_stream_is_complete_whatever_its_size(
     warden: WardenClient, runtime_name: str
 ) -> None:
@@ -150,6 +153,7 @@ async def test_stdin_is_empty_unless_given(warden: WardenClient) -> None:
     assert result.output == "1\n"
 
 
+@pytest.mark.kernel
 async def test_stdin_of_any_size(warden: WardenClient) -> None:
     data = b"0123456789abcdef" * (3 * MIB // 16)
     result = await warden.run("sha256sum; wc -c", stdin=data)
@@ -166,6 +170,7 @@ async def test_stdin_that_nobody_reads(warden: WardenClient) -> None:
 # Time, kills and children
 
 
+@pytest.mark.kernel
 async def test_a_timeout_ends_everything_and_keeps_the_output(warden: WardenClient) -> None:
     await warden.run("kept=1; cd /tmp")
     result = await warden.run("kept=2; cd /; echo partial; sleep 1000", timeout_s=4)
@@ -174,6 +179,7 @@ async def test_a_timeout_ends_everything_and_keeps_the_output(warden: WardenClie
     assert (await warden.run("echo $kept; pwd")).output == "1\n/tmp\n"
 
 
+@pytest.mark.kernel
 async def test_a_timeout_reaches_daemons(warden: WardenClient) -> None:
     """setsid and a double fork, an emptied environment, and signals that are ignored."""
     result = await warden.run(
@@ -190,6 +196,7 @@ async def test_a_timeout_reaches_daemons(warden: WardenClient) -> None:
     assert "111" not in (await processes(warden)).replace("tr", "")
 
 
+@pytest.mark.kernel
 async def test_background_children_do_not_hold_the_call(warden: WardenClient) -> None:
     result = await warden.run("sleep 1234 & echo begun", timeout_s=60)
     assert result.output == "begun\n"
@@ -213,6 +220,7 @@ async def test_a_server_in_the_background_lives_on(warden: WardenClient) -> None
     assert (await warden.run(client)).output == "b'served'\n"
 
 
+@pytest.mark.kernel
 async def test_later_timeouts_spare_earlier_background_children(warden: WardenClient) -> None:
     await warden.run("sleep 1235 &")
     assert (await warden.run("sleep 1000", timeout_s=0.3)).timed_out
@@ -225,6 +233,7 @@ async def test_output_of_a_child_after_the_end_does_not_block_it(warden: WardenC
     assert result.output == "ok\n"
 
 
+@pytest.mark.kernel
 async def test_a_signal_reaches_the_whole_tree(warden: WardenClient) -> None:
     running = asyncio.create_task(
         warden.run("echo up; sh -c 'sleep 1236'; echo down", command_id="s")
@@ -274,6 +283,7 @@ async def until_output(warden: WardenClient, command_id: str) -> None:
 # Overlap
 
 
+@pytest.mark.kernel
 async def test_twenty_commands_at_once(warden: WardenClient) -> None:
     await warden.run("base=7")
     commands = (warden.run(f"sleep 0.3; echo $(({i} * base)); n{i}=1") for i in range(20))
@@ -299,6 +309,7 @@ async def nothing() -> AsyncIterator[bytes]:
 # Idempotency
 
 
+@pytest.mark.kernel
 async def test_the_same_key_runs_once(warden: WardenClient) -> None:
     first = await warden.run("echo x >> /tmp/count; wc -l < /tmp/count", key="k1")
     again = await warden.run("echo x >> /tmp/count; wc -l < /tmp/count", key="k1")
@@ -340,6 +351,7 @@ async def test_results_of_long_ago_are_bounded_and_told(warden: WardenClient) ->
     assert again.output_bytes == MIB
 
 
+@pytest.mark.kernel
 async def test_usage_is_told(warden: WardenClient) -> None:
     await warden.run("python3 -c 'sum(range(3000000))'; head -c 5000000 /dev/zero > /workspace/big")
     usage = await warden.usage()

@@ -36,6 +36,7 @@ def to(port: int = 8080, name: str = "t") -> ConnectRequest:
     return ConnectRequest(thread_id=name, port=port)
 
 
+@pytest.mark.seam
 async def test_bytes_go_both_ways(sandboxes: Sandboxes) -> None:
     await listening(sandboxes)
     data = os.urandom(3_000_000)
@@ -77,6 +78,7 @@ def test_a_port_or_a_path(fields: dict[str, object]) -> None:
         checked(ConnectRequest, thread_id="t", **fields)
 
 
+@pytest.mark.seam
 async def test_the_session_ends(sandboxes: Sandboxes) -> None:
     await listening(sandboxes)
     async with sandboxes.connect(to()) as channel:

@@ -58,6 +58,7 @@ async def begin(sandboxes: Sandboxes, thread: str, checkpoint_id: str, **options
     )
 
 
+@pytest.mark.kernel
 async def test_everything_comes_over(stand: Stand) -> None:
     await run(stand.sandboxes, "a", ODD)
     before = await run(stand.sandboxes, "a", f"( {DIGEST % '/workspace'} )")
@@ -194,6 +195,7 @@ async def test_the_same_call_several_times_at_once(stand: Stand) -> None:
     assert await run(stand.sandboxes, "copy", "cat a") == "1\n"
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("name", RUNTIMES)
 async def test_no_history_where_disks_cannot_be_copied(name: str, state_dir: Path) -> None:
     async with (

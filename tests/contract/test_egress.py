@@ -46,6 +46,7 @@ from .stand import Stand, lone_standing, open_stand
 __all__ = ["box", "internet", "notes", "serve"]
 
 
+@pytest.mark.kernel
 async def test_http_and_https(
     warden: WardenClient, serve: Serve, internet: Internet, notes: list[Note]
 ) -> None:
@@ -93,6 +94,7 @@ async def test_bodies_of_any_kind(warden: WardenClient, serve: Serve, internet: 
         assert await run(warden, sent) == expected
 
 
+@pytest.mark.kernel
 async def test_what_is_refused_says_what_is_allowed(
     warden: WardenClient, serve: Serve, internet: Internet, notes: list[Note]
 ) -> None:
@@ -402,6 +404,7 @@ async def test_a_session_asks_for_a_network(runtime: Runtime, internet: Internet
         assert ended.network == "allowlist"
 
 
+@pytest.mark.kernel
 async def test_open_is_every_public_host_and_no_other(runtime: Runtime, internet: Internet) -> None:
     internet.here("web.test")
     async with sessions(runtime, internet, modes("open")) as box:
@@ -410,6 +413,7 @@ async def test_open_is_every_public_host_and_no_other(runtime: Runtime, internet
         assert internet.seen == []
 
 
+@pytest.mark.seam
 async def test_every_way_tells_what_network_there_is(sandboxes: Sandboxes) -> None:
     made = await sandboxes.create_session(CreateSessionRequest(thread_id="t", network="none"))
     assert (made.limits.network, made.limits.network_allow) == ("none", [])
@@ -492,6 +496,7 @@ async def test_a_session_goes_on_after_the_server_was_killed(
     assert await runtime.boxes(owner) == []
 
 
+@pytest.mark.kernel
 async def test_nothing_is_left_of_a_session(runtime: Runtime, internet: Internet) -> None:
     async with sessions(runtime, internet, modes("allowlist"), *internet.here("web.test")) as box:
         before = asyncio.all_tasks()

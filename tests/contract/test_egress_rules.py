@@ -156,6 +156,7 @@ async def test_the_answer_to_the_end_has_them(runtime: Runtime, internet: Intern
         assert (await sandboxes.cleanup(T)).egress_rules == rules("web.test")
 
 
+@pytest.mark.seam
 async def test_every_way(sandboxes: Sandboxes) -> None:
     await sandboxes.execute(ExecuteRequest(thread_id="t", command="true"))
     told = await sandboxes.set_egress(T, deny=[ALL])

@@ -276,6 +276,7 @@ async def test_a_file_that_shrinks_inside_a_tar_is_filled_up_and_told(
     assert b"\nf: truncated" in (data[data.index(NOTICE.encode()) :])
 
 
+@pytest.mark.kernel
 async def test_a_file_cannot_be_larger_than_the_disk(make_box: MakeBox) -> None:
     box = await make_box(limits=Limits(disk_bytes=32 * MIB, tmp_bytes=16 * MIB))
     async with WardenClient(box) as warden:

@@ -100,6 +100,7 @@ async def test_a_deep_folder_is_removed(warden: WardenClient) -> None:
     assert (await warden.run("find . -mindepth 1")).output == ""
 
 
+@pytest.mark.kernel
 async def test_a_move_to_another_disk_keeps_what_files_are(warden: WardenClient) -> None:
     await warden.run(
         "mkdir -p d/sub/empty; echo one > d/one; ln d/one d/same; ln -s one d/link; ln -s no d/x;"

@@ -21,6 +21,7 @@ from .stand import Place
 from .test_sandboxes import chunks, thread
 
 
+@pytest.mark.seam
 async def test_looking_at_a_file(sandboxes: Sandboxes) -> None:
     await sandboxes.upload_file(thread("t"), "dir/a.txt", chunks(b"one"))
     entry = await sandboxes.stat(thread("t"), "dir/a.txt")
@@ -71,6 +72,7 @@ async def test_making_and_removing_folders(sandboxes: Sandboxes) -> None:
             await sandboxes.remove(thread("t"), path)
 
 
+@pytest.mark.seam
 async def test_a_move_between_disks(sandboxes: Sandboxes) -> None:
     await sandboxes.upload_file(thread("t"), "d/a", chunks(b"one"))
     request = RenameRequest(thread_id="t", path="d", to="/tmp/new/d")
@@ -90,6 +92,7 @@ async def test_a_listing_to_a_depth_and_of_the_root(sandboxes: Sandboxes) -> Non
         await sandboxes.upload_file(thread("t"), "/etc/x", chunks(b"x"))
 
 
+@pytest.mark.seam
 async def test_a_watch(sandboxes: Sandboxes) -> None:
     await sandboxes.mkdir(thread("t"), "src")
     watch = await sandboxes.call(

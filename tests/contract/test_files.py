@@ -54,6 +54,7 @@ async def test_what_is_moved_stays_inside(warden: WardenClient) -> None:
     assert (await warden.run("echo * d/*")).output == "d in l2 out p2 d/e d/g\n"
 
 
+@pytest.mark.kernel
 async def test_round_trip_with_checksums(
     warden: WardenClient, runtime_name: str, subtests: pytest.Subtests
 ) -> None:
@@ -107,6 +108,7 @@ async def test_folders_are_made_on_the_way(warden: WardenClient) -> None:
     assert (await warden.run("cat a/b/c.txt")).output == "x"
 
 
+@pytest.mark.kernel
 async def test_every_writable_place_is_served(warden: WardenClient) -> None:
     for place in ("/tmp", "/home/sandboxuser", "/dev/shm"):
         await upload(warden, f"{place}/f", b"y")
@@ -125,6 +127,7 @@ async def test_mode_is_kept_to_permissions(warden: WardenClient) -> None:
     assert (await warden.run("find run.sh -printf '%m\\n'; ./run.sh")).output == "755\nran\n"
 
 
+@pytest.mark.kernel
 async def test_a_folder_comes_as_a_tar(warden: WardenClient) -> None:
     await warden.run("mkdir -p d/e; echo 1 > d/f; echo 22 > d/e/g; ln -s /etc/passwd d/l")
     with tarfile.open(fileobj=io.BytesIO(await download(warden, "d"))) as archive:
@@ -179,6 +182,7 @@ WRITTEN_NOWHERE = [
 NO_PATHS = ["/workspace\0/x", "x" * 5000, "/" + "a/" * 2500, ""]
 
 
+@pytest.mark.kernel
 async def test_outside_the_writable_places_nothing_is_written(
     warden: WardenClient, subtests: pytest.Subtests
 ) -> None:
@@ -241,6 +245,7 @@ async def test_a_link_that_loops(warden: WardenClient) -> None:
     assert caught.value.status in (404, 422)
 
 
+@pytest.mark.kernel
 async def test_a_swapped_link_is_never_written_through(warden: WardenClient) -> None:
     """A folder that keeps turning into a link to a folder that cannot be written."""
     await warden.run(
@@ -254,6 +259,7 @@ async def test_a_swapped_link_is_never_written_through(warden: WardenClient) -> 
             continue
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize(
     "make", ["mkfifo odd", "python3 -c 'import socket; socket.socket(1).bind(\"odd\")'"]
 )
@@ -285,6 +291,7 @@ async def test_too_large_is_refused_and_leaves_nothing(warden: WardenClient) -> 
     assert (await warden.run("find . -mindepth 1")).output == ""
 
 
+@pytest.mark.kernel
 async def test_an_upload_cut_off_leaves_nothing(box: WardenBox, warden: WardenClient) -> None:
     async def half() -> AsyncIterator[bytes]:
         yield b"x" * 300_000
@@ -295,6 +302,7 @@ async def test_an_upload_cut_off_leaves_nothing(box: WardenBox, warden: WardenCl
     assert (await warden.run("find . -mindepth 1")).output == ""
 
 
+@pytest.mark.kernel
 async def test_a_full_disk_is_told(make_box: MakeBox) -> None:
     box = await make_box(limits=Limits(disk_bytes=32 * MIB))
     async with WardenClient(box) as warden:

@@ -22,6 +22,7 @@ async def pid(warden: WardenClient) -> str:
     return (await warden.run("echo $$")).stdout
 
 
+@pytest.mark.kernel
 async def test_the_shell_of_an_ordinary_command_goes_on(warden: WardenClient) -> None:
     pids = {await pid(warden)}
     for command in ("x=1; cd /tmp", "false", "ls | wc -l", "(exit 3)", "f() { :; }; alias a=b"):

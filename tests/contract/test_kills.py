@@ -68,6 +68,7 @@ async def nothing_left(warden: WardenClient) -> None:
     assert await survivors(warden) == []
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_kill_leaves_nothing(warden: WardenClient, runtime_name: str, moment: str) -> None:
     kills = int(os.environ.get("SANDBOX_TEST_KILLS", KILLS[runtime_name]))
@@ -82,6 +83,7 @@ async def test_a_kill_leaves_nothing(warden: WardenClient, runtime_name: str, mo
             await nothing_left(warden)
 
 
+@pytest.mark.kernel
 async def test_nobody_outruns_a_kill(warden: WardenClient) -> None:
     """A process that is gone before it can be killed, and has left a child in a session of its own.
     Looked for one after the other, such processes are never found."""
@@ -99,6 +101,7 @@ async def test_nobody_outruns_a_kill(warden: WardenClient) -> None:
         await nothing_left(warden)
 
 
+@pytest.mark.kernel
 async def test_a_timeout_leaves_nothing(warden: WardenClient, subtests: pytest.Subtests) -> None:
     for moment, command in MOMENTS.items():
         with subtests.test(moment):
@@ -157,6 +160,7 @@ async def test_a_kill_spares_what_hangs_below_a_nursery_that_is_ending(
     assert "(bash" in [p.name for p in await survivors(warden)]
 
 
+@pytest.mark.kernel
 async def test_the_end_of_a_box_leaves_nothing(make_box: MakeBox) -> None:
     box = await make_box()
     mark = f"77{uuid.uuid4().int % 10**9}"
@@ -179,6 +183,7 @@ def on_the_host(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.kernel
 async def test_a_request_to_end_does_not_reach_the_warden(warden: WardenClient) -> None:
     """As a kubelet sends it to a pod that is evicted: gVisor does not shield PID 1 from it. What
     commands start takes it."""

@@ -26,6 +26,7 @@ TOO_LARGE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.kernel
 async def test_too_large_for_a_frame(warden: WardenClient, subtests: pytest.Subtests) -> None:
     for name, (command, options) in TOO_LARGE.items():
         with subtests.test(name):

@@ -33,6 +33,7 @@ async def names(sandboxes: Sandboxes, **wanted: Any) -> list[str]:
     return [each.thread_id for each in (await sandboxes.sessions(**wanted)).sessions]
 
 
+@pytest.mark.seam
 async def test_a_lifetime_ends_a_session_whatever_runs_in_it(sandboxes: Sandboxes) -> None:
     session = await made(sandboxes, "short", lifetime_s=8)  # A pod may take some of it.
     assert session.end_at is not None
@@ -95,6 +96,7 @@ async def test_lifetimes_of_sessions_that_are_not_there(sandboxes: Sandboxes) ->
 TICKS = "while true; do date +%s%N > next; mv next tick; sleep 0.02; done"
 
 
+@pytest.mark.seam
 async def test_a_paused_session_stands_still_until_it_is_used(sandboxes: Sandboxes) -> None:
     command_id = (await run(sandboxes, "calm", TICKS, background=True, timeout=600)).command_id
     await run(sandboxes, "calm", "until [ -e tick ]; do sleep 0.01; done")
@@ -194,6 +196,7 @@ async def test_metadata(sandboxes: Sandboxes) -> None:
         checked(CreateSessionRequest, metadata={"a": "x" * 8200})
 
 
+@pytest.mark.seam
 async def test_sessions_are_found_by_what_they_have(sandboxes: Sandboxes) -> None:
     began = datetime.now(UTC)
     await made(sandboxes, "a", metadata={"user": "1", "app": "notes"})

@@ -52,6 +52,7 @@ async def output(sandbox: AsyncSandboxClient, command: str) -> str:
     return (await sandbox.execute(command, check=True)).output
 
 
+@pytest.mark.seam
 async def test_there_and_back(sandboxes: Sandboxes, repo: Path) -> None:
     async with client(sandboxes, "there", repo) as sandbox:
         seen = await output(

@@ -209,6 +209,7 @@ async def test_functions_that_cannot_be_loaded_are_told(warden: WardenClient) ->
     assert (await warden.run("say $x")).stderr == ""
 
 
+@pytest.mark.kernel
 @pytest.mark.parametrize("runtime_name", [name for name in RUNTIMES if name != "gvisor"])
 async def test_a_killer_in_the_background_is_ended(warden: WardenClient) -> None:
     """On gVisor it ends every stream to the warden as well: nobody can be told."""

@@ -135,6 +135,7 @@ WAYS_IN: list[WayIn] = [
 ]
 
 
+@pytest.mark.seam
 @pytest.mark.one_way
 @pytest.mark.parametrize("way_in", WAYS_IN)
 async def test_every_way_in_passes_the_gate(stand: Stand, way_in: WayIn) -> None:

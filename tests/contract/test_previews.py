@@ -23,6 +23,7 @@ pytestmark = pytest.mark.bash
 MEGABYTE = b"0123456789abcdef" * 65536
 
 
+@pytest.mark.seam
 async def test_a_page_of_a_sandbox(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "t", "true")
     preview = await exposed(sandboxes)
@@ -135,6 +136,7 @@ async def test_a_websocket(sandboxes: Sandboxes) -> None:
                 pass
 
 
+@pytest.mark.seam
 async def test_who_gets_in(sandboxes: Sandboxes) -> None:
     await serving(sandboxes)
     await serving(sandboxes, "other")

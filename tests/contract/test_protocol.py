@@ -98,6 +98,7 @@ async def test_frames_of_a_later_version_do_no_harm(box: WardenBox) -> None:
     assert [frame[:2] for frame in received[1:]] == [(frames.ERROR, 8), (frames.REPLY, 9)]
 
 
+@pytest.mark.kernel
 async def test_a_warden_says_which_one_it_is(box: WardenBox, warden: WardenClient) -> None:
     assert warden.about is not None
     assert warden.about.build == (await warden.state()).build == warden_version()

@@ -32,6 +32,7 @@ async def cut(warden: WardenClient) -> None:
         await warden._link._stream.close()
 
 
+@pytest.mark.kernel
 async def test_a_stream_goes_on_where_it_was_cut(warden: WardenClient) -> None:
     text = b""
     cuts = 0
@@ -71,6 +72,7 @@ async def test_input_survives_a_cut(warden: WardenClient) -> None:
     assert (await running).output.split()[0] == hashlib.md5(data).hexdigest()
 
 
+@pytest.mark.kernel
 async def test_processes_of_the_box_killing_everything_they_can(warden: WardenClient) -> None:
     """kill -9 -1 takes relays and shells along; the session goes on and its state is kept."""
     await warden.run("kept=1")
@@ -93,6 +95,7 @@ async def test_two_owners_of_one_epoch_at_once(box: WardenBox, warden: WardenCli
         assert (await second.run("echo $x")).output == "1\n"
 
 
+@pytest.mark.kernel
 async def test_a_higher_epoch_fences_the_lower(box: WardenBox, warden: WardenClient) -> None:
     assert (await warden.run("x=1")).exit_code == 0
     async with WardenClient(box, epoch=2) as newer:
@@ -146,6 +149,7 @@ async def test_a_client_that_was_closed_has_no_stream(
         await stream.write(b"x")
 
 
+@pytest.mark.kernel
 async def test_a_box_that_is_gone_is_told(box: WardenBox, warden: WardenClient) -> None:
     await box.destroy()
     with pytest.raises(errors.SessionLost):
@@ -218,6 +222,7 @@ async def test_a_box_that_goes_without_a_word_is_told(
                 await ask()
 
 
+@pytest.mark.kernel
 async def test_the_dead_mans_switch(runtime: Runtime, make_box: MakeBox) -> None:
     box = await make_box(deadman_s=5, owner="deadman" + OWN)
     client = WardenClient(box)
@@ -273,6 +278,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.kernel
 async def test_adoption_after_the_server_was_killed(
     runtime: Runtime, runtime_name: str, state_dir: Path
 ) -> None:
@@ -301,18 +307,21 @@ async def test_adoption_after_the_server_was_killed(
     assert await runtime.boxes("killed" + OWN) == []
 
 
+@pytest.mark.kernel
 async def test_boxes_of_other_owners_are_not_mine(runtime: Runtime, make_box: MakeBox) -> None:
     box = await make_box(owner="me" + OWN)
     assert [found.id for found in await runtime.boxes("me" + OWN)] == [box.id]
     assert await runtime.boxes("you" + OWN) == []
 
 
+@pytest.mark.kernel
 async def test_destroying_twice_is_harmless(box: WardenBox) -> None:
     await box.destroy()
     await box.destroy()
     assert not await box.is_alive()
 
 
+@pytest.mark.kernel
 async def test_a_cancelled_creation_leaves_nothing(runtime_name: str, state_dir: Path) -> None:
     from sandbox_server.runtime.base import BoxSpec
 

@@ -52,6 +52,7 @@ async def chunks(data: bytes) -> AsyncIterator[bytes]:
 # Sessions
 
 
+@pytest.mark.seam
 async def test_creating_twice_gives_the_same_session(sandboxes: Sandboxes) -> None:
     first = await sandboxes.create_session(CreateSessionRequest(thread_id="t"))
     again = await sandboxes.create_session(CreateSessionRequest(thread_id="t"))
@@ -61,6 +62,7 @@ async def test_creating_twice_gives_the_same_session(sandboxes: Sandboxes) -> No
     assert first.expires_at > first.created_at
 
 
+@pytest.mark.seam
 async def test_options_that_a_live_session_does_not_have_are_named(sandboxes: Sandboxes) -> None:
     made = CreateSessionRequest(thread_id="opt", env={"A": "1"}, idle_timeout_s=100)
     assert (await sandboxes.create_session(made)).not_applied == []
@@ -76,6 +78,7 @@ async def test_options_that_a_live_session_does_not_have_are_named(sandboxes: Sa
     assert (ended.environment, ended.idle_timeout_s) == (None, 100)
 
 
+@pytest.mark.seam
 async def test_a_session_has_the_limits_it_asks_for(sandboxes: Sandboxes) -> None:
     asked = checked(
         SessionLimits, memory="256m", cpus=1.5, pids=64, disk="32m", command_timeout_s=0.5
@@ -161,6 +164,7 @@ async def test_without_a_thread_the_session_is_its_own(sandboxes: Sandboxes) -> 
     assert (await run(sandboxes, session.thread_id, "echo there")).output == "there\n"
 
 
+@pytest.mark.seam
 async def test_fifty_concurrent_creates_make_one_box(sandboxes: Sandboxes) -> None:
     made = await asyncio.gather(
         *(sandboxes.create_session(CreateSessionRequest(thread_id="one")) for _ in range(50))
@@ -169,6 +173,7 @@ async def test_fifty_concurrent_creates_make_one_box(sandboxes: Sandboxes) -> No
     assert [session.status for session in made].count("created") == 1
 
 
+@pytest.mark.seam
 async def test_a_session_is_made_on_first_use(sandboxes: Sandboxes) -> None:
     result = await run(sandboxes, "fresh", "pwd")
     assert (result.output, result.session_state, result.generation) == (
@@ -182,6 +187,7 @@ async def test_a_session_is_made_on_first_use(sandboxes: Sandboxes) -> None:
     assert uploaded.path == "/workspace/f"
 
 
+@pytest.mark.seam
 async def test_an_unknown_session_id_is_not_found(sandboxes: Sandboxes) -> None:
     unknown = Target(session_id="00000000-0000-0000-0000-000000000000")
     with pytest.raises(errors.SessionNotFound):
@@ -208,6 +214,7 @@ async def test_looking_neither_makes_nor_uses_a_session(sandboxes: Sandboxes) ->
     assert first.usage.pids >= 1
 
 
+@pytest.mark.seam
 async def test_a_running_command_shows(sandboxes: Sandboxes) -> None:
     started = await run(sandboxes, "busy", "sleep 30", background=True)
     assert started.exit_code is None
@@ -217,6 +224,7 @@ async def test_a_running_command_shows(sandboxes: Sandboxes) -> None:
     assert info.idle_s == 0
 
 
+@pytest.mark.seam
 async def test_cleanup_ends_a_session_and_the_thread_may_begin_anew(sandboxes: Sandboxes) -> None:
     first = await run(sandboxes, "again", "echo x > file")
     await sandboxes.cleanup(thread("again"))
@@ -228,6 +236,7 @@ async def test_cleanup_ends_a_session_and_the_thread_may_begin_anew(sandboxes: S
     assert (anew.exit_code, anew.generation, anew.session_state) == (1, 2, "created")
 
 
+@pytest.mark.seam
 async def test_a_lost_box_is_told_and_replaced_for_its_thread(
     sandboxes: Sandboxes, stand: Place
 ) -> None:
@@ -240,6 +249,7 @@ async def test_a_lost_box_is_told_and_replaced_for_its_thread(
     assert (await run(sandboxes, "lost", "echo on")).session_state == "live"
 
 
+@pytest.mark.seam
 async def test_a_box_lost_in_the_middle_is_told(sandboxes: Sandboxes, stand: Place) -> None:
     await run(sandboxes, "mid", "true")
     running = asyncio.create_task(run(sandboxes, "mid", "sleep 60", timeout=90))
@@ -251,6 +261,7 @@ async def test_a_box_lost_in_the_middle_is_told(sandboxes: Sandboxes, stand: Pla
     assert (await run(sandboxes, "mid", "echo on")).session_state == "recreated"
 
 
+@pytest.mark.seam
 async def test_idle_sessions_expire_and_are_told(sandboxes: Sandboxes) -> None:
     request = CreateSessionRequest(thread_id="idle", idle_timeout_s=1)
     first = await sandboxes.create_session(request)
@@ -273,6 +284,7 @@ async def test_a_running_command_keeps_its_session(sandboxes: Sandboxes) -> None
     assert (result.output, result.session_state) == ("done\n", "live")
 
 
+@pytest.mark.seam
 async def test_a_command_cut_off_by_cleanup_is_not_told_as_a_loss(sandboxes: Sandboxes) -> None:
     running = asyncio.create_task(run(sandboxes, "cut", "sleep 60"))
     while True:
@@ -294,6 +306,7 @@ async def test_variables_given_at_creation(sandboxes: Sandboxes) -> None:
 # Commands
 
 
+@pytest.mark.seam
 @pytest.mark.bash
 async def test_state_output_and_exit(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "s", "cd /tmp; x=1; f() { echo f$x; }")
@@ -303,6 +316,7 @@ async def test_state_output_and_exit(sandboxes: Sandboxes) -> None:
     assert result["output"] == result.output
 
 
+@pytest.mark.seam
 @pytest.mark.bash
 async def test_timeout_and_truncation(sandboxes: Sandboxes) -> None:
     result = await run(sandboxes, "t", "echo part; sleep 60", timeout=4)
@@ -311,6 +325,7 @@ async def test_timeout_and_truncation(sandboxes: Sandboxes) -> None:
     assert (big.truncated, big.output_bytes) == (True, 3 * MIB)
 
 
+@pytest.mark.seam
 async def test_call_options(sandboxes: Sandboxes) -> None:
     result = await run(
         sandboxes, "o", "cat; pwd; echo $A", stdin="in\n", cwd="/tmp", env={"A": "1"}
@@ -318,6 +333,7 @@ async def test_call_options(sandboxes: Sandboxes) -> None:
     assert result.output == "in\n/tmp\n1\n"
 
 
+@pytest.mark.seam
 async def test_exactly_once(sandboxes: Sandboxes) -> None:
     command = "sleep 0.2; echo x >> n; wc -l < n"
     results = await asyncio.gather(
@@ -330,6 +346,7 @@ async def test_exactly_once(sandboxes: Sandboxes) -> None:
         await run(sandboxes, "once", "other", idempotency_key="k")
 
 
+@pytest.mark.seam
 async def test_a_stream_that_is_asked_for_again_says_so(sandboxes: Sandboxes) -> None:
     request = ExecuteRequest(thread_id="s", command="echo one; echo two", idempotency_key="k")
     told = []
@@ -358,6 +375,7 @@ async def test_a_wall_is_explained_whatever_way_it_is_asked(sandboxes: Sandboxes
     assert (await run(sandboxes, "w", f"({command}) || true")).hint is None
 
 
+@pytest.mark.seam
 async def test_overlap(sandboxes: Sandboxes) -> None:
     results = await asyncio.gather(
         *(run(sandboxes, "o", f"sleep 0.2; echo {i}") for i in range(10))
@@ -365,6 +383,7 @@ async def test_overlap(sandboxes: Sandboxes) -> None:
     assert [result.output for result in results] == [f"{i}\n" for i in range(10)]
 
 
+@pytest.mark.seam
 @pytest.mark.bash
 async def test_threads_do_not_see_each_other(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "a", "echo secret > /workspace/f; echo secret > /tmp/f; x=1")
@@ -387,6 +406,7 @@ def bytes_of(events: list[CommandEvent], stream: str = "stdout") -> bytes:
     return b"".join(e.raw() for e in events if isinstance(e, OutputEvent) and e.event == stream)
 
 
+@pytest.mark.seam
 @pytest.mark.wire
 async def test_output_byte_by_byte(sandboxes: Sandboxes) -> None:
     """As text it has marks in place of what is no UTF-8; as bytes it is what was written."""
@@ -403,6 +423,7 @@ async def test_output_byte_by_byte(sandboxes: Sandboxes) -> None:
     assert bytes_of(await collect(followed)) == written[3:]
 
 
+@pytest.mark.seam
 @pytest.mark.wire
 async def test_input_and_output_from_the_first_byte(sandboxes: Sandboxes) -> None:
     """Far more than is kept: whoever follows from the start on loses nothing."""
@@ -430,6 +451,7 @@ async def test_input_and_output_from_the_first_byte(sandboxes: Sandboxes) -> Non
     assert (size, digest.hexdigest()) == (12 * len(block), hashlib.sha256(block * 12).hexdigest())
 
 
+@pytest.mark.seam
 async def test_a_stream(sandboxes: Sandboxes) -> None:
     request = ExecuteRequest(thread_id="st", command="echo é; sleep 0.1; echo b >&2; exit 4")
     events = await collect(sandboxes.stream(request))
@@ -445,6 +467,7 @@ async def test_a_stream(sandboxes: Sandboxes) -> None:
     assert events[-1].exit_code == 4
 
 
+@pytest.mark.seam
 async def test_resuming_a_stream(sandboxes: Sandboxes) -> None:
     result = await run(sandboxes, "re", "echo one; echo two")
     events = await collect(sandboxes.follow(thread("re"), result.command_id, offset=4))
@@ -453,6 +476,7 @@ async def test_resuming_a_stream(sandboxes: Sandboxes) -> None:
         await collect(sandboxes.follow(thread("re"), "no-such-command"))
 
 
+@pytest.mark.seam
 async def test_a_command_in_the_background_can_be_followed(sandboxes: Sandboxes) -> None:
     started = await run(sandboxes, "bg", "echo a; sleep 0.3; echo b", background=True)
     events = await collect(sandboxes.follow(thread("bg"), started.command_id))
@@ -460,6 +484,7 @@ async def test_a_command_in_the_background_can_be_followed(sandboxes: Sandboxes)
     assert isinstance(events[-1], ExitEvent)
 
 
+@pytest.mark.seam
 @pytest.mark.bash
 async def test_leaving_a_stream_does_not_end_the_command(sandboxes: Sandboxes) -> None:
     request = ExecuteRequest(thread_id="lv", command="echo a; sleep 0.5; echo b > done")
@@ -475,6 +500,7 @@ async def test_leaving_a_stream_does_not_end_the_command(sandboxes: Sandboxes) -
 # Files
 
 
+@pytest.mark.seam
 async def test_files(sandboxes: Sandboxes) -> None:
     data = bytes(range(256)) * 20_000
     digest = hashlib.sha256(data).hexdigest()
@@ -525,6 +551,7 @@ async def test_renaming(sandboxes: Sandboxes) -> None:
         await sandboxes.call(RENAME, RenameRequest(thread_id="nobody", path="a", to="b"))
 
 
+@pytest.mark.seam
 @pytest.mark.bash
 async def test_file_errors(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "fe", "mkfifo pipe")
@@ -544,6 +571,7 @@ async def test_file_errors(sandboxes: Sandboxes) -> None:
         await sandboxes.list_files(thread("fe"), path="nowhere")
 
 
+@pytest.mark.seam
 async def test_errors_name_the_thing(sandboxes: Sandboxes, subtests: pytest.Subtests) -> None:
     """The same words in-process, over HTTP and through a coordinator."""
 
@@ -577,6 +605,7 @@ async def test_errors_name_the_thing(sandboxes: Sandboxes, subtests: pytest.Subt
     await told(errors.SessionNotFound, unknown, "session 's-1'", "create_session")
 
 
+@pytest.mark.seam
 async def test_health(sandboxes: Sandboxes) -> None:
     await run(sandboxes, "h", "true")
     async with asyncio.timeout(30):  # What a coordinator tells is as old as the last heartbeat.
@@ -586,6 +615,7 @@ async def test_health(sandboxes: Sandboxes) -> None:
     assert "ok" in health.checks.values()
 
 
+@pytest.mark.seam
 async def test_a_full_server_says_when_to_come_back(sandboxes: Sandboxes, stand: Place) -> None:
     for i in range(stand.capacity):
         await run(sandboxes, f"full-{i}", "true")

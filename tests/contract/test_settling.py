@@ -94,6 +94,7 @@ async def test_what_a_child_has_taken_is_not_waited_for(
     assert WRITTEN - LEFT <= int(str(result["output_bytes"])) < WRITTEN - 20_000 + 4096
 
 
+@pytest.mark.kernel
 async def test_a_kill_works_although_the_shell_is_over(
     warden: WardenClient, reader: SlowReader
 ) -> None:

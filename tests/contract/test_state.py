@@ -10,6 +10,7 @@ async def output(warden: WardenClient, command: str, **options: object) -> str:
     return result.output
 
 
+@pytest.mark.kernel
 async def test_it_is_the_user_promised_in_the_workspace(warden: WardenClient) -> None:
     assert await output(warden, "whoami; id -u; pwd; echo $HOME") == (
         "sandboxuser\n1000\n/workspace\n/home/sandboxuser\n"
@@ -65,6 +66,7 @@ async def test_errexit_carries_over_and_ends_only_commands(warden: WardenClient)
     assert await output(warden, "set +e; false; echo on") == "on\n"
 
 
+@pytest.mark.kernel
 async def test_state_survives_everything_at_once(warden: WardenClient) -> None:
     """A readonly, a reference, an integer, odd names of functions, values that look like code."""
     await warden.run(
@@ -94,6 +96,7 @@ EXITS = [
 ]
 
 
+@pytest.mark.kernel
 async def test_exit_codes_are_exact_and_the_session_goes_on(
     warden: WardenClient, subtests: pytest.Subtests
 ) -> None:
@@ -176,6 +179,7 @@ async def test_the_calls_own_directory(warden: WardenClient) -> None:
     assert await output(warden, "pwd", cwd="sub") == "/workspace/sub\n"
 
 
+@pytest.mark.kernel
 async def test_nothing_of_the_machinery_shows(warden: WardenClient) -> None:
     assert (await warden.run("set -x; echo x")).stderr == "++ echo x\n"
     assert (await warden.run("echo y; set +x")).stderr == "++ echo y\n++ set +x\n"

@@ -61,6 +61,7 @@ async def terminal(warden: WardenClient, command: str = "", **options: Any) -> T
     return Typist(warden, command_id)
 
 
+@pytest.mark.kernel
 async def test_a_command_has_a_terminal(warden: WardenClient) -> None:
     result = await warden.run(
         "tty; stty size; [ -t 0 ] && [ -t 1 ] && [ -t 2 ] && echo all; echo $TERM; exit 3",
@@ -171,6 +172,7 @@ async def test_a_large_output_keeps_its_end(warden: WardenClient) -> None:
     assert result.truncated
 
 
+@pytest.mark.kernel
 async def test_the_end_of_a_terminal(warden: WardenClient) -> None:
     """Its last output is there, what it left goes on, and a kill ends everything on it."""
     for _ in range(20):
@@ -191,6 +193,7 @@ async def test_the_end_of_a_terminal(warden: WardenClient) -> None:
     assert (await warden.run("pgrep -fc 'sleep 444[12]'")).output == "0\n"
 
 
+@pytest.mark.seam
 @pytest.mark.wire
 @pytest.mark.bash
 async def test_a_terminal_over_every_way(sandboxes: Sandboxes) -> None:

@@ -76,6 +76,7 @@ touch -d 2003-01-01 a/b a; umask 027; mkdir -p ~/.config; echo rc > ~/.config/rc
 """
 
 
+@pytest.mark.kernel
 async def test_everything_comes_over(warden: WardenClient, another: Another) -> None:
     result = await warden.run(ODD)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -113,6 +114,7 @@ async def test_a_socket_is_left_out_and_told(warden: WardenClient) -> None:
     assert "neither a file" in about.left_out[0].why
 
 
+@pytest.mark.kernel
 async def test_the_state_of_the_shell_comes_over(warden: WardenClient, another: Another) -> None:
     await warden.run(
         "mkdir d; cd d; x='two words'; export y=2; declare -A map=([a]=1); f() { echo f$1; };"
@@ -182,6 +184,7 @@ async def test_a_file_of_a_gigabyte(make_box: MakeBox) -> None:
 WRITER = "i=0; while :; do i=$((i+1)); echo $i >> a; echo $i >> b; done"
 
 
+@pytest.mark.kernel
 async def test_a_box_that_writes_all_the_while(warden: WardenClient, another: Another) -> None:
     await warden.run("head -c 30M /dev/urandom > large")
     writer = await warden.start(WRITER, timeout_s=None)
@@ -214,6 +217,7 @@ async def test_a_shell_does_not_notice_that_its_jobs_were_paused(warden: WardenC
 
 
 # On gVisor a stopped process ends with the command that started it.
+@pytest.mark.kernel
 @pytest.mark.parametrize("runtime_name", [name for name in RUNTIMES if name != "gvisor"])
 async def test_what_was_stopped_stays_stopped(warden: WardenClient) -> None:
     await warden.run("sleep 100 & echo $! > pid; kill -STOP $!; sleep 0.1")

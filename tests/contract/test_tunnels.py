@@ -91,6 +91,7 @@ async def echoed(tunnel: ByteChannel, data: bytes) -> bytes:
     return await reading
 
 
+@pytest.mark.kernel
 async def test_bytes_go_both_ways(serving: WardenClient) -> None:
     data = os.urandom(5_000_000)
     async with serving.dial(port=8080) as tunnel:
@@ -110,6 +111,7 @@ async def test_each_direction_has_its_own_end(serving: WardenClient) -> None:
         assert await read_all(tunnel) == b"3000000"
 
 
+@pytest.mark.kernel
 async def test_nobody_listens(warden: WardenClient) -> None:
     with pytest.raises(errors.NotListening):
         async with warden.dial(port=8081):

@@ -49,6 +49,7 @@ async def entries(sandboxes: Sandboxes, thread: str) -> list[HistoryEntry]:
     return (await sandboxes.history(thread, limit=250)).entries
 
 
+@pytest.mark.seam
 async def test_a_command_is_undone(sandboxes: Sandboxes) -> None:
     await begin(sandboxes, "u")
     await run(sandboxes, "u", "x=1; mkdir d; cd d; echo one > a; echo t > /tmp/t; echo h > ~/h")

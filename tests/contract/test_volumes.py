@@ -46,6 +46,7 @@ async def end(sandboxes: Sandboxes, *threads: str) -> None:
         await sandboxes.cleanup(Target(thread_id=thread))
 
 
+@pytest.mark.seam
 @pytest.mark.checkpoints
 async def test_a_volume_outlives_its_session(sandboxes: Sandboxes) -> None:
     made = await make(sandboxes, "first", DATA)

@@ -42,6 +42,7 @@ class Reader:
         return told
 
 
+@pytest.mark.kernel
 async def test_what_changes_in_a_folder_is_told_in_order(warden: WardenClient) -> None:
     await warden.run("mkdir d; echo old > d/old")
     reader = await Reader.of(warden, "d")
