@@ -27,16 +27,20 @@ LANE = os.environ.get("SANDBOX_TEST_LANE", "all")
 SLICE = os.environ.get("SANDBOX_TEST_SLICE", "")
 """`3/8`: the third of eight parts of that, which need no order."""
 
-WAYS = ("sync-local", "service", "http", "async-remote", "processes", "routed", "fake")
+WAYS = (
+    "alone", "http", "sync-local", "service", "async-remote", "async", "sync",
+    "processes", "routed", "fleet", "fake",
+)  # fmt: skip
 RUNTIMES = ("bubblewrap", "docker", "gvisor", "e2b", "kubernetes", "kubernetes_gvisor")
 """The cheapest first."""
 HOSTILE = ("bubblewrap", "docker")
 """The runtimes on which `make test` runs every hostile case."""
 
 
-def rounds(number: int) -> int:
-    """Rounds of a test that repeats something at random moments: one in `make test`."""
-    return 1 if LANE == "main" else number
+def rounds(number: int, variable: str, *, main: int = 1) -> int:
+    """Rounds of a test that repeats something at random moments: fewer in `make test`.
+    variable: asks for another number."""
+    return int(os.environ.get(variable, main if LANE == "main" else number))
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,9 @@ def in_lane(items: Sequence[pytest.Item], lane: str) -> list[pytest.Item]:
     if lane == "all":
         return list(items)
     main = set(map(id, _main(items)))
-    return [item for item in items if (id(item) in main) == (lane == "main") or _in_both(item)]
+    if lane == "main":
+        return [item for item in items if id(item) in main]
+    return [item for item in items if id(item) not in main or _has_more_rounds(item)]
 
 
 def in_slice(items: Iterable[pytest.Item], which: str) -> list[pytest.Item]:
@@ -76,15 +82,21 @@ def in_slice(items: Iterable[pytest.Item], which: str) -> list[pytest.Item]:
     return [item for item in items if zlib.crc32(item.nodeid.encode()) % of == number - 1]
 
 
-def _in_both(item: pytest.Item) -> bool:
-    """One round in `make test`, and all of them in the rest."""
+def _is_rest(item: pytest.Item) -> bool:
+    """The mark may name parameters, and then concerns those alone."""
+    mark = item.get_closest_marker("rest")
+    return mark is not None and (not mark.args or any(name in item.nodeid for name in mark.args))
+
+
+def _has_more_rounds(item: pytest.Item) -> bool:
+    """Than `make test` does of it."""
     return item.get_closest_marker("rounds") is not None
 
 
 def _main(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     groups: dict[str, list[tuple[pytest.Item, Place]]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("rest") is None:
+        if not _is_rest(item):
             same, place = _placed(item)
             groups[same].append((item, place))
     return [item for group in groups.values() for item in _chosen(group)]
@@ -120,6 +132,8 @@ def _placed(item: pytest.Item) -> tuple[str, Place]:
             place = Place(value.name, value.runtime, value.store)
         elif isinstance(value, str) and value in RUNTIMES:
             place = replace(place, runtime=value)
+        elif isinstance(value, str) and value in WAYS:
+            place = replace(place, way=value)
         else:
             continue
         ids = ids.replace(str(value), "*", 1)

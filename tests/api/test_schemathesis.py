@@ -14,6 +14,7 @@ from tests.run import VARIABLE
 pytestmark = pytest.mark.timeout(1200)
 
 
+@pytest.mark.rest("test_anything", "test_real_boxes")
 @pytest.mark.parametrize(
     "name", ["test_anything", "test_calls_that_have_a_target", "test_real_boxes"]
 )

@@ -3,7 +3,6 @@ checkpoint is ever listed, no thread is lost, nothing is left behind."""
 
 import asyncio
 import contextlib
-import os
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,10 +22,11 @@ from sandbox_sdk.protocol.models import (
     UndoRequest,
 )
 from sandbox_server.runtime import disk_pool
+from tests import lanes
 from tests.contract.conftest import RUNTIMES, make_runtime
 from tests.server_process import ServerProcess, running
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "4"))
+ROUNDS = lanes.rounds(4, "CHAOS_ROUNDS")
 IDLE_S = 1.0
 MAKE = "echo {n} > n; x={n}; head -c 6M /dev/urandom > data; sha256sum data > sum"
 CHECK = "cat n; echo $x; sha256sum --quiet -c sum && echo whole"
@@ -129,6 +129,7 @@ async def killed_in(
     await server.ready()
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(120 + 30 * ROUNDS)
 @pytest.mark.parametrize(
     ("runtime", "copies"),
@@ -168,6 +169,7 @@ async def test_checkpoints_and_kills(runtime: str, copies: str, state_dir: Path)
         assert len(left) <= health.pool_size + 2, "boxes that belong to nobody"
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(120 + 30 * ROUNDS)
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
 async def test_undo_and_kills(runtime: str, state_dir: Path) -> None:

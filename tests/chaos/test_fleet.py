@@ -13,6 +13,7 @@ from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import SandboxError
 from sandbox_sdk.protocol.models import Target
 from sandbox_server.fleet.workers import Drain
+from tests import lanes
 from tests.chaos.witness import Witness
 from tests.fleet.fleet import (
     LEASE_S,
@@ -24,7 +25,7 @@ from tests.fleet.fleet import (
 from tests.fleet.redis_server import RedisServer
 from tests.server_process import ServerProcess
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "8"))
+ROUNDS = lanes.rounds(8, "CHAOS_ROUNDS", main=4)
 THREADS = 8
 GRACE_S = 10.0
 
@@ -94,6 +95,7 @@ class Trouble:
         self._fleet.redis.thaw()
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(3600)
 async def test_no_answer_breaks_the_contract(
     redis_server: RedisServer, state_dir: Path, capsys: pytest.CaptureFixture[str]

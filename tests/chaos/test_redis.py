@@ -19,12 +19,13 @@ from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, Target
 from sandbox_sdk.protocol.sandboxes import Sandboxes
+from tests import lanes
 from tests.chaos.test_fleet import clean_up
 from tests.chaos.witness import Witness
 from tests.fleet.fleet import LEASE_S, Fleet, default_runtime, running_fleet
 from tests.fleet.redis_server import RedisServer
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "6"))
+ROUNDS = lanes.rounds(6, "CHAOS_ROUNDS")
 THREADS = 8
 GRACE_S = 20.0
 PATIENCE_S = 120.0
@@ -125,6 +126,7 @@ class Churn:
                     await asyncio.sleep(0.1)
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(300 + 60 * ROUNDS)
 async def test_nothing_is_lost_doubled_or_left(
     tmp_path: Path, state_dir: Path, capsys: pytest.CaptureFixture[str]

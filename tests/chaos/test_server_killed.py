@@ -3,7 +3,6 @@ runs twice, and no box is left."""
 
 import asyncio
 import json
-import os
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +13,11 @@ from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.events import ExitEvent, OutputEvent
 from sandbox_sdk.protocol.models import ExecuteRequest, ExecuteResult, Target
+from tests import lanes
 from tests.contract.conftest import RUNTIMES, make_runtime
 from tests.server_process import running
 
-ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "4"))
+ROUNDS = lanes.rounds(4, "CHAOS_ROUNDS")
 THREADS = 20
 
 
@@ -31,6 +31,7 @@ async def insist(client: RemoteBackend, request: ExecuteRequest) -> ExecuteResul
     raise AssertionError("the server never came back")
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(120 + 40 * ROUNDS)
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
 async def test_nothing_is_lost_when_the_server_is_killed(runtime: str, state_dir: Path) -> None:

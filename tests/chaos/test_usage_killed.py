@@ -1,7 +1,6 @@
 """kill -9 of the server in the middle of commands: what boxes have used is counted once."""
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,11 @@ from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.models import ExecuteRequest, ExecuteResult, Target, UsageRow
 from sandbox_server.runtime.control_groups import Measured
+from tests import lanes
 from tests.contract.conftest import RUNTIMES, make_runtime
 from tests.server_process import ServerProcess, running
 
-ROUNDS = int(os.environ.get("USAGE_ROUNDS", "5"))
+ROUNDS = lanes.rounds(5, "USAGE_ROUNDS")
 COMMAND = (
     "head -c 30000000 /dev/zero | sha256sum >> sums; echo x >> began; sleep 0.2;"
     " head -c 1000 /dev/zero"
@@ -50,6 +50,7 @@ async def row_and_box(
     return row, box
 
 
+@pytest.mark.rounds
 @pytest.mark.timeout(120 + 20 * ROUNDS)
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "gvisor"])
 async def test_usage_is_counted_once(runtime: str, state_dir: Path) -> None:

@@ -104,6 +104,7 @@ async def test_a_server_is_upgraded_and_rolled_back(previous: str, state_dir: Pa
         assert await use(previous, GO_ON, server.url, "old-warden") == old
 
 
+@pytest.mark.rest
 async def test_a_fleet_is_upgraded_and_rolled_back(
     previous: str, state_dir: Path, redis_server: RedisServer
 ) -> None:

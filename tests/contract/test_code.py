@@ -47,7 +47,7 @@ pytestmark = pytest.mark.timeout(kernels.BUILD_S)
 FASTEST = [name for name in ("bubblewrap", "docker") if name in RUNTIMES][:1]
 BOXES = [name for name in ("bubblewrap", "docker") if name in RUNTIMES]
 WAYS = [
-    *((way, name) for name in FASTEST for way in ("service", "http", "async", "sync")),
+    *((way, name) for name in FASTEST for way in ("http", "service", "async", "sync")),
     *(("routed", name) for name in FASTEST if redis_program()),
     *(("http", name) for name in BOXES[1:]),
 ]
@@ -264,6 +264,7 @@ async def _artifacts(sandboxes: Sandboxes, subtests: pytest.Subtests) -> None:
         assert (code, 0) in [(command.command, command.exit_code) for command in log]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("runtime_name", BOXES)
 async def test_javascript(runtime_name: str, state_dir: Path, subtests: pytest.Subtests) -> None:
     async with stands("http", runtime_name, state_dir, environment="Node") as sandboxes:
@@ -435,6 +436,7 @@ async def test_a_kernel_that_was_started_with_its_box(runtime_name: str, state_d
         assert (await run(sandboxes, "import time; time.sleep(60)")).timed_out
 
 
+@pytest.mark.rest
 @pytest.mark.skipif("docker" not in RUNTIMES, reason="its boxes need an image with kernels")
 async def test_a_run_outlives_the_server(state_dir: Path) -> None:
     key = uuid.uuid4().hex

@@ -87,6 +87,7 @@ async def test_what_is_just_not_too_large(http: httpx.AsyncClient) -> None:
         assert answer.json()["output"] == f"{MAX_ENV_BYTES - 1}\n"
 
 
+@pytest.mark.rest
 async def test_a_listing_of_more_than_fifty_thousand(sandboxes: Sandboxes) -> None:
     command = "mkdir many; cd many; seq -f %06g 50200 | xargs touch"
     made = await run(sandboxes, "t", command, timeout=300)  # A disk may be slow.

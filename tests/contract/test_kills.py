@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import shlex
 import uuid
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from sandbox_server.runtime.agent import Output
 from sandbox_server.runtime.warden.client import WardenClient
+from tests import lanes
 
 from .conftest import MakeBox
 
@@ -68,10 +68,12 @@ async def nothing_left(warden: WardenClient) -> None:
     assert await survivors(warden) == []
 
 
+@pytest.mark.rounds
 @pytest.mark.kernel
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_kill_leaves_nothing(warden: WardenClient, runtime_name: str, moment: str) -> None:
-    kills = int(os.environ.get("SANDBOX_TEST_KILLS", KILLS[runtime_name]))
+    kills = KILLS[runtime_name]
+    kills = lanes.rounds(kills, "SANDBOX_TEST_KILLS", main=min(kills, BATCH))
     for n in range(kills):
         command_id = await warden.start(MOMENTS[moment], timeout_s=300)
         await asyncio.sleep(n % BATCH * 0.0007)

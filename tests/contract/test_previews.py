@@ -78,6 +78,7 @@ async def test_uploads_and_downloads_with_their_checksums(sandboxes: Sandboxes) 
         assert found.hexdigest() == wanted
 
 
+@pytest.mark.rest
 @pytest.mark.one_way
 async def test_100_megabytes_both_ways(sandboxes: Sandboxes) -> None:
     await serving(sandboxes)

@@ -149,6 +149,7 @@ async def test_the_same_files_make_the_same_segments(warden: WardenClient) -> No
     assert len(set(third) - set(first)) <= 4
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("runtime_name", [name for name in RUNTIMES if name != "gvisor"])
 async def test_fifty_thousand_files(warden: WardenClient, another: Another) -> None:
     made = await warden.run(
@@ -164,6 +165,7 @@ async def test_fifty_thousand_files(warden: WardenClient, another: Another) -> N
     assert (await copy.run(count)).output == "50000\n499 99"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("runtime_name", [name for name in RUNTIMES if name != "gvisor"])
 async def test_a_file_of_a_gigabyte(make_box: MakeBox) -> None:
     limits = Limits(disk_bytes=2 << 30, cpus=2.0)

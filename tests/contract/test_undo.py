@@ -206,6 +206,7 @@ async def test_points_are_bounded(sandboxes: Sandboxes, stand: Stand) -> None:
     assert left == ["", ".img", ".json", ".tree"]
 
 
+@pytest.mark.rest
 @pytest.mark.one_way
 async def test_any_of_many_points(sandboxes: Sandboxes) -> None:
     """Random commands that make, change, move and remove files, and change the shell."""

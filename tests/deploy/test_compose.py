@@ -95,6 +95,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         made.remove()
 
 
+@pytest.mark.rest
 @needs_engine
 def test_the_stack_serves_and_leaves_nothing_behind(stack: Stack, tmp_path: Path) -> None:
     told = run(

@@ -31,6 +31,7 @@ def _environment(served: Served, key: str) -> dict[str, str]:
     return {**os.environ, **named}
 
 
+@pytest.mark.rest("2.45.1", "2.63.0")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_python(served: Served, version: str, tmp_path: Path) -> None:
@@ -43,6 +44,7 @@ def test_python(served: Served, version: str, tmp_path: Path) -> None:
     assert version in ("newest", told.strip())
 
 
+@pytest.mark.rest("langchain-e2b", "openai-agents")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("tool", [*TOOLS])
 def test_tools(served: Served, tool: str, tmp_path: Path) -> None:

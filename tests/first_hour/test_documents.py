@@ -67,6 +67,7 @@ def test_boxes(remote: Newcomer) -> None:
     assert remote.reads(ROOT / "docs" / "boxes" / "README.md") == 3
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     "text",
     [

@@ -178,6 +178,7 @@ def small(
         yield url, client
 
 
+@pytest.mark.rest
 def test_mistakes(small: tuple[str, Newcomer], subtests: pytest.Subtests) -> None:
     url, client = small
     raised = _raised(client, [mistake for mistake in MISTAKES if mistake.python])
@@ -206,6 +207,7 @@ WALLS = {
 }
 
 
+@pytest.mark.rest
 def test_walls(remote: Newcomer, url: str, subtests: pytest.Subtests) -> None:
     told = _hints(remote, list(WALLS))
     for command, hint in WALLS.items():
@@ -249,6 +251,7 @@ STARTS = {
 }
 
 
+@pytest.mark.rest
 def test_settings(machine: dict[str, str], newcomer: Newcomer, subtests: pytest.Subtests) -> None:
     for setting, said in STARTS.items():
         with subtests.test(setting):

@@ -19,6 +19,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.rest
 async def test_an_engine_is_restarted_and_later_its_machine_dies(
     redis_server: RedisServer, state_dir: Path
 ) -> None:

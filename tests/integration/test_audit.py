@@ -267,6 +267,7 @@ while True:
 """
 
 
+@pytest.mark.rest
 def test_twenty_kills_in_mid_write(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     for _ in range(20):

@@ -128,6 +128,7 @@ async def _kill_one_in_the_middle(server: ServerProcess, client: RemoteBackend) 
     assert pids[1] not in server.children()
 
 
+@pytest.mark.rest
 async def test_sessions_are_found_by_another_number_of_processes(
     state_dir: Path, subtests: pytest.Subtests
 ) -> None:

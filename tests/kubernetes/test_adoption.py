@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -14,6 +13,7 @@ import pytest
 from sandbox_sdk.backends.remote import RemoteBackend
 from sandbox_sdk.protocol.models import CreateSessionRequest, ExecuteRequest, SessionInfo, Target
 from sandbox_server.fleet.workers import Presence
+from tests import lanes
 from tests.contract.on_kubernetes import KUBECONFIG
 from tests.fleet.conftest import redis_server
 from tests.fleet.fleet import SHORT_GRACE_S, Fleet, remote
@@ -24,7 +24,7 @@ from tests.server_process import ServerProcess
 __all__ = ["redis_server"]
 pytestmark = pytest.mark.timeout(600)
 
-ROUNDS = int(os.environ.get("SANDBOX_TEST_ROUNDS", "10"))
+ROUNDS = lanes.rounds(10, "SANDBOX_TEST_ROUNDS", main=2)
 THREADS = 4
 
 
@@ -225,6 +225,7 @@ async def test_the_pod_is_gone_too(
         assert (await session(client)).generation == before.generation + 1
 
 
+@pytest.mark.rounds
 async def test_workers_die_and_come_back_at_random(
     redis_server: RedisServer, tmp_path: Path, kubectl: Kubectl
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_sdk.backends.remote import RemoteBackend
+from tests import lanes
 from tests.fleet.conftest import redis_server
 from tests.fleet.redis_server import RedisServer
 from tests.kubernetes import faults
@@ -26,7 +27,7 @@ from tests.kubernetes.test_rights import grant, role
 __all__ = ["redis_server"]
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.cluster_alone]
 
-ROUNDS = int(os.environ.get("SANDBOX_TEST_ROUNDS", "4"))
+ROUNDS = lanes.rounds(4, "SANDBOX_TEST_ROUNDS", main=2)
 """Of both ways of streams together."""
 SEED = int(os.environ.get("SANDBOX_TEST_SEED", "0")) or random.randrange(1, 1 << 32)
 ONLY = os.environ.get("SANDBOX_TEST_FAULTS", "")
@@ -64,6 +65,7 @@ def chosen(chance: random.Random) -> Iterator[Fault]:
         yield from chance.sample(FAULTS, len(FAULTS))
 
 
+@pytest.mark.rounds
 @pytest.mark.parametrize("streams", ["tcp", "exec"])
 async def test_faults_at_random(
     redis_server: RedisServer, tmp_path: Path, kubectl: Kubectl, streams: str

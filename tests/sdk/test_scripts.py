@@ -197,6 +197,7 @@ def test_programs_side_by_side_share_a_thread(home: Home) -> None:
     assert len(home.boxes()) == 1
 
 
+@pytest.mark.rest("SIGINT")
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
 def test_whoever_is_left_takes_over(home: Home, ending: signal.Signals) -> None:
     """In the middle of a stream, and nothing is lost or told twice."""
@@ -214,6 +215,7 @@ def test_whoever_is_left_takes_over(home: Home, ending: signal.Signals) -> None:
     assert run(kept) == "mine\n"
 
 
+@pytest.mark.rest
 def test_a_server_beside_does_not_mind(home: Home) -> None:
     with server(home.folder):
         assert run(COUNT) == "1 1\n"
@@ -232,6 +234,7 @@ ENDS = {
 }
 
 
+@pytest.mark.rest("exit", "never closed", "a stream left open")
 @pytest.mark.parametrize("ending", ENDS)
 def test_nothing_is_left_of_a_session_of_its_own(home: Home, ending: str) -> None:
     source = f"from sandbox_sdk import SandboxClient\n{ENDS[ending]}"
@@ -251,6 +254,7 @@ with SandboxClient() as sandbox:
 """
 
 
+@pytest.mark.rest("execute", "wait", "elsewhere")
 @pytest.mark.parametrize(
     "wait",
     [
@@ -271,6 +275,7 @@ def test_nothing_is_left_after_ctrl_c(home: Home, wait: str) -> None:
     assert home.boxes() == []
 
 
+@pytest.mark.rest("execute")
 @pytest.mark.parametrize(
     "wait",
     [

@@ -17,12 +17,13 @@ class Item:
         self.nodeid = f"tests/{test}[{ids}]" if params else f"tests/{test}"
         self.callspec = SimpleNamespace(params=params)
         self._marks = marks
+        self.args: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return self.nodeid.removeprefix("tests/")
 
     def get_closest_marker(self, name: str) -> object:
-        return name if name in self._marks else None
+        return SimpleNamespace(args=self.args) if name in self._marks else None
 
 
 def over_ways(*marks: str) -> list[Item]:
@@ -78,8 +79,16 @@ def test_both_lanes_are_everything(marks: tuple[str, ...]) -> None:
 
 
 def test_random_rounds_are_in_both() -> None:
-    items: list[Any] = [Item("chaos/g.py::t", "rounds")]
-    assert in_lane(items, "main") == in_lane(items, "rest") == items
+    items: list[Any] = over_runtimes("rounds", test="chaos/g.py::t")
+    assert main(items) == ["chaos/g.py::t[bubblewrap]"]
+    assert in_lane(items, "rest") == items
+
+
+def test_a_mark_may_be_about_some_parameters() -> None:
+    items = [Item("i.py::t", "rest", how=how) for how in ("SIGINT", "SIGKILL")]
+    for item in items:
+        item.args = ("SIGINT",)
+    assert main(items) == ["i.py::t[SIGKILL]"]
 
 
 def test_slices_are_everything_once() -> None:
