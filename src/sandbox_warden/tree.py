@@ -36,6 +36,9 @@ GONE = b"N"
 PIECE = 256 * 1024
 SEGMENT = 4 << 20
 _LARGE = 1 << 20
+_LONGEST_PATH = (1 << 16) - 1
+_LAST_NS = (1 << 63) - 1
+"""What a record has room for. Folders in folders make longer paths, and some disks later times."""
 _CUT = 0xFF
 """A segment has about as many small files."""
 _READABLE = 0o500
@@ -131,6 +134,9 @@ class Packer:
 
     def _item(self, root: str, item: Item) -> Iterator[Optional[bytes]]:
         path = os.fsencode(os.path.join(root, item.path))
+        if len(path) > _LONGEST_PATH:
+            self._left_out(os.fsdecode(path), "its path has more than %d bytes" % _LONGEST_PATH)
+            return
         try:
             yield from self._entry(path, item)
         except OSError as exc:
@@ -202,6 +208,7 @@ class Packer:
         self._add(body)
 
     def _header(self, kind: bytes, path: bytes, mode: int, time_ns: int, size: int) -> None:
+        time_ns = min(max(time_ns, -_LAST_NS - 1), _LAST_NS)
         self._add(RECORD.pack(kind, stat.S_IMODE(mode), size, time_ns, len(path)) + path)
 
     def _add(self, data: bytes) -> None:
