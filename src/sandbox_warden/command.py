@@ -1,5 +1,6 @@
 """One command, the followers of its output, and the records of all."""
 
+import json
 import os
 import signal
 import time
@@ -23,6 +24,9 @@ KEPT_BYTES = 8 << 20
 KEPT_COMMANDS = 2000
 SUMMARIES = 256
 """Most summaries in one answer: they fit into a frame with keys of any length."""
+TOLD_ROOM = 400 * 1024
+"""Most bytes in one answer of what summaries say besides. Escaped, a text is up to six times as
+long."""
 KEY_LENGTH = 200
 
 
@@ -166,8 +170,8 @@ class Command:
             **ended,
         }
 
-    def summary(self) -> Dict[str, Any]:
-        """What a reconnecting server needs to know."""
+    def summary(self, *, briefly: bool = False) -> Dict[str, Any]:
+        """What a reconnecting server needs to know. briefly: without the call that started it."""
         return {
             "command_id": self.ident,
             "idempotency_key": self.key,
@@ -179,7 +183,7 @@ class Command:
             "output_bytes": self.log.size,
             "late_bytes": self.late_bytes,
             "pid": self.pid or None,
-            **self.told,
+            **({} if briefly else self.told),
         }
 
 
@@ -202,7 +206,11 @@ class Records:
         newest = list(reversed(self._by_id.values()))
         newest.sort(key=lambda command: command.result is not None)
         told = set(newest[:SUMMARIES])
-        found = [command.summary() for command in self._by_id.values() if command in told]
+        found, room = [], TOLD_ROOM
+        for command in self._by_id.values():
+            if command in told:
+                room -= _size(command.told)
+                found.append(command.summary(briefly=room < 0))
         return found, len(found) < len(self._by_id)
 
     def get(self, ident: str) -> Command:
@@ -283,6 +291,11 @@ class Totals:
             "bytes_in": self._bytes_in + sum(map(_received, running)),
             "bytes_out": self._bytes_out + sum(each.log.size for each in running),
         }
+
+
+def _size(told: Dict[str, Any]) -> int:
+    """In an answer."""
+    return len(json.dumps(told, ensure_ascii=False).encode("utf-8", "surrogatepass")) if told else 0
 
 
 def _received(command: Command) -> int:
