@@ -40,11 +40,13 @@ class Following(Source, Follower):
                 return None
             self._announced = True
             return self._started()
-        if self._credit <= 0 or not (whole or self.live):
+        # The offset counts too, or pieces of one byte would send nine times the credit.
+        room = self._credit - frames.OFFSET.size
+        if room <= 0 or not (whole or self.live):
             return None
         # If the command has ended meanwhile, send all of it.
         until = command.log.size if command.result or self._until is None else self._until
-        most = min(frames.CHUNK, until - self.cursor)
+        most = min(frames.CHUNK, room, until - self.cursor)
         piece = command.log.read(self.cursor, most) if most > 0 else None
         if piece is not None:
             return self._piece(*piece)
@@ -73,7 +75,6 @@ class Following(Source, Follower):
         self.cursor = offset + len(data)
         if self.lossy and self.lag() == 0:
             self.lossy = False
-        # The offset counts too, or pieces of one byte would send nine times the credit.
         self._credit -= frames.OFFSET.size + len(data)
         self._commands.pipes.resume(self.command)
         return frames.encode_at(_KINDS[stream], self.channel, offset, data)
@@ -98,9 +99,12 @@ class Feeding(Source):
         self._end = end
         self._data = bytearray()
         self._whole = False
+        self._refused: Optional[Refused] = None
         stdin.waiting.add(self._room)
 
     def pull(self) -> Optional[bytes]:
+        if self._refused is not None:
+            return self.refuse(self._refused)
         if not self._whole or not self._stdin.has_room(len(self._data)):
             return None
         try:
@@ -111,7 +115,10 @@ class Feeding(Source):
 
     def data(self, payload: bytes) -> None:
         if len(self._data) + len(payload) > frames.WINDOW:
-            raise frames.FrameError("STDIN request with more than %d bytes" % frames.WINDOW)
+            message = "a STDIN request has at most %d bytes; send the rest in another"
+            self._refused = Refused("invalid_request", message % frames.WINDOW)
+            self._data.clear()
+            return
         self._data += payload
 
     def eof(self) -> None:

@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 from .errors import Refused, internal_error, report
-from .frames import REPLY, WINDOW, Decoder, FrameError, TooLong, encode_error, encode_json
+from .frames import REPLY, WINDOW, Decoder, FrameError, Payload, TooLong, encode_error, encode_json
 from .loop import READ, WRITE, Loop, Timer
 
 READ_SIZE = 256 * 1024
@@ -18,7 +18,7 @@ OUT_LIMIT = 4 << 20
 """Above this no requests are read: a server that does not read its answers has to wait."""
 
 
-Sent = Union[bytes, Tuple[bytes, bytes]]
+Sent = Union[bytes, Tuple[bytes, Payload]]
 """A frame, in one piece or two: what is large is not copied behind its header."""
 
 
@@ -33,7 +33,7 @@ class Source:
     channel: int
     done = False
     _credit = WINDOW
-    """How many more bytes its reader has room for."""
+    """How many more bytes its reader has room for, and no more than these are sent."""
 
     def pull(self) -> Optional[Sent]:
         raise AssertionError("pull() is not implemented")
@@ -120,7 +120,7 @@ class Connection:
         try:
             self.send(encode_json(REPLY, channel, body))
         except TooLong as exc:
-            self.refuse(channel, "failed", "the answer does not fit into a frame: %s" % exc)
+            self.send(_too_long(channel, exc))
 
     def refuse(self, channel: int, code: str, message: str) -> None:
         self.send(encode_error(channel, code, message))
@@ -214,6 +214,9 @@ class Connection:
     def _pull(self, source: Source) -> Optional[Sent]:
         try:
             return source.pull()
+        except TooLong as exc:
+            source.done = True
+            return _too_long(source.channel, exc)
         except Exception as exc:
             report()
             source.done = True
@@ -268,6 +271,11 @@ class Connection:
         self.pump()
         if self.open and not self._closing and self._out_size <= OUT_LIMIT:
             self._loop.watch(self._read_fd, READ, self._readable, on_error=self.close)
+
+
+def _too_long(channel: int, error: TooLong) -> bytes:
+    """Instead of an answer that would end the stream."""
+    return encode_error(channel, "failed", "the answer does not fit into a frame: %s" % error)
 
 
 def _first(buffers: Deque[memoryview]) -> List[Any]:

@@ -35,10 +35,14 @@ class Working(Source):
     def __init__(self, path: str) -> None:
         """path: a file or folder, kept open until the channel is closed."""
         self._fd, self._info, self._path = files.open_path(path)
+        self._rest, self._behind = b"", b""
+        """What is yet to be sent of the last data, and a frame behind it."""
 
     def pull(self) -> Optional[bytes]:
         if self._credit <= 0:
             return None
+        if self._rest:
+            return self._data(self._rest, self._behind)
         try:
             frame = self._next()
         except Refused as exc:
@@ -49,9 +53,12 @@ class Working(Source):
             self.connection.pump_soon()
         return frame
 
-    def _data(self, data: bytes) -> bytes:
+    def _data(self, data: bytes, behind: bytes = b"") -> bytes:
+        """As much of it as there is credit for, and with its end the frame `behind`."""
+        self._rest, self._behind = data[self._credit :], behind
+        data = data[: self._credit]
         self._credit -= len(data)
-        return encode(DATA, self.channel, data)
+        return encode(DATA, self.channel, data) + (b"" if self._rest else behind)
 
     def _next(self) -> Optional[bytes]:
         """The next frame, or None after a slice of work. Raises Refused, OSError."""
@@ -93,7 +100,7 @@ class Listing(Working):
     def _sent(self) -> bytes:
         data = b"[" + b",".join(self._batch) + b"]"
         self._batch = []
-        return self._data(data) + encode(EOF, self.channel)
+        return self._data(data, encode(EOF, self.channel))
 
     def _walk(self, depth: int) -> Iterator[Optional[Dict[str, Any]]]:
         def enter(item: Item) -> bool:

@@ -8,7 +8,7 @@ later version and is ignored.
 
 import json
 import struct
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, Tuple, Union
 
 PROTOCOL_VERSION = 1
 OLDEST_VERSION = 1
@@ -17,6 +17,8 @@ OLDEST_VERSION = 1
 HEADER = struct.Struct("!IBI")
 OFFSET = struct.Struct("!Q")
 MAX_PAYLOAD = 1 << 20
+MAX_RECEIVED = 2 << 20
+"""What a server takes in one frame: earlier wardens send files of up to 1 MiB behind others."""
 CHUNK = 64 * 1024
 WINDOW = 1 << 20
 """How much a channel may send before its reader grants more with CREDIT."""
@@ -39,6 +41,7 @@ KINDS = frozenset([*range(1, 26), LISTEN, PAUSE, *range(32, 36), *range(64, 71)]
 
 Frame = Tuple[int, int, bytes]
 """Kind, channel, payload."""
+Payload = Union[bytes, memoryview]
 
 
 MESSAGE_LENGTH = 1000
@@ -53,26 +56,30 @@ class TooLong(Exception):
     """A message does not fit into a frame."""
 
     def __init__(self, size: int) -> None:
-        super().__init__("%d bytes as JSON in UTF-8, at most %d" % (size, MAX_PAYLOAD))
+        super().__init__("%d bytes, at most %d" % (size, MAX_PAYLOAD))
         self.size = size
 
 
 def encode(kind: int, channel: int, payload: bytes = b"") -> bytes:
-    return HEADER.pack(len(payload), kind, channel) + payload
+    """Raises TooLong, as all that make frames: the other end would close the stream."""
+    return header(kind, channel, payload) + payload
 
 
-def header(kind: int, channel: int, payload: bytes) -> bytes:
+def header(kind: int, channel: int, payload: Payload) -> bytes:
     """Of a frame whose payload is sent by itself."""
-    return HEADER.pack(len(payload), kind, channel)
+    return _header(kind, channel, len(payload))
+
+
+def _header(kind: int, channel: int, size: int) -> bytes:
+    if size > MAX_PAYLOAD:
+        raise TooLong(size)
+    return HEADER.pack(size, kind, channel)
 
 
 def encode_json(kind: int, channel: int, body: Dict[str, Any]) -> bytes:
-    """Raises TooLong. File names that are not UTF-8 are sent as lone surrogates."""
+    """File names that are not UTF-8 are sent as lone surrogates."""
     text = json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-    payload = text.encode("utf-8", "surrogatepass")
-    if len(payload) > MAX_PAYLOAD:
-        raise TooLong(len(payload))
-    return encode(kind, channel, payload)
+    return encode(kind, channel, text.encode("utf-8", "surrogatepass"))
 
 
 def encode_error(channel: int, code: str, message: str) -> bytes:
@@ -81,7 +88,7 @@ def encode_error(channel: int, code: str, message: str) -> bytes:
 
 def encode_at(kind: int, channel: int, offset: int, data: bytes) -> bytes:
     """A frame of output or input bytes, prefixed with their absolute offset."""
-    return HEADER.pack(OFFSET.size + len(data), kind, channel) + OFFSET.pack(offset) + data
+    return _header(kind, channel, OFFSET.size + len(data)) + OFFSET.pack(offset) + data
 
 
 def decode_json(payload: bytes) -> Dict[str, Any]:
@@ -106,8 +113,10 @@ def decode_at(payload: bytes) -> Tuple[int, bytes]:
 class Decoder:
     """Splits a byte stream into frames, whatever pieces it arrives in."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_PAYLOAD) -> None:
+        """most: bytes of the payload of a frame."""
         self._buffer = bytearray()
+        self._most = most
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Every frame completed by data. Raises FrameError at the first invalid one."""
@@ -117,8 +126,8 @@ class Decoder:
         try:
             while len(buffer) - position >= HEADER.size:
                 length, kind, channel = HEADER.unpack_from(buffer, position)
-                if length > MAX_PAYLOAD:
-                    raise FrameError("frame of %d bytes, at most %d" % (length, MAX_PAYLOAD))
+                if length > self._most:
+                    raise FrameError("frame of %d bytes, at most %d" % (length, self._most))
                 end = position + HEADER.size + length
                 if len(buffer) < end:
                     break

@@ -9,7 +9,7 @@ from .file_channels import Taking
 from .loop import Timer
 from .pause import Hold
 from .state import ShellState
-from .tree import END, Packer
+from .tree import END, PIECE, Packer
 from .unpacking import Unpacker
 
 _MOST_TOLD = 100
@@ -37,6 +37,8 @@ class Packing(Source):
         self._packer = Packer(roots, self._leave_out)
         self._receiving = receiving or []
         self._pieces = self._all(state)
+        self._rest = memoryview(b"")
+        """What is yet to be sent of the last piece."""
         self._begun = False
 
     def _all(self, state: ShellState) -> Iterator[Optional[bytes]]:
@@ -79,6 +81,8 @@ class Packing(Source):
             raise Refused("conflict", message % self._pause_s)
         if self._waits:
             return None
+        if self._rest:
+            return self._sent()
         piece = next(self._pieces, self)
         if piece is self:
             self._hold.end()
@@ -89,8 +93,15 @@ class Packing(Source):
         assert isinstance(piece, bytes)
         if piece == END:
             return frames.encode(frames.EOF, self.channel)
-        self._credit -= len(piece)
-        return frames.header(frames.DATA, self.channel, piece), piece
+        self._rest = memoryview(piece)
+        return self._sent()
+
+    def _sent(self) -> Sent:
+        """A packer's piece has whole files, and may be larger than a frame or the credit."""
+        most = min(PIECE, self._credit)
+        data, self._rest = self._rest[:most], self._rest[most:]
+        self._credit -= len(data)
+        return frames.header(frames.DATA, self.channel, data), data
 
     def _about(self) -> Dict[str, Any]:
         return dict(

@@ -401,3 +401,27 @@ async def test_a_store_that_is_full(sandboxes: Sandboxes, stand: Stand) -> None:
     assert (await run(sandboxes, "full", "cat kept")).output == "1\n"
     names = [each.name for each in (await sandboxes.checkpoints()).checkpoints]
     assert names == ["named"]
+
+
+MIDDLE = """
+seq 999999 | head -c 950000 > /tmp/b
+for n in {1..12}; do { echo $n; head -c 900000 /tmp/b; } > f$n; done
+for n in {1..10}; do { echo $n; cat /tmp/b; } > ~/h$n; done
+for n in {1..25}; do { echo $n; head -c 10000 /tmp/b; } > /tmp/a$n; done
+"""
+
+
+@pytest.mark.bash
+async def test_files_of_nearly_a_mebibyte(sandboxes: Sandboxes) -> None:
+    """Several in a row are more than a frame holds, and more than is granted at once."""
+    assert (await run(sandboxes, "middle", MIDDLE)).exit_code == 0
+    sums = "cat f* ~/h* /tmp/[ab]* | sha256sum"
+    before = (await run(sandboxes, "middle", sums)).output
+    made = await sandboxes.checkpoint(CheckpointRequest(thread_id="middle"))
+    assert made.files >= 36
+    await run(sandboxes, "middle", "rm -r f* ~/h* /tmp/[ab]*")
+    await sandboxes.restore(RestoreRequest(thread_id="middle", checkpoint_id=made.checkpoint_id))
+    assert (await run(sandboxes, "middle", sums)).output == before
+    forked = await sandboxes.fork(ForkRequest(thread_id="middle", into=["middle-2"]))
+    assert len(forked.sessions) == 1
+    assert (await run(sandboxes, "middle-2", sums)).output == before

@@ -328,6 +328,11 @@ async def test_what_code_does_to_its_kernel(
             image = await run(sandboxes, WIDE)
             assert image.png is None
             assert "left out: image/png" in (image.results[0].text or "")
+        with subtests.test("results of more than the credit of a channel"):
+            long = await run(sandboxes, "for i in range(1, 6): display('x' * (500_000 + i))")
+            assert [len(each.text or "") for each in long.results] == [
+                500_002 + i for i in range(1, 6)
+            ]
         with subtests.test("more results than are kept"):
             many = await run(sandboxes, "for i in range(3000): display(i)", timeout=60)
             assert many.truncated

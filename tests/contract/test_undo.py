@@ -256,3 +256,16 @@ async def test_a_volume_goes_on(sandboxes: Sandboxes) -> None:
     assert last.files.changed == []
     await sandboxes.cleanup(Target(thread_id="v"))
     await sandboxes.delete_volume("data")
+
+
+async def test_files_of_nearly_a_mebibyte_go_back(sandboxes: Sandboxes) -> None:
+    """They are packed with the home and /tmp, before and after every command."""
+    await begin(sandboxes, "middle")
+    command = "for n in {1..10}; do seq $n 199999 | head -c 950000 | tee ~/h$n > /tmp/t$n; done"
+    assert (await run(sandboxes, "middle", command)).exit_code == 0
+    sums = "cat ~/h* /tmp/t* | sha256sum"
+    before = await output(sandboxes, "middle", sums)
+    for _ in range(2):
+        await run(sandboxes, "middle", "rm ~/h* /tmp/t*")
+        await undo(sandboxes, "middle")
+        assert await output(sandboxes, "middle", sums) == before

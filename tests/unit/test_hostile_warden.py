@@ -417,7 +417,8 @@ def flood(channel: Channel, times: int) -> None:
 
 
 async def test_output_in_pieces_of_a_byte_waits_for_its_reader() -> None:
-    """As much as a warden may send before it is granted more, while nobody reads."""
+    """As much as a warden may send before it is granted more, while nobody reads. More ends this
+    channel, and no other."""
     pieces = frames.WINDOW // 9
     lines_ = [frames.encode_at(frames.STDOUT, 2, n, b"x") for n in range(pieces)]
     box = HostileBox(json.dumps(ABOUT).encode(), [([], "listen")])
@@ -428,7 +429,10 @@ async def test_output_in_pieces_of_a_byte_waits_for_its_reader() -> None:
     async with channel:
         for each in frames.Decoder().feed(b"".join(lines_)):
             channel.push(each)
-        with pytest.raises(frames.FrameError, match="granted"):
-            flood(channel, pieces)
+        assert channel.lost is None
+        flood(channel, pieces)
+        with pytest.raises(link.LinkLost, match="granted"):
+            await channel.receive()
+    assert warden._link.lost is None
     await warden.close()
     await box.destroy()

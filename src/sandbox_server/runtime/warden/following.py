@@ -55,6 +55,9 @@ class Following:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._span.end(error)
+        await self._leave()
+
+    async def _leave(self) -> None:
         if self._open is not None:
             (_, channel), self._open = self._open, None
             await channel.leave()
@@ -68,7 +71,7 @@ class Following:
             try:
                 event = await self._next()
             except LinkLost as exc:
-                self._open = None
+                await self._leave()
                 await self._breaks.pause(exc)
                 continue
             if isinstance(event, Started):

@@ -1,7 +1,7 @@
 """A link: one stream to a warden with many channels.
 
-The warden's frames are hostile input. A malformed or unexpected frame, or more bytes than were
-granted, ends the link, and every open channel raises LinkLost.
+The warden's frames are hostile input. A malformed or unexpected frame ends the link, and every open
+channel raises LinkLost. More bytes than were granted end the channel that they came on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from sandbox_server.runtime.streams import ByteStream
 from sandbox_warden import frames
 from sandbox_warden.frames import Frame, FrameError
 
-_SLACK = 256 * 1024
-"""On top of the window: the warden does not count small frames (started, gap, reply)."""
+_SLACK = frames.MAX_RECEIVED
+"""On top of the window: the warden does not count small frames (started, gap, reply), and those of
+earlier versions begin a frame as long as the window is not used up."""
 _JOINED = 4096
 """Bytes up to which pieces are put together that wait to be read."""
 _MAX_FRAMES = 150_000
@@ -35,6 +36,10 @@ _SLICE = 500
 STALL_S = 10.0
 """A warden that reads nothing for this long is given up. An engine does not always close the
 streams of a box that is gone, and a write to one would never return."""
+
+
+_COUNTED = (frames.DATA, frames.STDOUT, frames.STDERR, frames.RESULT)
+"""Frames that use up the window."""
 
 
 class LinkLost(Exception):
@@ -61,6 +66,12 @@ class Channel:
         self._sender: asyncio.Future[None] | None = None
         self._ended = False
         """Whether its last frame has come, read or not."""
+        self._lost: str | None = None
+
+    @property
+    def lost(self) -> str | None:
+        """Why no more frames come: the link is lost, or this channel alone."""
+        return self._link.lost or self._lost
 
     async def __aenter__(self) -> Channel:
         self._link.add(self)
@@ -87,14 +98,14 @@ class Channel:
     async def receive(self, *, silence_s: float | None = None) -> Frame:
         """The next frame. Raises LinkLost, and TimeoutError after silence_s without one."""
         while not self._frames:
-            if self._link.lost is not None:
-                raise LinkLost(self._link.lost)
+            if self.lost is not None:
+                raise LinkLost(self.lost)
             await self._wait(silence_s)
         frame = self._frames.popleft()
         size = len(frame[2])
         self._buffered -= size
         self._complete = frame[0] in (frames.REPLY, frames.ERROR)
-        if frame[0] in (frames.DATA, frames.STDOUT, frames.STDERR):
+        if frame[0] in _COUNTED:
             self._consumed += size
             if self._consumed >= frames.WINDOW // 2:
                 await self._credit()
@@ -139,8 +150,8 @@ class Channel:
         """Send bytes once the warden has room for them: it tells with CREDIT. One at a time. Raises
         LinkLost, also once the warden has ended the request."""
         while self._window < len(data):
-            if self._link.lost is not None or self._ended:
-                raise LinkLost(self._link.lost or "the other end has closed it")
+            if self.lost is not None or self._ended:
+                raise LinkLost(self.lost or "the other end has closed it")
             self._sender = asyncio.get_running_loop().create_future()
             try:
                 await self._sender
@@ -150,6 +161,8 @@ class Channel:
         await self.send(frames.DATA, data)
 
     def push(self, frame: Frame) -> None:
+        if self._lost is not None:
+            return
         if frame[0] == frames.CREDIT:
             self._grant(frame[2])
             return
@@ -162,10 +175,12 @@ class Channel:
         self._buffered += len(frame[2])
         self._ended = frame[0] in (frames.REPLY, frames.ERROR)
         if self._buffered > frames.WINDOW + _SLACK or len(self._frames) > _MAX_FRAMES:
-            raise FrameError(
-                f"channel {self.number}: {self._buffered} bytes in {len(self._frames)} frames, more"
-                f" than the {frames.WINDOW} bytes granted"
+            self._lost = (
+                f"the warden broke the protocol: channel {self.number}: {self._buffered} bytes in"
+                f" {len(self._frames)} frames, more than the {frames.WINDOW} bytes granted"
             )
+            self._frames.clear()
+            self._link.forget(self)
         self.wake()
 
     def _grant(self, payload: bytes) -> None:
@@ -176,7 +191,7 @@ class Channel:
 
     def wake(self) -> None:
         self._wake(self._waiter)
-        if self._link.lost is not None or self._ended:
+        if self.lost is not None or self._ended:
             self._wake(self._sender)
 
     def _wake(self, waiting: asyncio.Future[None] | None) -> None:
@@ -194,8 +209,6 @@ def _encoded(kind: int, channel: int, body: dict[str, Any]) -> bytes:
         payload = to_json(body)
     except PydanticSerializationError:  # A name that is not UTF-8, as lone surrogates.
         return frames.encode_json(kind, channel, body)
-    if len(payload) > frames.MAX_PAYLOAD:
-        raise frames.TooLong(len(payload))
     return frames.encode(kind, channel, payload)
 
 
@@ -264,7 +277,7 @@ class Link:
             await self._stream.close()
 
     async def _read(self) -> None:
-        decoder = frames.Decoder()
+        decoder = frames.Decoder(frames.MAX_RECEIVED)
         why = "the stream ended"
         try:
             while data := await self._stream.read():
