@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import uvicorn
+from starlette.types import ASGIApp
 
 from sandbox_server.api.app import create_app
 from sandbox_server.api.auth import ApiKeys
@@ -43,8 +44,9 @@ def served(
     keys: ApiKeys | None = None,
     limits: ApiLimits | None = None,
     certificate: tuple[Path, Path] | None = None,
+    around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> Iterator[Served]:
-    """certificate: the files of its key and of itself, for TLS."""
+    """certificate: the files of its key and of itself, for TLS. around: sees what the app gets."""
     fake = FakeTenants()
     app = create_app(fake, keys=keys, limits=limits or ApiLimits())
     # Named as TCP: asyncio turns off Nagle's algorithm only for sockets that say so.
@@ -54,6 +56,7 @@ def served(
     config = server_config(app, limits or ApiLimits(), drain_timeout_s=1)
     if certificate is not None:
         config.ssl_keyfile, config.ssl_certfile = certificate
+    config.app = around(app)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

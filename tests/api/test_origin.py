@@ -94,7 +94,7 @@ def test_two_names_are_none(open_server: Served) -> None:
             b"GET /sessions HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n"
             b"Connection: close\r\n\r\n"
         )
-        assert b"403" in client.recv(100)
+        assert b"400" in client.recv(100)
 
 
 def test_our_own_page_and_programs_are_served(open_server: Served) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import structlog
 import uvicorn
@@ -17,6 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sandbox_server.api.auth import ApiKeys
+from sandbox_server.api.connections import bounded_protocol
+from sandbox_server.api.limits import ApiLimits
 from sandbox_server.api.server import NestedServer, bound
 from sandbox_server.settings import Settings
 
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 PATH = "/metrics"
-_CONNECTIONS = 32
-"""At a time: scrapers are few."""
+_LIMITS = ApiLimits(connections=32, idle_connections=32)
+"""Scrapers are few."""
 
 
 def metrics_route(told: Exposition, keys: ApiKeys) -> Route:
@@ -63,7 +65,7 @@ async def serving_metrics(
         access_log=False,
         ws="none",
         lifespan="off",
-        limit_concurrency=_CONNECTIONS,
+        http=cast(type[asyncio.Protocol], bounded_protocol(_LIMITS)),
         timeout_graceful_shutdown=1,
     )
     server = NestedServer(config)

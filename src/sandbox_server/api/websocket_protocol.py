@@ -84,6 +84,8 @@ class WebSocketProtocol(asyncio.Protocol):
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
+        self._early = b""
+        """Frames that came before the handshake was answered."""
         self._parts: list[bytes] = []
         """Of a message that has not come whole yet."""
         self._is_text = False
@@ -94,10 +96,17 @@ class WebSocketProtocol(asyncio.Protocol):
         """Of the next ping, later of the end."""
 
     def start(
-        self, app: App, transport: asyncio.Transport, connections: set[Any], tasks: set[Any]
+        self,
+        app: App,
+        transport: asyncio.Transport,
+        connections: set[Any],
+        tasks: set[Any],
+        early: bytes = b"",
     ) -> None:
-        """Run the application. connections and tasks: those of the server, which ends them."""
+        """Run the application. connections and tasks: those of the server, which ends them. early:
+        what came with the request."""
         self._transport = transport
+        self._early = early
         self._connections = connections
         transport.set_protocol(self)
         connections.add(self)
@@ -120,6 +129,11 @@ class WebSocketProtocol(asyncio.Protocol):
     # --- from the network ------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        if not self._is_open:  # Nothing may be said before the answer, not even to a ping.
+            self._early += data
+            if len(self._early) > _READ_AHEAD:
+                self._pause(True)
+            return
         self._frames.receive_data(data)
         for event in self._frames.events_received():
             if isinstance(event, Frame):
@@ -249,6 +263,10 @@ class WebSocketProtocol(asyncio.Protocol):
         self._is_open = True
         self._transport.write(response_head(HTTPStatus.SWITCHING_PROTOCOLS, told))
         self._timer = self._loop.call_later(_PING_S, self._ping)
+        early, self._early = self._early, b""
+        if early:
+            self._pause(False)
+            self.data_received(early)
 
     def _close(self, code: int, reason: str, *, status: int = 403) -> None:
         """status: of the answer if it is not open."""
