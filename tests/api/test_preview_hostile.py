@@ -50,15 +50,29 @@ async def test_requests_of_doubtful_length(
     assert b"smuggled" not in app[1].read_bytes()
 
 
-async def test_both_lengths_are_one(place: Place) -> None:
-    """The chunks count, here and in the box; what follows is the next request."""
-    found = await place.raw(
-        b"POST /sum HTTP/1.1\r\nHost: HOST\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n"
-        b"\r\n" + CHUNKED,
-        b"GET /next HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n\r\n",
-    )
-    assert found.count(b"HTTP/1.1 200") in (1, 2)
-    assert b'"size": 5' in found
+@pytest.mark.parametrize(
+    "request_head",
+    [
+        b"POST /sum HTTP/1.1\r\nContent-Length: 15\r\nTransfer-Encoding: chunked\r\n",
+        b"POST /sum HTTP/1.0\r\nTransfer-Encoding: chunked\r\n",
+        b"POST /sum HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 15\r\n",
+        b"GET /sum HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket, h2c\r\n",
+        b"GET /ws HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 15\r\n",
+        b"POST /ws HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n",
+        b"GET /ws HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n",
+    ],
+)
+async def test_requests_that_can_be_read_in_two_ways(
+    place: Place, app: tuple[int, Path], request_head: bytes
+) -> None:
+    """A proxy in front shares its connections between visitors: nothing may be left on one."""
+    head, body = request_head + b"Host: HOST\r\n\r\n", CHUNKED + SMUGGLED
+    for pieces in ((head + body,), (head, body)):
+        found = await place.raw(*pieces, closes=True)
+        assert found.startswith(b"HTTP/1.1 400"), found
+        assert b"connection: close" in found.lower()
+        assert found.count(b"HTTP/1.1 ") == 1
+    assert b"smuggled" not in app[1].read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,20 @@ async def test_redirects_to_what_is_private(
         assert told.endswith(" 403")
 
 
+async def test_a_tunnel_begins_behind_its_request(
+    warden: WardenClient, serve: Serve, internet: Internet
+) -> None:
+    """What follows a CONNECT is for the host, so that it has no body."""
+    await serve(*internet.here("web.test"))
+    start = connect(f"web.test:{internet.http}")[:-2]
+    found = await ask(
+        warden,
+        start + b"Content-Length: 5\r\n\r\nhello",
+        start + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    )
+    assert [status(each) for each in found] == [400, 400], found
+
+
 async def test_a_host_header_that_says_another_name(
     warden: WardenClient, serve: Serve, internet: Internet
 ) -> None:
@@ -285,6 +299,7 @@ async def test_requests_inside_of_requests(
         post(b"X: a\nContent-Length: 0\n", hidden),
         post(b"X: a\rContent-Length: 0\r\n", hidden),
         post(b"X: a\x00b\r\n", hidden),
+        post(b"", b"").replace(b"HTTP/1.1", b"HTTP/1.0")[:-2] + chunked + b"\r\n0\r\n\r\n" + hidden,
         post(chunked, b"0\n\n" + hidden),
         post(chunked, b"5;\r\n: x\r\nhello\r\n0\r\n\r\n" + hidden),
         post(chunked, b"0x5\r\nhello\r\n0\r\n\r\n" + hidden),

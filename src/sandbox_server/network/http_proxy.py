@@ -72,7 +72,8 @@ def end_to_end(headers: Iterable[tuple[bytes, bytes]], *more: bytes) -> Headers:
         if name == b"connection"
         for word in value.split(b",")
     }
-    left_out = _HOP_BY_HOP | named | set(more)
+    # What a Connection header names goes, too, but not what says how long a body is.
+    left_out = _HOP_BY_HOP | (named - {b"content-length"}) | set(more)
     return [(name, value) for name, value in given if name not in left_out]
 
 
@@ -244,6 +245,11 @@ def _check_framing(request: h11.Request) -> None:
     names = [name for name, _ in request.headers]
     if b"transfer-encoding" in names and b"content-length" in names:
         raise bad_request("a request has a Content-Length or a Transfer-Encoding, not both.")
+    sized = b"transfer-encoding" in names or b"content-length" in names
+    if request.method == b"CONNECT" and sized:
+        raise bad_request("CONNECT has no body: what follows it is for the host.")
+    if b"transfer-encoding" in names and request.http_version != b"1.1":
+        raise bad_request("Transfer-Encoding is of HTTP/1.1.")
     if names.count(b"content-length") > 1 or names.count(b"transfer-encoding") > 1:
         raise bad_request("a request says once how long it is.")
 

@@ -106,12 +106,12 @@ class Browser:
             raise BrowserGone from None
 
     async def respond(
-        self, status: int, headers: Headers, body: bytes = b"", *, head: bool
+        self, status: int, headers: Headers, body: bytes = b"", *, head: bool, last: bool = False
     ) -> None:
         """A whole response of our own; for head without the body. If a body of the request is not
-        read yet, the connection is closed afterwards."""
+        read yet, or with last, the connection is closed afterwards."""
         unread = self.has_body()
-        if unread or self.http.their_state is h11.ERROR:
+        if last or unread or self.http.their_state is h11.ERROR:
             headers = [*headers, (b"connection", b"close")]
         events: list[h11.Event] = [h11.Response(status_code=status, headers=headers)]
         if body and not head:
@@ -119,9 +119,12 @@ class Browser:
         events.append(h11.EndOfMessage())
         await self.write(b"".join(self.http.send(event) or b"" for event in events))
 
-    async def show(self, page: Page, *, as_html: bool, head: bool = False) -> None:
+    async def show(
+        self, page: Page, *, as_html: bool, head: bool = False, last: bool = False
+    ) -> None:
         body = page.body(as_html=as_html)
-        await self.respond(page.status, page.headers(body, as_html=as_html), body, head=head)
+        headers = page.headers(body, as_html=as_html)
+        await self.respond(page.status, headers, body, head=head, last=last)
 
     async def linger(self) -> None:
         """Take what the browser still sends of a body, for a moment: if it were told at once that

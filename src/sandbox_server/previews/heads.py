@@ -26,6 +26,7 @@ _HOP_BY_HOP = frozenset(
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto",
                         b"x-forwarded-port", b"x-real-ip"})  # fmt: skip
 _OWN_SITES = (b"same-origin", b"none")
+_NO_HANDSHAKE = "a WebSocket is opened by GET of HTTP/1.1, without a body"
 METHODS_PASSED = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
 
 
@@ -74,6 +75,21 @@ def read_head(request: h11.Request, address: PreviewAddress) -> Asked | None:
         upgrades=upgrades,
         traffic_token=_one(request, TRAFFIC_HEADER).decode("latin-1"),
     )
+
+
+def fault(request: h11.Request) -> str:
+    """Why a request could be read in several ways; empty if it cannot."""
+    names = [name for name, _ in request.headers]
+    length = _one(request, b"content-length")
+    chunked = b"transfer-encoding" in names
+    if chunked and (length or request.http_version != b"1.1"):
+        return "it says in two ways how long it is"
+    if b"upgrade" not in _listed(_one(request, b"connection")) or not _one(request, b"upgrade"):
+        return ""
+    if not _upgrades(request):
+        return "it asks for an upgrade that is no WebSocket"
+    plain = request.method == b"GET" and request.http_version == b"1.1"
+    return "" if plain and not chunked and length in (b"", b"0") else _NO_HANDSHAKE
 
 
 def _one(request: h11.Request, name: bytes) -> bytes:

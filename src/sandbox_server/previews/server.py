@@ -18,7 +18,7 @@ from sandbox_server.previews import pages
 from sandbox_server.previews.boxes import BoxConnections, Destination, SandboxesOf
 from sandbox_server.previews.browser import Browser, BrowserGone
 from sandbox_server.previews.exchange import BadAnswer, Exchange
-from sandbox_server.previews.heads import Asked, entering, read_head
+from sandbox_server.previews.heads import Asked, entering, fault, read_head
 from sandbox_server.previews.limits import PreviewLimits
 from sandbox_server.previews.visitors import Visitors
 from sandbox_server.sessions.preview_address import PreviewAddress
@@ -140,6 +140,11 @@ class PreviewServer:
             if request is None:
                 return
             first = False
+            if why := fault(request):
+                page = pages.invalid(400, why)
+                await browser.show(page, as_html=False, head=_is_head(request), last=True)
+                await browser.linger()
+                return
             if not await self._respond(browser, visit, request):
                 return
             if not browser.next_cycle():
