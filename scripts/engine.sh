@@ -45,6 +45,19 @@ need() {
     step apt.log "installing ${packages[*]} …" apt install -y --no-install-recommends "${packages[@]}"
 }
 
+# need_stopped COMMAND=PACKAGE…: need, of packages that would start a service where they are installed.
+policy=/usr/sbin/policy-rc.d
+need_stopped() {
+    local status=0
+    if can_install && ! [ -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"
+        need "$@" || status=$?
+        rm -f "$policy"
+        return "$status"
+    fi
+    need "$@"
+}
+
 # Prometheus and its promtool, unpacked from their package: installed, it would start a service.
 prometheus=$cache/prometheus/usr/bin
 unpack_prometheus() (
@@ -227,6 +240,7 @@ up() {
     for pair in redis-server=redis-server chromium=chromium npm=npm hey=hey less=less vi=vim-tiny mkfs.xfs=xfsprogs; do
         need "$pair" || true
     done
+    need_stopped nginx=nginx-light haproxy=haproxy || true
     have_compose || need docker-compose=docker-compose || true
     need_prometheus || true
     if ! host=$(find_engine); then
@@ -286,6 +300,8 @@ print_env() {
         missing+=("prometheus: no prometheus and promtool (apt-get install prometheus)")
     fi
     have_compose || missing+=("deploy/: no docker-compose (apt-get install docker-compose)")
+    have nginx && have haproxy ||
+        missing+=("the API behind proxies: no nginx or no haproxy (apt-get install nginx-light haproxy, without starting them)")
     have chromium || have chromium-browser ||
         missing+=("the reference and the console in a browser: no chromium (apt-get install chromium)")
     have vi && have less || missing+=("programs for terminals: no vi or no less (apt-get install vim-tiny less)")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import re
 import shutil
 import ssl
 import subprocess
@@ -19,8 +18,9 @@ from websockets.asyncio.client import connect
 from sandbox_sdk.backends.remote import RemoteBackend
 from tests.contract.conftest import RUNTIMES, state_dir
 from tests.contract.preview_app import exposed, serving
-from tests.deploy.stack import DEPLOY, NGINX, build_stand_ins
-from tests.internet import HERE, self_signed
+from tests.deploy.proxies import adapted
+from tests.deploy.stack import NGINX, build_stand_ins
+from tests.internet import HERE
 from tests.ports import free_port
 from tests.run import run_owner
 from tests.server_process import running
@@ -34,38 +34,6 @@ pytestmark = [
     ),
     pytest.mark.timeout(600),  # The first time, an image is built.
 ]
-_MAIN = """
-daemon off; user root; pid {folder}/pid; error_log stderr;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    include {folder}/site.conf;
-}}
-"""
-_NAMES = ("sandbox.example.com", "*.previews.example.com")
-
-
-def adapted(folder: Path, port: int, api: int) -> None:
-    """The example, with other ports, addresses and certificates."""
-    certificate, key = self_signed(*_NAMES)
-    (folder / "fullchain.pem").write_bytes(certificate)
-    (folder / "privkey.pem").write_bytes(key)
-    text = (DEPLOY / "nginx-bare-metal.conf").read_text()
-    for pattern, instead in (
-        (r"/etc/letsencrypt/live/[a-z.]+", str(folder)),
-        (r"listen 443 ssl", f"listen {HERE}:{port} ssl"),
-        (r"listen 80;", f"listen {HERE}:{free_port()};"),
-        (r"10\.0\.0\.11:8000", f"{HERE}:{api}"),
-        (r"10\.0\.0\.11:8001", f"{HERE}:{api + 1}"),
-        (r"server 10\.0\.0\.12:\d+ .*;", ""),
-    ):
-        text, count = re.subn(pattern, instead, text)
-        assert count, pattern
-    (folder / "site.conf").write_text(text)
-    (folder / "nginx.conf").write_text(_MAIN.format(folder=folder))
 
 
 @contextlib.contextmanager
@@ -118,7 +86,7 @@ async def test_the_example_carries_the_api_and_previews(state_dir: Path, tmp_pat
         running("bubblewrap", state_dir, **settings) as server,
         contextlib.AsyncExitStack() as stack,
     ):
-        adapted(tmp_path, port, server.port)
+        adapted(tmp_path, port, server.port, server.port + 1)
         await server.ready()
         trusting = ssl.create_default_context(cafile=tmp_path / "fullchain.pem")
         started = stack.enter_context(nginx(tmp_path))
