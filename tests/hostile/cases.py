@@ -327,6 +327,12 @@ CASES = (
         f"{_EGRESS}a_secret_is_in_no_error_and_no_log",
         "contract/test_egress.py::test_a_secret_is_added_outside_of_the_box",
     )),
+    # One request, one answer
+    Case(76, "Requests that can be read in two ways, also behind proxies: refused, and the last", (
+        "api/test_one_reading.py", "deploy/test_one_answer.py",
+        "api/test_preview_hostile.py::test_requests_that_can_be_read_in_two_ways",
+        f"{_EGRESS}a_tunnel_begins_behind_its_request",
+    )),
 )  # fmt: skip
 
 
