@@ -58,7 +58,7 @@ from tests.contract.e2b_door import E2bDoor
 from tests.contract.on_kubernetes import cluster_runtime
 from tests.contract.processes_server import ProcessesServer
 from tests.contract.scripted import write_script
-from tests.fleet.redis_server import RedisServer, redis_program
+from tests.fleet.redis_server import RedisServer, redis_program, up_for_long
 from tests.run import run_owner
 from tests.s3_server import S3Server
 
@@ -351,7 +351,7 @@ async def routed_stand(
         store = Store.open(redis.url)
         stack.push_async_callback(store.close)
         if settled:
-            await store.set(store.marker_key, f"{await store.run_id()} 0", ttl_s=600)
+            await up_for_long(store)
         index = SessionIndex(store, lease_s=LEASE_S, grace_s=LEASE_S)
         listener = bound("127.0.0.1", 0)
         name = run_owner(f"stand-{uuid.uuid4().hex[:8]}")

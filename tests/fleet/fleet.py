@@ -14,7 +14,7 @@ from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.store import Store
 from sandbox_server.fleet.workers import Presence
 from tests.contract.conftest import make_runtime
-from tests.fleet.redis_server import RedisServer
+from tests.fleet.redis_server import RedisServer, up_for_long
 from tests.server_process import ServerProcess
 
 LEASE_S = 3.0
@@ -25,23 +25,32 @@ KEY = "of-the-fleet"
 
 
 class Fleet:
-    def __init__(self, runtime: str, folder: Path, redis: RedisServer, *, grace_s: float) -> None:
+    def __init__(
+        self,
+        runtime: str,
+        folder: Path,
+        redis: RedisServer,
+        *,
+        grace_s: float,
+        lease_s: float = LEASE_S,
+    ) -> None:
         self.runtime = runtime
         self.redis = redis
+        self.lease_s = lease_s
         self.grace_s = grace_s
         self._folder = folder
         self.workers: list[ServerProcess] = []
         self.coordinators: list[ServerProcess] = []
         self._made: list[ServerProcess] = []
         self.store = Store.open(redis.url)
-        self.index = SessionIndex(self.store, lease_s=LEASE_S, grace_s=grace_s)
+        self.index = SessionIndex(self.store, lease_s=lease_s, grace_s=grace_s)
 
     def process(self, role: str, **settings: str) -> ServerProcess:
         """One more, not yet started."""
         fleet = {
             "SANDBOX_ROLE": role,
             "SANDBOX_REDIS_URL": self.redis.url,
-            "SANDBOX_LEASE": str(LEASE_S),
+            "SANDBOX_LEASE": str(self.lease_s),
             "SANDBOX_GRACE": str(self.grace_s),
             "SANDBOX_PATIENCE": "90",
             "SANDBOX_FLEET_KEY": KEY,
@@ -59,8 +68,7 @@ class Fleet:
 
     async def run(self, workers: list[ServerProcess], coordinators: list[ServerProcess]) -> None:
         """Start these, and return when they answer."""
-        # As if this Redis had been up for long: a new one is not believed at once.
-        await self.store.set(self.store.marker_key, f"{await self.store.run_id()} 0", ttl_s=600)
+        await up_for_long(self.store)
         self.workers, self.coordinators = workers, coordinators
         await asyncio.gather(*(p.start() for p in (*self.workers, *self.coordinators)))
         await asyncio.gather(*(p.ready() for p in (*self.workers, *self.coordinators)))
@@ -103,8 +111,9 @@ async def running_fleet(
     workers: int,
     coordinators: int = 1,
     grace_s: float = GRACE_S,
+    lease_s: float = LEASE_S,
 ) -> AsyncIterator[Fleet]:
-    fleet = Fleet(runtime, folder, redis, grace_s=grace_s)
+    fleet = Fleet(runtime, folder, redis, grace_s=grace_s, lease_s=lease_s)
     try:
         await fleet.start(workers=workers, coordinators=coordinators)
         yield fleet

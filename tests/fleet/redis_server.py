@@ -9,12 +9,22 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
+from sandbox_server.fleet.store import Store
 from tests.ports import free_port
 
 
 def redis_program() -> str | None:
     """None where there is no Redis: the end of the run says so."""
     return os.environ.get("SANDBOX_TEST_REDIS") or shutil.which("redis-server")
+
+
+async def up_for_long(store: Store) -> None:
+    """As if this Redis had been up for long: a new one is not believed at once."""
+    run_id = (await store.uptime(outage_s=60, keep_s=600)).run_id
+    now = await store.now_ms()
+    await store.set(store.marker_key, f"{run_id} 0", ttl_s=600)
+    for field, value in {"born": 0, "last": now, "since": 0, "most": 0}.items():
+        await store.set_field(store.uptime_key, field, str(value))
 
 
 class RedisServer:

@@ -12,13 +12,17 @@ from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.index import SessionIndex
 from sandbox_server.fleet.lease import RedisLease
 from sandbox_server.fleet.registry import RedisRegistry
-from sandbox_server.fleet.store import Store
+from sandbox_server.fleet.store import DIGESTS, Store
 from sandbox_server.fleet.workers import Drain, Phase, Presence, Worker
+from sandbox_server.metrics.recorder import Metrics
 from sandbox_server.sessions.lease import Load, LoneLease
 from tests.fleet.conftest import may_serve
+from tests.fleet.flaky_redis import flaky_way
 from tests.fleet.redis_server import RedisServer
 
 LEASE_S = 0.6
+AFTER_LEASE = DIGESTS["uptime"].encode()
+"""The first that a worker asks Redis with a new lease."""
 
 
 class Holder:
@@ -86,10 +90,10 @@ async def test_a_lease_outlives_its_time_by_being_renewed(holder: Holder, store:
     assert worker.presence(grace_s=1) == Presence.HERE
 
 
-@pytest.mark.parametrize("name", ["get", "worker_ids", "run_id"])
+@pytest.mark.parametrize("name", ["get", "worker_ids", "now_ms"])
 async def test_a_cancellation_is_never_lost(store: Store, name: str) -> None:
     """asyncio.wait_for loses it where what it waits for has just been done."""
-    calls = {"get": lambda: store.get("x"), "worker_ids": store.worker_ids, "run_id": store.run_id}
+    calls = {"get": lambda: store.get("x"), "worker_ids": store.worker_ids, "now_ms": store.now_ms}
     for steps in range(60):
         stop = asyncio.Event()
         task = asyncio.create_task(until(stop, calls[name]))
@@ -261,9 +265,8 @@ async def test_letting_go_says_so(store: Store, tmp_path: Path) -> None:
 
 async def test_handing_over_says_so(store: Store, tmp_path: Path) -> None:
     """Nobody waits for the grace period, not even one that has just begun itself."""
-    new = LoneLease("w2", 1)
-    new.steady = False
-    registry = RedisRegistry(SessionIndex(store, lease_s=LEASE_S, grace_s=3600), new)
+    index = SessionIndex(store, lease_s=LEASE_S, grace_s=3600)
+    registry = RedisRegistry(index, LoneLease("w2", 1))
     holder = Holder(store, tmp_path, hands_over=True)
     async with holder.lease:
         await holder.serve()
@@ -301,3 +304,56 @@ async def test_one_that_leaves_waits_for_its_sessions_and_is_forgotten(
         holder.sessions = 0
         await asyncio.wait_for(holder.stopped.wait(), 30)
     assert await store.worker_ids() == []
+
+
+class GaveUp(Metrics):
+    """Notices when Redis was asked often enough without an answer."""
+
+    def __init__(self) -> None:
+        self.noticed = asyncio.Event()
+
+    def redis_failed(self) -> None:
+        self.noticed.set()
+
+
+async def test_a_gap_is_made_good_though_redis_fails_as_it_is_noticed(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """The new lease is there, and nothing else has been asked yet."""
+    gave_up = GaveUp()
+    async with (
+        flaky_way(redis_server.port) as way,
+        Store.open(way.url, metrics=gave_up) as store,
+    ):
+        holder = Holder(store, tmp_path)
+        async with holder.lease:
+            await holder.serve()
+            before = holder.lease.epoch
+            way.cut()
+            await redis_server.flush()
+            way.open()
+            way.cut_at(AFTER_LEASE, times=1)
+            await asyncio.wait_for(way.closed.wait(), 30)
+            assert holder.lease.epoch > before
+            gave_up.noticed.clear()
+            await asyncio.wait_for(gave_up.noticed.wait(), 30)
+            way.open()
+            await eventually(lambda: holder.vouched > 0)
+
+
+async def test_one_that_was_away_stays_so_until_it_has_vouched(
+    holder: Holder, redis_server: RedisServer
+) -> None:
+    """Others may have taken over what it has, also if Redis forgets that meanwhile."""
+    holder.failing = 1 << 30
+    redis_server.freeze()
+    await eventually(lambda: not may_serve(holder.lease))
+    await asyncio.sleep(LEASE_S / 2)  # It stops a little before its lease ends.
+    redis_server.thaw()
+    await eventually(lambda: holder.gaps > 0)
+    before = holder.lease.epoch
+    await redis_server.flush()
+    await eventually(lambda: holder.lease.epoch > before)
+    assert holder.lease.was_away
+    holder.failing = 0
+    await eventually(lambda: holder.vouched > 0)

@@ -25,9 +25,11 @@ from sandbox_server.sessions.previews import SessionPreviews, StoredPreview
 from sandbox_server.sessions.registry import Record, Registry, Status
 from sandbox_server.sessions.sqlite import SqliteRegistry
 from tests.fleet.conftest import opened_store
-from tests.fleet.redis_server import RedisServer
+from tests.fleet.redis_server import RedisServer, up_for_long
 
-SETTLE_S = 0.2
+LEASE_S = 60.0
+"""No worker has to send heartbeats while a test runs."""
+GRACE_S = 0.2
 LEASE = LoneLease("w1", 1)
 TARGET = Target(thread_id="any")
 
@@ -39,17 +41,8 @@ async def index(store: Store) -> SessionIndex:
 
 async def trusted(store: Store) -> SessionIndex:
     """One that has been up for long enough to be believed."""
-    made = SessionIndex(store, lease_s=SETTLE_S, grace_s=SETTLE_S)
-    await settled(made)
-    return made
-
-
-async def settled(index: SessionIndex) -> None:
-    while True:
-        try:
-            return await index.make_sure()
-        except RuntimeUnavailable:
-            await asyncio.sleep(0.02)
+    await up_for_long(store)
+    return SessionIndex(store, lease_s=LEASE_S, grace_s=GRACE_S)
 
 
 @pytest.fixture(params=["sqlite", "redis", "cluster"])
@@ -216,7 +209,7 @@ async def test_a_worker_that_vouches_first_keeps_its_session(index: SessionIndex
 
 
 async def test_what_redis_forgot_is_unknown_and_not_absent(
-    index: SessionIndex, redis_server: RedisServer
+    index: SessionIndex, store: Store, redis_server: RedisServer
 ) -> None:
     first = record()
     mine, other = registry_of(index, "w1"), registry_of(index, "w2")
@@ -226,20 +219,20 @@ async def test_what_redis_forgot_is_unknown_and_not_absent(
         with pytest.raises(RuntimeUnavailable):
             await asked
     assert await mine.restore(first)
-    await settled(index)
+    await up_for_long(store)
     assert await other.by_session("t", first.session_id) == first
 
 
 async def test_a_restarted_redis_is_not_believed_at_once(
-    index: SessionIndex, redis_server: RedisServer
+    index: SessionIndex, store: Store, redis_server: RedisServer
 ) -> None:
     await redis_server.stop()
     with pytest.raises(RuntimeUnavailable):
         await index.newest("t", "conv")
     await redis_server.start()
-    with pytest.raises(RuntimeUnavailable, match="was restarted"):
+    with pytest.raises(RuntimeUnavailable, match="was away"):
         await index.newest("t", "conv")
-    await settled(index)
+    await up_for_long(store)
     assert await index.newest("t", "conv") is None
 
 
@@ -248,7 +241,7 @@ async def test_keys_tell_nothing_and_end_by_themselves(
 ) -> None:
     """But for the list of workers, from which each is dropped that falls silent."""
     await hold_lease(store, "w1", lease_s=60)
-    await store.note_worker("w1", now_ms=await store.now_ms(), keep_s=60)
+    await store.note_worker("w1", now_ms=await store.now_ms())
     first = record(thread_id="secret-name", asked=ASKED)
     await registry_of(index, "w1").begin(first, before=None)
     await registry_of(index, "w1").end(first, Status.EXPIRED)
@@ -339,13 +332,13 @@ async def test_what_a_vanished_worker_had_is_lost_and_then_forgotten(
     first, cleaned = record(), record(thread_id="cleaned")
     gone, here = registry_of(index, "w1"), registry_of(index, "w2")
     for worker in ("w1", "w2"):
-        await store.note_worker(worker, now_ms=await store.now_ms(), keep_s=60)
+        await store.note_worker(worker, now_ms=await store.now_ms())
     for each in (first, cleaned):
         await gone.begin(each, before=None)
     await gone.end(cleaned, Status.CLEANED)
     await index.reap(after_s=60)
     assert await store.worker_ids() == ["w1", "w2"]
-    await store.note_worker("w2", now_ms=await store.now_ms() + 60_000, keep_s=60)
+    await store.note_worker("w2", now_ms=await store.now_ms() + 60_000)
     await index.reap(after_s=0)
     assert await store.worker_ids() == ["w2"]
     before = await here.predecessor("t", "conv")
@@ -366,8 +359,8 @@ async def test_nobody_is_forgotten_by_a_redis_that_was_started_anew(
     await redis_server.start()
     first = record()
     await registry_of(index, "w1").restore(first)
-    await store.note_worker("w1", now_ms=0, keep_s=60)
-    with pytest.raises(RuntimeUnavailable, match="was restarted"):
+    await store.note_worker("w1", now_ms=0)
+    with pytest.raises(RuntimeUnavailable, match="was away"):
         await index.reap(after_s=0)
     assert await index.held("w1") == [first]
 
@@ -376,7 +369,7 @@ async def test_a_worker_that_leaves_is_remembered_while_it_holds_something(
     index: SessionIndex, store: Store
 ) -> None:
     """The end of a session may not have been told."""
-    await store.note_worker("w1", now_ms=await store.now_ms(), keep_s=60)
+    await store.note_worker("w1", now_ms=await store.now_ms())
     first = record()
     await registry_of(index, "w1").begin(first, before=None)
     await store.forget_worker("w1")
@@ -389,11 +382,11 @@ async def test_a_worker_that_leaves_is_remembered_while_it_holds_something(
 async def test_a_redis_is_not_taken_for_a_new_one_while_workers_live(
     index: SessionIndex, store: Store, redis_server: RedisServer
 ) -> None:
-    marker = await store.get(store.marker_key)
-    assert marker is not None
-    await store.set(store.marker_key, marker, ttl_s=0.1)
-    await store.note_worker("w1", now_ms=await store.now_ms(), keep_s=60)
-    await asyncio.sleep(0.2)
+    for key in (store.marker_key, store.uptime_key):
+        await store.expire(key, ttl_s=5)
+    await store.uptime(outage_s=60, keep_s=600, renewed=True)
+    for key in (store.marker_key, store.uptime_key):
+        assert await store._ask("TTL", key) > 5
     assert await index.newest("t", "unknown") is None
 
 

@@ -30,6 +30,7 @@ from sandbox_server.fleet.workers import Phase, Worker, worker_fields
 from tests.contract.conftest import make_runtime
 from tests.contract.stand import routed_stand, served
 from tests.fleet.fleet import default_runtime
+from tests.fleet.redis_server import up_for_long
 from tests.ports import free_port
 from tests.tenants import Fakes
 
@@ -57,8 +58,7 @@ class Fleet:
         self.now = time.monotonic()
 
     async def __aenter__(self) -> "Fleet":
-        run_id = await self._store.run_id()
-        await self._store.set(self._store.marker_key, f"{run_id} 0", ttl_s=600)
+        await up_for_long(self._store)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -75,7 +75,7 @@ class Fleet:
         key = self._store.worker_key(name)
         told = worker_fields(worker)
         await self._store.acquire(key, name, ttl_s=lease_s, keep_s=60, fields=told)
-        await self._store.note_worker(name, now_ms=await self._store.now_ms(), keep_s=60)
+        await self._store.note_worker(name, now_ms=await self._store.now_ms())
         return worker
 
     async def coordinator(self, *, patience_s: float = 10) -> tuple[Router, RoutedTenants]:

@@ -287,6 +287,8 @@ CASES = (
     )),
     Case(64, "Redis fails in the middle of vouching: done again, never two live sessions", (
         "fleet/test_vouching.py", "fleet/test_lease.py::test_a_vouch_that_fails_is_done_again",
+        "fleet/test_lease.py::test_a_gap_is_made_good_though_redis_fails_as_it_is_noticed",
+        "fleet/test_lease.py::test_one_that_was_away_stays_so_until_it_has_vouched",
     )),
     Case(65, "Sessions that live for weeks: not forgotten by Redis", (
         "fleet/test_registry.py::test_a_live_session_is_never_forgotten",
@@ -295,7 +297,7 @@ CASES = (
         "integration/test_worker.py",
     )),
     Case(67, "Redis comes and goes under load: nothing lost, doubled or left", (
-        "chaos/test_redis.py",
+        "chaos/test_redis.py", "fleet/test_outages.py", "fleet/test_uptime.py",
     )),
     Case(68, "Parts of another version side by side: no session lost", (
         "compat/test_upgrade.py", "unit/test_later_versions.py",

@@ -1,7 +1,8 @@
 """The index of a fleet's sessions in Redis: which worker has which thread, and its state.
 
 Redis may lose data: a flush, a restart without the last second, a failover. So after a restart a
-missing key counts as unknown, not as absent, until every worker has had time to vouch again.
+missing key counts as unknown, not as absent, until every worker has had time to vouch again. And
+after an outage every lease has lapsed, so every worker has a whole lease and grace to come back.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dataclasses import replace
 import structlog
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
-from sandbox_server.fleet.store import Restored, Store
-from sandbox_server.fleet.workers import KEEP_S, Presence, Worker, worker_from
+from sandbox_server.fleet.store import Restored, Store, Uptime
+from sandbox_server.fleet.workers import KEEP_S, Presence, Worker, outage_s, worker_from
 from sandbox_server.sessions.previews import SessionPreviews
 from sandbox_server.sessions.previews import decode as decode_previews
 from sandbox_server.sessions.previews import encode as encode_previews
@@ -43,22 +44,22 @@ class SessionIndex:
         self._list_again_at = 0.0
 
     async def newest(self, tenant: str, thread_id: str) -> Record | None:
-        """Raises RuntimeUnavailable for a miss while Redis may lack data."""
-        return await self._read(self._store.thread_key(tenant, thread_id))
+        """Raises RuntimeUnavailable while Redis may lack data, unless it has a live session."""
+        record = decode(await self._store.get(self._store.thread_key(tenant, thread_id)))
+        if record is None or record.status != Status.LIVE:
+            await self.make_sure()  # A later session may have begun.
+        return record
 
     async def by_session(self, tenant: str, session_id: str) -> Record | None:
         """Raises RuntimeUnavailable for a miss while Redis may lack data."""
-        return await self._read(self._store.session_key(tenant, session_id))
+        record = decode(await self._store.get(self._store.session_key(tenant, session_id)))
+        if record is None:
+            await self.make_sure()
+        return record
 
     async def peek(self, tenant: str, thread_id: str) -> Record | None:
         """The current record, without the check for lost data."""
         return decode(await self._store.get(self._store.thread_key(tenant, thread_id)))
-
-    async def _read(self, key: str) -> Record | None:
-        record = decode(await self._store.get(key))
-        if record is None:
-            await self.make_sure()
-        return record
 
     # Live records have no ttl; ended ones have. The worker's `held` entry is written first and
     # deleted last, so that no record of a session is ever orphaned.
@@ -117,9 +118,16 @@ class SessionIndex:
         if ttl_s is not None:
             await self._store.expire(self._asked_key(record), ttl_s=ttl_s)
 
-    async def drop(self, record: Record) -> None:
-        """Undo a record that should not have been written."""
-        await self._store.delete(self._store.thread_key(record.tenant, record.thread_id))
+    async def drop(self, record: Record, *, before: Record | None) -> None:
+        """Undo begin()."""
+        thread = self._store.thread_key(record.tenant, record.thread_id)
+        if before is None:
+            await self._store.delete(thread)
+        else:
+            after = (record.session_id, record.epoch, record.status.value)
+            is_undone = await self._store.begin(thread, encode(before), after=after)
+            if is_undone and before.status != Status.LIVE:
+                await self._store.expire(thread, ttl_s=remember_s(before))
         await self._store.delete(self._store.session_key(record.tenant, record.session_id))
         await self._store.delete(self._asked_key(record))
         await self.unhold(record)
@@ -159,9 +167,9 @@ class SessionIndex:
     async def reap(self, *, after_s: float = KEEP_S) -> None:
         """End the sessions of workers silent for `after_s`, and forget those workers.
 
-        Raises RuntimeUnavailable while Redis may lack live workers after a restart.
+        Raises RuntimeUnavailable until live workers had the time to say so after an outage.
         """
-        await self.make_sure()
+        self._wait_for((await self._uptime()).up_s)
         for worker_id in await self._store.silent_workers(for_s=after_s):
             lost = await self.held(worker_id)
             for record in lost:
@@ -179,13 +187,19 @@ class SessionIndex:
 
     async def make_sure(self) -> None:
         """Raises RuntimeUnavailable while Redis may lack data after a restart."""
-        # By then every worker has vouched again, or counts as gone.
-        settle_s = self._lease_s + self._grace_s
-        left_s = await self._store.settle(settle_s=settle_s, keep_s=REMEMBER_S)
+        self._wait_for((await self._uptime()).most_s)
+
+    async def _uptime(self) -> Uptime:
+        return await self._store.uptime(outage_s=outage_s(self._lease_s), keep_s=REMEMBER_S)
+
+    def _wait_for(self, up_s: float) -> None:
+        """Raises RuntimeUnavailable until Redis was up for long enough: by then every worker has
+        vouched again, or counts as gone."""
+        left_s = self._lease_s + self._grace_s - up_s
         if left_s > 0:
             retry_s = max(round(left_s), 1)
             raise RuntimeUnavailable(
-                "the registry was restarted or emptied, and workers are still registering their"
+                "the registry was away or was emptied, and workers are still registering their"
                 f" sessions; retry in {retry_s} s",
                 retry_after_s=retry_s,
             )
@@ -205,23 +219,23 @@ class SessionIndex:
 
     async def worker(self, worker_id: str) -> Worker | None:
         fields, now_ms = await self._store.describe(self._store.worker_key(worker_id))
-        return worker_from(fields, now_ms=now_ms)
+        found = worker_from(fields, now_ms=now_ms)
+        return None if found is None else (await self._excused([found]))[0]
 
-    async def has_left(self, worker_id: str) -> bool:
-        """Whether a worker has said itself that it does not come back."""
-        worker = await self.worker(worker_id)
-        return worker is not None and worker.has_left
+    async def _excused(self, workers: list[Worker]) -> list[Worker]:
+        """Without the time for which Redis was away, when none could renew its lease."""
+        if all(worker.lapsed_s < self._grace_s for worker in workers):
+            return workers
+        up_s = (await self._uptime()).up_s
+        return [worker.excused(up_s=up_s, lease_s=self._lease_s) for worker in workers]
 
     async def presence(self, worker_id: str) -> Presence:
         """Whether a worker is present, away or gone. An unknown one is gone."""
         worker = await self.worker(worker_id)
         if worker is not None:
             return worker.presence(grace_s=self._grace_s)
-        try:
-            await self.make_sure()
-        except RuntimeUnavailable:
-            return Presence.AWAY
-        return Presence.GONE
+        up_s = (await self._uptime()).up_s
+        return Presence.AWAY if up_s < self._lease_s + self._grace_s else Presence.GONE
 
     async def workers(self) -> list[Worker]:
         """All workers heard of lately, with or without a lease. Cached for a short time.
@@ -235,7 +249,8 @@ class SessionIndex:
                 keys = [self._store.worker_key(worker_id) for worker_id in ids]
                 cards, now_ms = await self._store.describe_all(keys)
                 found = (worker_from(card, now_ms=now_ms) for card in cards)
-                self._listed = [worker for worker in found if worker is not None]
+                known = [worker for worker in found if worker is not None]
+                self._listed = await self._excused(known)
                 self._list_again_at = time.monotonic() + self._lease_s * _LISTED
             return self._listed
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -20,7 +19,7 @@ import structlog
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.fleet.store import Store
-from sandbox_server.fleet.workers import KEEP_S, Drain, Phase, Worker, worker_fields
+from sandbox_server.fleet.workers import KEEP_S, Drain, Phase, Worker, outage_s, worker_fields
 from sandbox_server.private import private_file
 from sandbox_server.sessions.lease import AlreadyRunning, Load, alone
 from sandbox_server.sessions.registry import REMEMBER_S
@@ -69,11 +68,12 @@ class RedisLease:
         self.epoch = 0
         self._valid_until = 0.0
         self.was_away = True
-        self._steady_at = math.inf
         self._run_id = ""
         self._served = asyncio.Event()
         self._gap = asyncio.Event()
-        """Set from a gap in the lease until all sessions are vouched for."""
+        """Set from a gap in the lease until all sessions are being vouched for."""
+        self._unvouched = False
+        """Whether some session may not have been vouched for since the last gap."""
         self._stack = contextlib.AsyncExitStack()
 
     def __repr__(self) -> str:
@@ -83,10 +83,6 @@ class RedisLease:
     @property
     def worker(self) -> str:
         return self._worker.id
-
-    @property
-    def steady(self) -> bool:
-        return since_boot() >= self._steady_at
 
     @property
     def draining(self) -> bool:
@@ -130,14 +126,19 @@ class RedisLease:
         self._worker = replace(self._worker, phase=Phase.SERVING)
         await self._renew()
 
-    async def _acquire(self, home: str) -> None:
-        """Acquire the lease, waiting while another process holds it."""
-        self.was_away = since_boot() >= self._valid_until
+    async def _acquire(self, home: str, **more: str) -> None:
+        """Acquire the lease, waiting while another process holds it. more: fields to publish."""
+        lapsed = since_boot() >= self._valid_until
+        self.was_away = lapsed or (self.was_away and self._unvouched)
         waited = False
         while True:
             asked_at = since_boot()
             epoch, left_s = await self._store.acquire(
-                self._key, home, ttl_s=self._lease_s, keep_s=KEEP_S, fields=self._fields()
+                self._key,
+                home,
+                ttl_s=self._lease_s,
+                keep_s=KEEP_S,
+                fields={**self._fields(), **more},
             )
             if epoch:
                 break
@@ -145,15 +146,19 @@ class RedisLease:
                 waited = True
                 log.warning("lease.held", worker=self.worker, left_s=round(left_s, 1))
             await asyncio.sleep(min(left_s + 0.05, self._lease_s))
+        if self.epoch:  # Before Redis is asked anything else: it may fail again.
+            self._unvouched = True
+            self._gap.set()
         self.epoch = epoch
         self._valid_until = asked_at + self._lease_s * _SAFETY
-        # Where nobody could renew, every worker seems gone to the first that can again.
-        self._steady_at = since_boot() + self._lease_s
-        self._run_id = await self._store.run_id()
-        await self._store.note_worker(self.worker, now_ms=await self._store.now_ms(), keep_s=KEEP_S)
-        # Start the settling time of a new Redis now, not at the first request.
-        await self._store.settle(settle_s=self._lease_s, keep_s=REMEMBER_S)
         log.info("lease.acquired", worker=self.worker, epoch=epoch)
+        self._run_id = await self._beat()
+        await self._store.note_worker(self.worker, now_ms=await self._store.now_ms())
+
+    async def _beat(self) -> str:
+        """Say that Redis has just let this worker renew its lease. Returns its run id."""
+        wanted = {"outage_s": outage_s(self._lease_s), "keep_s": REMEMBER_S}
+        return (await self._store.uptime(**wanted, renewed=True)).run_id
 
     async def _renew_for_ever(self, home: str) -> None:
         while True:
@@ -161,7 +166,7 @@ class RedisLease:
             try:
                 if not await self._renew():
                     await self._win_back(home)
-                elif await self._store.run_id() != self._run_id:
+                elif await self._beat() != self._run_id:
                     # A restarted Redis or another one: it may lack the last writes.
                     await self._win_back(home)
             except RuntimeUnavailable as exc:
@@ -201,10 +206,8 @@ class RedisLease:
             self._valid_until = 0.0
             self._stop()
             return
-        await self._acquire(home)
-        self._gap.set()
-        if drain := fields.get("drain"):
-            await self._store.ask_to_drain(self.worker, drain)
+        drain = fields.get("drain")
+        await self._acquire(home, **({"drain": drain} if drain else {}))
 
     async def _vouch_for_ever(self) -> None:
         """Vouch after each gap, concurrently with the renewals, and repeat it until it succeeds."""
@@ -215,6 +218,7 @@ class RedisLease:
             self._gap.clear()
             try:
                 await self._on_gap()
+                self._unvouched = self._gap.is_set()
                 log.info("lease.vouched", worker=self.worker, epoch=self.epoch)
                 continue
             except RuntimeUnavailable as exc:

@@ -52,23 +52,25 @@ class RedisRegistry(Registry):
 
     async def predecessor(self, tenant: str, thread_id: str) -> Record | None:
         record = await self._index.newest(tenant, thread_id)
-        if record is not None and (elsewhere := await self._elsewhere(record)):
-            raise elsewhere
+        if record is not None:
+            if elsewhere := await self._elsewhere(record):
+                raise elsewhere
+            await self._index.make_sure()
         return None if record is None else await self._index.with_asked(record)
 
     async def begin(self, record: Record, *, before: Record | None) -> None:
         if not await self._index.begin(record, before=before):
             found = await self._index.peek(record.tenant, record.thread_id)
             raise _misdirected(found or record)
-        if before is not None and before.status == Status.LIVE:
-            await self._index.note(replace(before, status=Status.LOST))
-        elif before is None and record.thread_id != record.session_id:
-            # Redis may have lost the thread since `before` was read.
+        if record.thread_id != record.session_id:
+            # Redis may have lost what it had of the thread since `before` was read.
             try:
                 await self._index.make_sure()
             except RuntimeUnavailable:
-                await self._index.drop(record)
+                await self._index.drop(record, before=before)
                 raise
+        if before is not None and before.status == Status.LIVE:
+            await self._index.note(replace(before, status=Status.LOST))
 
     async def restore_all(self, records: Sequence[Record]) -> list[bool]:
         # A later generation wins in whatever order workers tell of theirs, once all have.
@@ -93,13 +95,7 @@ class RedisRegistry(Registry):
         }
 
     async def is_gone(self, worker: str) -> bool:
-        return await self._index.presence(worker) == Presence.GONE and not await self._is_unsure(
-            worker
-        )
-
-    async def _is_unsure(self, worker: str) -> bool:
-        """Whether a worker that seems gone may be one that could not renew its lease."""
-        return not self._lease.steady and not await self._index.has_left(worker)
+        return await self._index.presence(worker) == Presence.GONE
 
     async def is_elsewhere(self, record: Record) -> bool:
         found = await self._index.by_session(record.tenant, record.session_id)
@@ -132,8 +128,15 @@ class RedisRegistry(Registry):
         await self._index.reap()
 
     async def explain(self, record: Record | None, target: Target) -> SandboxError:
-        elsewhere = await self._elsewhere(record) if record is not None else None
-        return elsewhere or error_for(record, target)
+        if record is not None:
+            if elsewhere := await self._elsewhere(record):
+                return elsewhere
+            if record.status == Status.LIVE:
+                try:
+                    await self._index.make_sure()  # This may be an old record.
+                except RuntimeUnavailable as exc:
+                    return exc
+        return error_for(record, target)
 
     async def _elsewhere(self, record: Record) -> SandboxError | None:
         """The error if the session belongs to another worker that may still have it."""
@@ -147,12 +150,6 @@ class RedisRegistry(Registry):
                     f"worker {record.worker} has thread {record.thread_id!r} and is away;"
                     " retry in 2 s",
                     retry_after_s=2,
-                )
-            case Presence.GONE if record.movable and await self._is_unsure(record.worker):
-                return RuntimeUnavailable(
-                    f"worker {record.worker} has thread {record.thread_id!r}, and this one does not"
-                    " know yet whether it is gone; retry in 1 s",
-                    retry_after_s=1,
                 )
             case Presence.GONE:
                 return None

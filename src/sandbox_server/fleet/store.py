@@ -20,19 +20,32 @@ from sandbox_server.metrics.recorder import NO_METRICS, Metrics
 
 _ANSWER_S = 2.0
 _RETRIES = 3
+_PINGED = 4
+"""What part of an outage the nodes of a cluster have to answer: leases are renewed meanwhile."""
 _PIECE = 500
 """Fields per HSCAN of a large hash."""
 _NAMES = (
-    "acquire", "begin", "describe", "end", "limit", "release", "renew", "restore", "settle",
+    "acquire", "begin", "describe", "end", "limit", "release", "renew", "restore", "uptime",
 )  # fmt: skip
 _SCRIPTS = {
     name: (resources.files(__package__) / "lua" / f"{name}.lua").read_text() for name in _NAMES
 }
-_DIGESTS = {
+DIGESTS = {
     name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     for name, text in _SCRIPTS.items()
 }
 """By which EVALSHA finds a loaded script."""
+
+
+class Uptime(NamedTuple):
+    """For how long workers have been able to renew their leases."""
+
+    run_id: str
+    """Changes when Redis restarts or fails over."""
+    up_s: float
+    """Since the last outage; 0 during one."""
+    most_s: float
+    """The longest such time since Redis may last have lost data."""
 
 
 class Restored(NamedTuple):
@@ -132,7 +145,12 @@ class Store:
 
     @property
     def marker_key(self) -> str:
+        """The run of Redis, and since when it has had what it has."""
         return f"{self._namespace}:marker"
+
+    @property
+    def uptime_key(self) -> str:
+        return f"{{{self.marker_key}}}:uptime"
 
     async def get(self, key: str) -> str | None:
         found = await self._ask("GET", key)
@@ -193,12 +211,6 @@ class Store:
         seconds, micros = await self._ask("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
-    async def run_id(self) -> str:
-        """Changes when Redis restarts or fails over. Empty for a cluster."""
-        if isinstance(self._client, RedisCluster):
-            return "cluster"
-        return str((await self._ask("INFO", "server"))["run_id"])
-
     async def begin(self, key: str, record: str, *, after: tuple[str, int, str]) -> bool:
         """`after`: session, epoch and status of the record expected under the key."""
         return bool(await self._run("begin", (key,), record, *after))
@@ -247,7 +259,7 @@ class Store:
         values = (epoch, _ms(ttl_s), _ms(keep_s), *flat(fields))
         held, drain, now_ms = await self._run("renew", keys, *values)
         if held:
-            await self.note_worker(worker, now_ms=int(now_ms), keep_s=keep_s)
+            await self.note_worker(worker, now_ms=int(now_ms))
         return bool(held), str(drain)
 
     async def release(self, key: str, epoch: int, state: str) -> None:
@@ -263,18 +275,33 @@ class Store:
         now_ms = await self.now_ms()
         return await self._ask_all(*(("HGETALL", key) for key in keys)), now_ms
 
-    async def settle(self, *, settle_s: float, keep_s: float) -> float:
-        """The seconds left of the settling time: after a restart or flush, workers have `settle_s`
-        to write their sessions again."""
-        return int(await self._run("settle", (self.marker_key,), _ms(settle_s), _ms(keep_s))) / 1000
+    async def uptime(self, *, outage_s: float, keep_s: float, renewed: bool = False) -> Uptime:
+        """outage_s: without a heartbeat of any worker for so long, Redis counts as away. renewed:
+        the caller is a worker that has just renewed its lease."""
+        keys = [self.marker_key, self.uptime_key]
+        if not isinstance(self._client, RedisCluster):
+            keys.append(self.workers_key)
+        elif renewed:
+            renewed = await self._reach_all(self._client, within_s=outage_s / _PINGED)
+        run, up_ms, most_ms = await self._run(
+            "uptime", tuple(keys), _ms(outage_s), _ms(keep_s), int(renewed)
+        )
+        return Uptime(str(run), int(up_ms) / 1000, int(most_ms) / 1000)
 
-    async def note_worker(self, worker: str, *, now_ms: int, keep_s: float) -> None:
-        """Record a heartbeat. Keeps the list of workers from expiring, and extends the marker that
-        shows Redis was not flushed."""
+    async def _reach_all(self, cluster: RedisCluster, *, within_s: float) -> bool:
+        """Whether all nodes answer. The leases that are on a node lapse with it."""
+        try:
+            async with asyncio.timeout(within_s):
+                with _translated(self._metrics):
+                    await cluster.ping(target_nodes=RedisCluster.PRIMARIES)
+        except (RuntimeUnavailable, TimeoutError):
+            return False
+        return True
+
+    async def note_worker(self, worker: str, *, now_ms: int) -> None:
+        """Record a heartbeat. Keeps the list of workers from expiring."""
         await self._ask_all(
-            ("ZADD", self.workers_key, now_ms, worker),
-            ("PERSIST", self.workers_key),
-            ("PEXPIRE", self.marker_key, _ms(keep_s)),
+            ("ZADD", self.workers_key, now_ms, worker), ("PERSIST", self.workers_key)
         )
 
     async def forget_worker(self, worker: str) -> None:
@@ -296,7 +323,7 @@ class Store:
     async def _run(self, script: str, keys: tuple[str, ...], *args: Any) -> Any:
         with _translated(self._metrics):
             try:
-                return await self._execute("EVALSHA", _DIGESTS[script], len(keys), *keys, *args)
+                return await self._execute("EVALSHA", DIGESTS[script], len(keys), *keys, *args)
             except NoScriptError:
                 return await self._execute("EVAL", _SCRIPTS[script], len(keys), *keys, *args)
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 KEEP_S = 86400.0
 """How long a silent worker is remembered."""
+_OUTAGE = 2 / 3
+"""Fraction of a lease: workers renew theirs after a third, and none has lapsed by then."""
+
+
+def outage_s(lease_s: float) -> float:
+    """How long no worker has to have renewed its lease for Redis to count as away."""
+    return lease_s * _OUTAGE
 
 
 class Phase(StrEnum):
@@ -55,7 +62,7 @@ class Worker:
     """What sessions can ask for. Empty for a worker of a version without providers."""
     epoch: int = 0
     lapsed_s: float = 0.0
-    """How long ago its lease ended; negative while it runs."""
+    """How long ago its lease ended; negative while it runs. An outage of Redis does not count."""
 
     @property
     def room(self) -> int:
@@ -70,6 +77,10 @@ class Worker:
     def has_left(self) -> bool:
         """Whether it has said so itself: nobody has to wait for it."""
         return self.phase == Phase.LEFT and self.lapsed_s >= 0
+
+    def excused(self, *, up_s: float, lease_s: float) -> Worker:
+        """With a whole lease since the last outage of Redis, which was `up_s` ago."""
+        return replace(self, lapsed_s=min(self.lapsed_s, max(up_s - lease_s, 0.0)))
 
     def presence(self, *, grace_s: float) -> Presence:
         if self.lapsed_s >= grace_s or self.has_left:

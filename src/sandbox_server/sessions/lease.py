@@ -35,11 +35,6 @@ class Lease(Protocol):
         what the worker had."""
 
     @property
-    def steady(self) -> bool:
-        """Whether it was held for long enough that every other worker, if it still runs, has
-        renewed its own."""
-
-    @property
     def draining(self) -> bool:
         """Whether the worker must not take new sessions."""
 
@@ -64,7 +59,6 @@ class LoneLease:
     worker: str
     epoch: int
     was_away: bool = False
-    steady: bool = True
     draining: bool = False
     leaves: bool = False
 
