@@ -4,6 +4,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import hypothesis
 import pytest
@@ -17,6 +18,14 @@ from tests.timing import Timing
 
 GRACE_S = 10.0
 """Boxes end asynchronously: how long after the last test their traces may still be there."""
+
+TERMINALS = (
+    "tests/cli/", "tests/console/", "tests/contract/test_terminals.py",
+    "tests/e2b/test_commands.py", "tests/integration/test_key_limits.py",
+    "tests/integration/test_limits.py", "tests/integration/test_websockets.py",
+    "tests/sdk/test_examples.py",
+)  # fmt: skip
+"""Where tests open terminals."""
 
 LEFTOVERS = pytest.StashKey[Leftovers]()
 LEFT = pytest.StashKey[list[str]]()
@@ -57,28 +66,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    with _cluster(item), _terminals(item):
+        return (yield)
+
+
+def _cluster(item: pytest.Item) -> AbstractContextManager[None]:
     """While a test breaks parts of the cluster, no other that needs it runs."""
     if not KUBECONFIG or "kubernetes" not in item.nodeid:
-        return (yield)
-    factory = item.config._tmp_path_factory  # type: ignore[attr-defined]
-    cluster = Machine(factory.getbasetemp().parent, "cluster")
-    breaks = item.get_closest_marker("cluster_alone") is not None
-    with cluster.alone() if breaks else cluster.shared():
-        return (yield)
+        return nullcontext()
+    cluster = Machine("cluster")
+    return cluster.alone() if item.get_closest_marker("cluster_alone") else cluster.shared()
 
 
-@pytest.fixture
-def machine_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For a test that takes all there is of something of the machine."""
-    with Machine(tmp_path_factory.getbasetemp().parent).alone():
-        yield
-
-
-@pytest.fixture
-def terminals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For a test that needs terminals: none that takes all of them runs meanwhile."""
-    with Machine(tmp_path_factory.getbasetemp().parent).shared():
-        yield
+def _terminals(item: pytest.Item) -> AbstractContextManager[None]:
+    """While a test takes all terminals of the machine, no other that needs one runs."""
+    if item.get_closest_marker("machine_alone"):
+        return Machine("machine").alone()
+    return Machine("machine").shared() if item.nodeid.startswith(TERMINALS) else nullcontext()
 
 
 @pytest.fixture(scope="session")

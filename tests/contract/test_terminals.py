@@ -19,8 +19,6 @@ from .test_sandboxes import run, thread
 PATIENCE_S = 60.0
 SIZE = (24, 80)
 
-pytestmark = pytest.mark.usefixtures("terminals")
-
 
 class Typist:
     """Somebody at a terminal of a warden."""

@@ -304,7 +304,7 @@ async def fine(warden: WardenClient, command: str) -> bool:
     return (await warden.run(command)).output == "fine\n"
 
 
-@pytest.mark.usefixtures("machine_alone")
+@pytest.mark.machine_alone
 async def test_terminals_of_a_neighbour_are_its_own(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -312,7 +312,7 @@ async def test_terminals_of_a_neighbour_are_its_own(
         assert await fine(neighbour, USE_TERMINAL)
 
 
-@pytest.mark.usefixtures("machine_alone")
+@pytest.mark.machine_alone
 async def test_inotify_of_a_neighbour_is_its_own(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -320,7 +320,7 @@ async def test_inotify_of_a_neighbour_is_its_own(
         assert await fine(neighbour, USE_INOTIFY)
 
 
-@pytest.mark.usefixtures("machine_alone")
+@pytest.mark.machine_alone
 async def test_descriptors_in_flight_do_not_stop_a_neighbour(
     warden: WardenClient, neighbour: WardenClient
 ) -> None:
@@ -330,7 +330,7 @@ async def test_descriptors_in_flight_do_not_stop_a_neighbour(
             assert await fine(neighbour, "echo fine")
 
 
-@pytest.mark.usefixtures("machine_alone")
+@pytest.mark.machine_alone
 async def test_descriptors_in_flight_do_not_stop_the_session(warden: WardenClient) -> None:
     async with exhausted(warden, IN_FLIGHT):
         for _ in range(3):
