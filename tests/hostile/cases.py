@@ -335,6 +335,9 @@ CASES = (
         "api/test_preview_hostile.py::test_requests_that_can_be_read_in_two_ways",
         f"{_EGRESS}a_tunnel_begins_behind_its_request",
     )),
+    Case(77, "Files and output of every size: no frame too large, no byte more than granted", (
+        "contract/test_sizes.py", "unit/test_channel_sizes.py", "unit/test_tree_sizes.py",
+    )),
 )  # fmt: skip
 
 
