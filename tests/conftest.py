@@ -3,6 +3,7 @@
 import gc
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests import lanes, preloaded, run
 from tests.contract.on_kubernetes import KUBECONFIG
-from tests.leftovers import Leftovers
+from tests.leftovers import Leftovers, Trace
 from tests.machine import Machine
 from tests.s3_server import S3Server
 from tests.timing import Timing
@@ -28,7 +29,8 @@ TERMINALS = (
 """Where tests open terminals."""
 
 LEFTOVERS = pytest.StashKey[Leftovers]()
-LEFT = pytest.StashKey[list[str]]()
+LEFT = pytest.StashKey[list[Trace]]()
+ENDED = pytest.StashKey[list[Trace]]()
 
 # How long an example takes says something about the machine, not about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -114,6 +116,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if LEFTOVERS not in session.config.stash:
         return
     leftovers = session.config.stash[LEFTOVERS]
+    if session.exitstatus == pytest.ExitCode.INTERRUPTED:
+        session.config.stash[ENDED] = leftovers.end()
+        return
     deadline = time.monotonic() + GRACE_S
     while (left := leftovers.found()) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -124,6 +129,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.ensure_newline()
+    if ended := terminalreporter.config.stash.get(ENDED, []):
+        kinds = Counter(trace.kind for trace in ended)
+        what = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        terminalreporter.section(f"interrupted; stopped what still ran: {what}")
     if left := terminalreporter.config.stash.get(LEFT, []):
         terminalreporter.section(f"{len(left)} left behind", red=True, bold=True)
         for trace in left:

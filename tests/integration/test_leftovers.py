@@ -30,7 +30,7 @@ async def test_a_box_of_this_run_is_found(server_runtime: Runtime, state_dir: Pa
     leftovers = Leftovers(state_dir)
     async with a_box(server_runtime, run_owner("left")) as box:
         found = leftovers.found()
-    kinds = {trace.split()[0] for trace in found if box.id in trace or "volume" in trace}
+    kinds = {trace.kind for trace in found if box.id in str(trace) or trace.kind == "volume"}
     wanted = {"docker": {"container", "volume"}, "kubernetes": {"pod"}, "bubblewrap": {"process"}}
     assert wanted[server_runtime.name] <= kinds
 
@@ -46,11 +46,11 @@ async def test_a_box_of_somebody_else_is_not(
         folder.chmod(0o711)
     async with make_runtime(name, theirs) as runtime, a_box(runtime, "somebody-else") as box:
         found, of_theirs = Leftovers(ours).found(), Leftovers(theirs).found()
-    kinds = {"control", "loop"}
-    assert [trace for trace in found if box.id in trace or trace.split()[0] in kinds] == []
+    kinds = {"control group", "loop device"}
+    assert [trace for trace in found if box.id in str(trace) or trace.kind in kinds] == []
     if os.geteuid() == 0:
-        wanted = kinds if name == "bubblewrap" else {"loop"}
-        assert wanted <= {trace.split()[0] for trace in of_theirs}
+        wanted = kinds if name == "bubblewrap" else {"loop device"}
+        assert wanted <= {trace.kind for trace in of_theirs}
 
 
 def test_a_process_of_this_run_is_found(tmp_path: Path) -> None:
@@ -62,9 +62,7 @@ def test_a_process_of_this_run_is_found(tmp_path: Path) -> None:
         subprocess.Popen(sleeping, env=ours, stdin=subprocess.PIPE) as found,
         subprocess.Popen(sleeping, env=theirs, stdin=subprocess.PIPE) as foreign,
     ):
-        pids = {
-            int(trace.split()[1].strip(":")) for trace in leftovers.found() if "process" in trace
-        }
+        pids = {int(trace.what) for trace in leftovers.found() if trace.kind == "process"}
         for process in (found, foreign):
             process.terminate()
             process.communicate()
