@@ -13,6 +13,8 @@ MINUTES ?= 5
 RUNTIME ?= bubblewrap
 # Of `make test-all`: 3/8 is the third of eight parts.
 SLICE ?=
+# Of `make breaks`: some of tests/breaks, without `.patch`.
+NAMES ?=
 # Of `make test-cluster`.
 PODS ?= kubernetes,kubernetes_gvisor
 BIN := .venv/bin
@@ -23,7 +25,7 @@ SERVES := .venv/.serves
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve image console pictures test test-all cluster test-cluster docs docs-check check chaos hostile soak bench clean
+.PHONY: help setup serve image console pictures test test-all cluster test-cluster docs docs-check check chaos hostile breaks soak bench clean
 
 help: ## list these targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +97,9 @@ chaos: $(STAMP) ## kill servers and their Redis in the middle of their work; N=1
 
 hostile: $(STAMP) ## run the hostile cases on every runtime, and write the table in docs/security.md
 	@scripts/engine.sh run $(BIN)/python -m tests.hostile -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+
+breaks: $(STAMP) ## break the product on purpose, one promise at a time, and show which test finds it
+	@JOBS=$(JOBS) scripts/engine.sh run $(BIN)/python -m tests.breaks $(NAMES)
 
 soak: $(STAMP) ## 200 threads of mixed work against a server; MINUTES=30 RUNTIME=docker
 	@scripts/engine.sh run $(BIN)/python -m bench.soak --minutes $(MINUTES) --runtime $(RUNTIME)
