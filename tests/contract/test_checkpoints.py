@@ -258,6 +258,7 @@ async def test_a_thread_that_persists_goes_on(sandboxes: Sandboxes) -> None:
     await idle(sandboxes, "on")  # It persists still.
     assert (await run(sandboxes, "on", "true")).session_state == "resumed"
     await sandboxes.cleanup(Target(thread_id="on"))
+    assert (await sandboxes.checkpoints(thread_id="on")).checkpoints == []
     result = await run(sandboxes, "on", "true")
     assert (result.session_state, result.resumed) == ("created", None)
     with pytest.raises(errors.FileMissing):

@@ -11,8 +11,14 @@ import httpx
 import pytest
 
 from sandbox_sdk.backends.remote import RemoteBackend, RemoteTenants
-from sandbox_sdk.protocol.errors import Capacity, InvalidRequest, RuntimeUnavailable
+from sandbox_sdk.protocol.errors import (
+    Capacity,
+    InvalidRequest,
+    NotListening,
+    RuntimeUnavailable,
+)
 from sandbox_sdk.protocol.models import (
+    ConnectRequest,
     CreateSessionRequest,
     ExecuteRequest,
     Session,
@@ -36,6 +42,10 @@ from tests.tenants import Fakes
 
 GRACE_S = 60.0
 NEW = CreateSessionRequest()
+
+
+async def piece(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 class Client(RemoteTenants):
@@ -115,6 +125,19 @@ async def test_a_worker_has_one_client_for_all_tenants(fleet: Fleet) -> None:
         events = [event async for event in sandboxes.stream(request)]
         assert events[0].session_id == result.session_id  # type: ignore[union-attr]
     assert len(fleet.clients) == 1
+
+
+async def test_files_and_connections_are_those_of_the_tenant(fleet: Fleet) -> None:
+    await fleet.worker("w1", FakeBackend())
+    sandboxes = (await fleet.coordinator())[1].of("acme")
+    here = Target(thread_id="t")
+    await sandboxes.create_session(CreateSessionRequest(thread_id="t"))
+    await sandboxes.upload_file(here, "a", piece(b"x"))
+    async with sandboxes.download_file(here, "a") as download:
+        assert [chunk async for chunk in download.chunks] == [b"x"]
+    with pytest.raises(NotListening):  # By the session that is there.
+        async with sandboxes.connect(ConnectRequest(thread_id="t", port=80)):
+            pass
 
 
 async def test_a_client_that_nobody_uses_is_closed(fleet: Fleet) -> None:

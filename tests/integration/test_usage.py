@@ -57,6 +57,16 @@ async def test_every_tenant_sees_its_own(state_dir: Path) -> None:
             assert (after.commands, after.bytes_in) == (3, 1000)
 
 
+async def test_a_session_is_counted_to_its_end(state_dir: Path) -> None:
+    """Also what it did since it was last read, which is every few seconds."""
+    async with running("bubblewrap", state_dir) as server, RemoteBackend(server.url) as client:
+        await server.ready()
+        await client.execute(ExecuteRequest(thread_id="t", command="echo x"))
+        await client.cleanup(Target(thread_id="t"))
+        (row,) = (await client.usage(by="session")).rows
+        assert (row.commands, row.bytes_out) == (1, 2)
+
+
 async def test_a_budget_that_is_used_up(state_dir: Path) -> None:
     budgets = {"SANDBOX_BUDGETS": "acme:commands=2"}
     async with running("bubblewrap", state_dir, **KEYS, **budgets) as server:
