@@ -31,6 +31,7 @@ class ServerProcess:
         self.name = run_owner(f"server-{self.port}")
         self.runtime = runtime
         self._log = state_dir / f"{self.name}.log"
+        self._output = state_dir / f"{self.name}.out"
         self.settings = {
             "SANDBOX_RUNTIME": runtime,
             "SANDBOX_STATE_DIR": str(state_dir),
@@ -64,13 +65,13 @@ class ServerProcess:
 
     async def start(self) -> None:
         args, env = ["--json"], {**os.environ, **self.settings}  # No greeting in the log.
-        with self._log.open("ab") as log, open(os.devnull, "wb") as nowhere:
+        with self._log.open("ab") as log, self._output.open("ab") as output:
             if preloaded.is_possible(env):
-                self._process = preloaded.start_server(args, env, stdout=nowhere, stderr=log)
+                self._process = preloaded.start_server(args, env, stdout=output, stderr=log)
                 return
             program = (sys.executable, "-m", "sandbox_server", *args)
             self._process = await asyncio.create_subprocess_exec(
-                *program, env=env, stdout=nowhere, stderr=log
+                *program, env=env, stdout=output, stderr=log
             )
 
     async def ready(self) -> None:
@@ -84,7 +85,8 @@ class ServerProcess:
                 except httpx.TransportError:
                     assert time.monotonic() < deadline, self.log()
                     assert self._process is not None
-                    assert self._process.returncode is None, self.log()
+                    code = self._process.returncode
+                    assert code is None, f"{code}: {self._output.read_text()}{self.log()}"
                     await asyncio.sleep(0.05)
 
     async def healthy(self) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import mmap
 import socket
+import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -13,6 +15,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_sdk.protocol.models import Limits
 from sandbox_sdk.protocol.sandboxes import Tenants
 from sandbox_server import logs
@@ -32,6 +35,9 @@ from sandbox_server.sessions.share import Share, shared_counts
 from sandbox_server.settings import Settings
 
 log = structlog.get_logger()
+
+_PREDECESSOR_S = 3.0
+_PREDECESSOR_LOOK_S = 0.02
 
 OnListening = Callable[[str, ServiceFacts, PreviewPort | None], None]
 """Called with the url, the facts of one process and where previews are once all listen."""
@@ -80,9 +86,7 @@ def _supervise(settings: Settings, on_listening: OnListening) -> Left:
 
 def _make_shared(settings: Settings, stack: contextlib.ExitStack) -> Shared:
     count = settings.processes
-    # Without sharing at first: another server may have this port, and would share it.
-    with bound(settings.host, settings.listening_port()) as probe:
-        port = probe.getsockname()[1]
+    port = free_port(settings.host, settings.listening_port())
     listeners = [stack.enter_context(bound(settings.host, port, shared=True)) for _ in range(count)]
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(count)]
     for pair in pairs:
@@ -99,6 +103,22 @@ def _make_shared(settings: Settings, stack: contextlib.ExitStack) -> Shared:
         limiter=MemoryLimiter(count) if limit_rules(settings) else None,
         metrics=stack.enter_context(bind_metrics(settings)),
     )
+
+
+def free_port(host: str, port: int) -> int:
+    """The port, once nobody listens on it. Raises RuntimeUnavailable if somebody goes on to: not
+    even for a moment may two servers share it. The processes of a server that was killed end after
+    it, and the next one may be started before."""
+    deadline = time.monotonic() + _PREDECESSOR_S
+    while True:
+        try:
+            with bound(host, port) as probe:
+                return int(probe.getsockname()[1])
+        except RuntimeUnavailable as exc:
+            in_use = getattr(exc.__cause__, "errno", None) == errno.EADDRINUSE
+            if not in_use or time.monotonic() > deadline:
+                raise
+        time.sleep(_PREDECESSOR_LOOK_S)
 
 
 def _supervise_workers(settings: Settings, on_listening: OnListening) -> Left:
