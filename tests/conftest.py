@@ -64,6 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         known = set(map(id, kept))
         config.hook.pytest_deselected(items=[item for item in items if id(item) not in known])
         items[:] = kept
+    # First, as they wait for the cluster and for each other, with nothing else to run at the end.
+    items.sort(key=lambda item: "/kubernetes/" not in item.nodeid)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -19,11 +19,6 @@ from tests.contract.conftest import RUNTIMES, state_dir
 __all__ = ["state_dir"]
 
 
-@pytest.fixture(autouse=True)
-def _has_terminals(terminals: None) -> None:
-    """Most of these tests type into one."""
-
-
 @pytest.fixture(scope="session", params=[name for name in RUNTIMES if name == "bubblewrap"])
 def machine(request: pytest.FixtureRequest, state_dir: Path) -> dict[str, str]:
     """The environment of a program that makes boxes, a machine of its own as far as it can see."""

@@ -15,11 +15,6 @@ from tests.server_process import ServerProcess, running
 __all__ = ["redis_server", "state_dir"]
 
 
-@pytest.fixture(autouse=True)
-def _has_terminals(terminals: None) -> None:
-    """Most of these tests type into one."""
-
-
 @pytest.fixture(scope="session")
 def real_parts() -> None:
     """Skips where the tests in a browser cannot run; scripts/engine.sh says so in the end."""

@@ -22,7 +22,7 @@ from tests.kubernetes.conftest import Kubectl
 from tests.server_process import ServerProcess
 
 __all__ = ["redis_server"]
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.rest]
 
 ROUNDS = lanes.rounds(10, "SANDBOX_TEST_ROUNDS", main=2)
 THREADS = 4

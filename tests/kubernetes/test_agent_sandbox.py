@@ -34,6 +34,8 @@ from tests.kubernetes.conftest import SPEC, Kubectl, as_server, runtime_of, unti
 from tests.kubernetes.test_adoption import begin, check, fleet_of, run, session
 from tests.kubernetes.test_rights import PAGE, grant, role
 
+pytestmark = pytest.mark.rest
+
 __all__ = ["redis_server"]
 SCHEMA = Path(__file__).with_name("agent_sandbox.yaml")
 _GROUP = "extensions.agents.x-k8s.io"

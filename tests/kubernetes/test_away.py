@@ -18,6 +18,8 @@ from tests.contract.on_kubernetes import KUBECONFIG
 from tests.kubernetes.conftest import SPEC, Kubectl
 from tests.waiting import until_running
 
+pytestmark = pytest.mark.rest
+
 
 class Line:
     """The way to the API server, which can be cut."""

@@ -21,7 +21,7 @@ from tests.kubernetes.conftest import SPEC, Kubectl
 from tests.kubernetes.release import Release, Service, eventually, evict, installed
 from tests.run import run_owner
 
-pytestmark = pytest.mark.timeout(1800)  # The first time, images are built.
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.rest]  # The first time, images are built.
 needs_engine = pytest.mark.skipif(
     not os.environ.get("DOCKER_HOST"), reason="no engine that builds the server's image"
 )

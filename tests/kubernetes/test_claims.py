@@ -13,6 +13,8 @@ from sandbox_server.runtime.registry import ClusterOptions
 from tests.kubernetes.conftest import SPEC, Kubectl, as_server, runtime_of
 from tests.kubernetes.test_rights import grant, role
 
+pytestmark = pytest.mark.rest
+
 
 async def seen(runtime: KubernetesRuntime, box: PodBox) -> PodBox:
     found = await runtime.shared_box(box.id)

@@ -15,7 +15,7 @@ from tests.fleet.fleet import remote
 from tests.kubernetes.conftest import Kubectl, until
 from tests.server_process import ServerProcess, running
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.rest]
 
 NODE = "n1"  # Other tests want pods on the second one.
 _TRIES = 6
