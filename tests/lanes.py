@@ -22,6 +22,7 @@ import pytest
 
 from tests.contract.stand import Way
 
+VARIABLES = ("SANDBOX_TEST_LANE", "SANDBOX_TEST_SLICE")
 LANE = os.environ.get("SANDBOX_TEST_LANE", "all")
 """`main` is what `make test` runs, `rest` everything else."""
 SLICE = os.environ.get("SANDBOX_TEST_SLICE", "")

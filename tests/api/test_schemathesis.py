@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lanes import VARIABLES
 from tests.run import VARIABLE
 
 pytestmark = pytest.mark.timeout(1200)
@@ -20,12 +21,9 @@ pytestmark = pytest.mark.timeout(1200)
 )
 def test_generated_requests(name: str) -> None:
     file = Path(__file__).with_name("generated_requests.py")
-    # Its own run, which leaves nothing behind.
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if key != VARIABLE and not key.startswith("PYTEST_")
-    }
+    # Its own run, which leaves nothing behind, in no lane.
+    foreign = ("PYTEST_", VARIABLE, *VARIABLES)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),

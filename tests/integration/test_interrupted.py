@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.conftest import RUNTIMES
+from tests.lanes import VARIABLES
 from tests.leftovers import Leftovers
 from tests.run import VARIABLE
 
@@ -42,7 +43,8 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     base = tmp_path / "base"
     run = "0f0f0f0f"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", VARIABLE))}
+    foreign = ("PYTEST_", VARIABLE, *VARIABLES)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider",
          "-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}", f"--basetemp={base}",
