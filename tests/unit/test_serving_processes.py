@@ -2,11 +2,13 @@
 
 import socket
 import time
+from typing import NoReturn
 
 import pytest
 
 from sandbox_sdk.protocol.errors import RuntimeUnavailable
 from sandbox_server.processes import serving
+from sandbox_server.settings import Settings
 
 
 def listening() -> tuple[socket.socket, int]:
@@ -20,6 +22,20 @@ def test_a_port_that_a_killed_server_still_has_is_waited_for(
     held, port = listening()
     monkeypatch.setattr(time, "sleep", lambda _: held.close())
     assert serving.free_port("127.0.0.1", port) == port
+
+
+def test_a_worker_waits_for_the_port_of_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[tuple[str, int]] = []
+
+    def supervised(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serving, "free_port", lambda *address: waited.append(address))
+    monkeypatch.setattr(serving, "Supervisor", supervised)
+    settings = Settings(role="worker", processes=3, port=5000, redis_url="redis://127.0.0.1:1")
+    with pytest.raises(KeyboardInterrupt):
+        serving._supervise_workers(settings, lambda *_: None)
+    assert waited == [(settings.host, port) for port in (5000, 5001, 5002)]
 
 
 def test_a_port_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,9 +106,9 @@ def _make_shared(settings: Settings, stack: contextlib.ExitStack) -> Shared:
 
 
 def free_port(host: str, port: int) -> int:
-    """The port, once nobody listens on it. Raises RuntimeUnavailable if somebody goes on to: not
-    even for a moment may two servers share it. The processes of a server that was killed end after
-    it, and the next one may be started before."""
+    """The port, once nobody listens on it. Raises RuntimeUnavailable if it stays in use: servers
+    must never share one. The processes of a killed server end a moment after their parent, and the
+    next server may start before that."""
     deadline = time.monotonic() + _PREDECESSOR_S
     while True:
         try:
@@ -136,7 +136,9 @@ def _supervise_workers(settings: Settings, on_listening: OnListening) -> Left:
     def nothing(*_: object) -> None:
         """No-op: workers share nothing."""
 
-    count = settings.processes
+    count, port = settings.processes, settings.listening_port()
+    for index in range(count if port else 0):
+        free_port(settings.host, port + index)
     supervisor = Supervisor(count, run, on_ready=ready, on_stop=nothing, on_death=nothing)
     return _all_left(supervisor.supervise())
 
